@@ -54,8 +54,8 @@ def meaning(name: str) -> Any:
         raise ForeignNameError(
             message(f"{name}: it is a name of {titles(row.packages)}", hint=f"Use {row.ours}: {row.because}.")
         )
-    found = _CALL.match(row.call)
-    parameters = found["parameters"] if found is not None else None
+    match = _CALL.match(row.call)
+    parameters = match["parameters"] if match is not None else None
     of_tensor = name.startswith("x.")
     if parameters is None:
         if not of_tensor:

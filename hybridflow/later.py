@@ -47,9 +47,9 @@ def imported(name: str) -> Any:
     package, where = import_module("hybridflow"), NAMES.get(name)
     if where is None:
         raise AttributeError(f"module 'hybridflow' has no attribute {name!r}", name=name, obj=package)
-    found = getattr(import_module(f"hybridflow.{where}"), name)
-    setattr(package, name, found)
-    return found
+    value = getattr(import_module(f"hybridflow.{where}"), name)
+    setattr(package, name, value)
+    return value
 
 
 def attached_function(name: str) -> Callable[..., Any]:

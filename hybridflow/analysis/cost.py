@@ -209,8 +209,8 @@ class CostReport:
         def plain(value: Any) -> Any:
             return str(value) if type(value) is Dim else value
 
-        def rows(found: Iterable[Any]) -> list[dict[str, Any]]:
-            return [{key: plain(value) for key, value in vars(row).items()} for row in found]
+        def rows(kinds: Iterable[Any]) -> list[dict[str, Any]]:
+            return [{key: plain(value) for key, value in vars(row).items()} for row in kinds]
 
         memory = {what: plain(count) for what, count in self.memory.bytes.items()}
         return {
@@ -355,30 +355,30 @@ def cost(fn: Callable[..., Any], *args: Any, **kwargs: Any) -> CostReport:
 
 def report_of(costing: Costing) -> CostReport:
     """Return the report of a call."""
-    found = node_costs(costing.graph, costing.sizes)
+    costs = node_costs(costing.graph, costing.sizes)
     memory = memory_of(costing)
-    nodes = tuple([_row(one) for one in found])
+    nodes = tuple([_row(one) for one in costs])
     return CostReport(
-        costing.name, nodes, tuple(_lines(found, memory, costing.sizes)), total(found), memory,
-        tuple(_notes(found, costing)), costing.sizes, costing,
+        costing.name, nodes, tuple(_lines(costs, memory, costing.sizes)), total(costs), memory,
+        tuple(_notes(costs, costing)), costing.sizes, costing,
     )  # fmt: skip
 
 
-def cost_body(found: CostReport) -> str:
+def cost_body(report: CostReport) -> str:
     """Return a report as the body of a page: its tables, memory over the call, the peak, and every operation."""
-    first, *others = [rich_table_html(table) for table in found.tables()]
-    parts = [first, paragraphs_html("\n".join(found.notes))]
-    picture = timeline_svg(found.memory, found.name)
+    first, *others = [rich_table_html(table) for table in report.tables()]
+    parts = [first, paragraphs_html("\n".join(report.notes))]
+    picture = timeline_svg(report.memory, report.name)
     if picture:
         parts.append(f"<figure>{picture}</figure>")
     parts += others
-    if found.memory.at_peak:
-        rows = [(format_size(one.bytes), one.spec, one.name, _short(one.line)) for one in found.memory.at_peak]
+    if report.memory.at_peak:
+        rows = [(format_size(one.bytes), one.spec, one.name, _short(one.line)) for one in report.memory.at_peak]
         parts.append("<p><b>Stored at the peak</b></p>" + table_html(("bytes", "array", "operation", "line"), rows))
     nodes = [
         (one.name, one.result, _count(one.flops), format_size(one.read + one.written), _count(one.runs),
          _short(one.line), one.note)
-        for one in found.nodes
+        for one in report.nodes
     ]  # fmt: skip
     table = table_html(("operation", "result", "FLOPs", "moved", "runs", "line", ""), nodes)
     parts.append(f"<details><summary><b>Every operation: {len(nodes)}</b></summary>{table}</details>")
@@ -405,19 +405,19 @@ def _note(one: NodeCost) -> str:
     return ", ".join(notes)
 
 
-def _notes(found: list[NodeCost], costing: Costing) -> list[str]:
+def _notes(report: list[NodeCost], costing: Costing) -> list[str]:
     notes: list[str] = []
     if costing.undecided:
         notes.append("The memory budget chooses at the first call what is computed again: the figures are without.")
-    if any(not one.bounded for one in found):
+    if any(not one.bounded for one in report):
         notes.append("A loop whose number of steps nothing bounds is counted once.")
-    if any(one.bounded and not one.exact for one in found):
+    if any(one.bounded and not one.exact for one in report):
         notes.append("A loop that may end early is counted with all of its steps.")
-    left = [one for one in found if not one.taken]
+    left = [one for one in report if not one.taken]
     if left:
         flops = _flops_text(left)
         notes.append(f"Of two branches the one that costs more is counted; the others have {flops} FLOPs.")
-    if any(one.node.op.has("foreign") for one in found):
+    if any(one.node.op.has("foreign") for one in report):
         notes.append("Functions that are not hybridflow's count as 0 FLOPs.")
     return notes
 
@@ -430,14 +430,14 @@ def _flops_text(left: list[NodeCost]) -> str:
     return _count(flops)
 
 
-def _lines(found: list[NodeCost], memory: Memory, sizes: Sizes | None) -> list[LineRow]:
+def _lines(report: list[NodeCost], memory: Memory, sizes: Sizes | None) -> list[LineRow]:
     """Return a row per line of code, in the order of FLOPs, or of the code where they are formulas."""
     kept: dict[str, Any] = {}
     for held in memory.activations:
         if held.line is not None:
             kept[held.line] = kept.get(held.line, 0) + held.bytes
     rows: dict[str, LineRow] = {}
-    for one in found:
+    for one in report:
         place = where_file_line(one.node.where)
         if place is None or not one.taken or one.node.op.has("source"):
             continue
@@ -471,18 +471,18 @@ def _count(count: Any) -> str:
     return str(count) if type(count) is Dim else f"{int(count):,}"
 
 
-def _once(found: list[NodeCost]) -> int:
+def _once(report: list[NodeCost]) -> int:
     """Return the FLOPs with every loop's body counted once and every branch."""
     flops = 0
-    for one in found:
+    for one in report:
         runs = one.runs if isinstance(one.runs, int) else 1
         flops += one.cost.flops // max(1, runs)
     return flops
 
 
 def _analysis(lowered: Any) -> dict[str, Any]:
-    found = lowered.cost_analysis()
-    return found[0] if isinstance(found, list) else found or {}
+    analysis = lowered.cost_analysis()
+    return analysis[0] if isinstance(analysis, list) else analysis or {}
 
 
 def _table(title: str) -> Table:

@@ -92,11 +92,11 @@ class Float64Run:
             result = run_raw(node.op, values, attrs)
             several = result if isinstance(result, tuple) else (result,)
             largest = _log_sum_scale(values) if node.op.has("log_sum") else 0.0
-            found = [
+            results = [
                 self._leave(node, widen_array(np.asarray(value)), spec, rng, largest)
                 for value, spec in zip(cast("tuple[Any, ...]", several), node.specs, strict=True)
             ]
-            return found[0] if len(node.outputs) == 1 else found
+            return results[0] if len(node.outputs) == 1 else results
 
         return [np.asarray(value) for value in evaluate(self._graph, self._inputs, run)]
 
@@ -129,10 +129,10 @@ class Float64Run:
 
     def _widen_graph(self, graph: Graph, *, noisy: bool) -> Graph:
         """Return a branch or loop body in float64, with its rounding errors as nodes of their own if `noisy`."""
-        found = self._wide.get((graph, noisy))
-        if found is None:
-            found = self._wide[graph, noisy] = _WideCopy(graph, self._widen, noisy=noisy).graph()
-        return found
+        wide = self._wide.get((graph, noisy))
+        if wide is None:
+            wide = self._wide[graph, noisy] = _WideCopy(graph, self._widen, noisy=noisy).graph()
+        return wide
 
 
 class _WideCopy:

@@ -74,9 +74,9 @@ class Located:
 
 
 class _Stop(Exception):
-    def __init__(self, found: Located) -> None:
-        super().__init__(found)
-        self.found = found
+    def __init__(self, difference: Located) -> None:
+        super().__init__(difference)
+        self.found = difference
 
 
 def locate(fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Located:

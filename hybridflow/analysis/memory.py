@@ -146,9 +146,9 @@ def memory_of(costing: Costing) -> Memory:
     count = len(graph.inputs) - len(costing.variables)
     parameters = roles.parameters()
     variables = list(range(count, len(graph.inputs)))
-    found: Buffers | None = None
+    alive: Buffers | None = None
     if sizes is not None:
-        found = buffers(graph, sizes, costing.donated)
+        alive = buffers(graph, sizes, costing.donated)
     cells = {i for i, one in enumerate(costing.variables) if isinstance(one, GradientCell)}
     kept = {roles.stored(graph.outputs[output]) for output, position in costing.donated if position - count in cells}
     state = [i for i in variables if i - count not in parameters | cells]
@@ -164,9 +164,9 @@ def memory_of(costing: Costing) -> Memory:
         activations=_held(roles.activations(), sizes),
         gradients=(*_held(gradients, sizes), *[_input(graph.inputs[count + i], sizes) for i in sorted(cells)]),
         results=_held(results, sizes),
-        temporaries=None if found is None else found.peak,
-        timeline=() if found is None else _timeline(found),
-        at_peak=() if found is None else _alive(found),
+        temporaries=None if alive is None else alive.peak,
+        timeline=() if alive is None else _timeline(alive),
+        at_peak=() if alive is None else _alive(alive),
     )
 
 
@@ -197,12 +197,12 @@ class Roles:
         """Return the nodes of the backward pass."""
         first = min(self._backward, default=0)
         recorded = {node.sequence for node in self._costing.traced.nodes}
-        found: set[Node] = set()
+        nodes: set[Node] = set()
         for node in self._graph.nodes if self._backward else ():
             again = node.sequence < first or node.sequence not in recorded
-            if node.sequence in self._backward or (again and any(e and e[0] in found for e in node.inputs)):
-                found.add(node)
-        return found
+            if node.sequence in self._backward or (again and any(e and e[0] in nodes for e in node.inputs)):
+                nodes.add(node)
+        return nodes
 
     def parameters(self) -> set[int]:
         """Return which Variables are parameters, by their position."""
@@ -211,7 +211,7 @@ class Roles:
         if not self._backward:
             return {i for i, one in enumerate(costing.variables) if i not in costing.assigned or one.trainable}
         traced = roots(costing.traced)
-        found: set[int] = set()
+        numbers: set[int] = set()
         positions = {node: index - first for index, node in enumerate(costing.traced.inputs)}
         for node in costing.traced.nodes:
             if node.sequence not in self._differentiated:
@@ -219,31 +219,31 @@ class Roles:
             for edge in cast("Sequence[Edge]", node.inputs):
                 position = positions.get(traced.get(edge, edge)[0], -1)
                 if position >= 0 and costing.variables[position].trainable:
-                    found.add(position)
-        return found
+                    numbers.add(position)
+        return numbers
 
     def activations(self) -> list[Edge]:
         """Return the computed values of the forward pass that the backward pass reads, each storage once."""
-        found: dict[Edge, None] = {}
+        edges: dict[Edge, None] = {}
         for node in self._graph.nodes:
             if not self._is_backward(node) or moves_nothing(node):
                 continue
             for edge in cast("Sequence[Edge]", node.inputs):
                 source = self.stored(edge)
                 if source[0] not in self.given and not self._is_backward(source[0]):
-                    found[source] = None
-        return list(found)
+                    edges[source] = None
+        return list(edges)
 
     def gradients(self) -> list[Edge]:
         """Return the values of the backward pass that other nodes read or the call returns, each storage once."""
-        found: dict[Edge, None] = {}
+        storages: dict[Edge, None] = {}
         readers = [node.inputs for node in self._graph.nodes if not self._is_backward(node) and not moves_nothing(node)]
         for edges in (*readers, self._graph.outputs):
             for edge in cast("Sequence[Edge]", edges):
                 source = self.stored(edge)
                 if self._is_backward(source[0]) and source[0] not in self.given:
-                    found[source] = None
-        return list(found)
+                    storages[source] = None
+        return list(storages)
 
 
 def _input(node: Node, sizes: Sizes | None) -> Held:
@@ -252,26 +252,26 @@ def _input(node: Node, sizes: Sizes | None) -> Held:
 
 
 def _held(edges: Iterable[Edge], sizes: Sizes | None) -> tuple[Held, ...]:
-    found: list[Held] = []
+    held: list[Held] = []
     for node, index in edges:
         spec = concrete(node.spec(index), sizes)
-        found.append(Held(node.op.name, spec.nbytes, str(spec), node.location))
-    return tuple(found)
+        held.append(Held(node.op.name, spec.nbytes, str(spec), node.location))
+    return tuple(held)
 
 
-def _timeline(found: Buffers) -> tuple[Moment, ...]:
+def _timeline(report: Buffers) -> tuple[Moment, ...]:
     moments: list[Moment] = []
-    for kernel, count in zip(found.kernels, found.bytes, strict=True):
+    for kernel, count in zip(report.kernels, report.bytes, strict=True):
         node = kernel.node
         moments.append(Moment("copy" if node is None else node.op.name, None if node is None else node.location, count))
     return tuple(moments)
 
 
-def _alive(found: Buffers) -> tuple[Held, ...]:
+def _alive(report: Buffers) -> tuple[Held, ...]:
     return tuple([
         Held(
             "copy" if node is None else node.op.name, value.nbytes, f"{value.itemsize} B x {list(value.shape)}",
             None if node is None else node.location,
         )
-        for value, node in found.alive
+        for value, node in report.alive
     ])  # fmt: skip

@@ -102,18 +102,18 @@ def check_parity(
         ArgumentError: several calls of a function that changes Python state which it reads: each computes something
             else, or a function that creates Variables at every call.
     """
-    with rehearsed(compiled, calls[0]) as found:
-        trace, assigned = found.trace, found.assigned
+    with rehearsed(compiled, calls[0]) as rehearsal:
+        trace, assigned = rehearsal.trace, rehearsal.assigned
         if trace.once and len(calls) > 1:
             raise ArgumentError(
                 message(f"{compiled._name}: calls in a row cannot be compared, for each computes something else",
                         got="; ".join(trace.record.effects), hint="Compare one call.")
             )  # fmt: skip
-        signatures = [found.signature, *[compiled._trace_for(*call)[1] for call in calls[1:]]]
-        inputs = _inputs(found, signatures)
+        signatures = [rehearsal.signature, *[compiled._trace_for(*call)[1] for call in calls[1:]]]
+        inputs = _inputs(rehearsal, signatures)
         with run_eagerly():
             eager, eager_tree = _run(compiled, calls, assigned)
-        found.restore()
+        rehearsal.restore()
         results, tree = _run(compiled, calls, assigned)
     if tree != eager_tree:
         return Parity(name, (_other_structure(f"{eager_tree} eager, {tree} compiled"),))
@@ -151,22 +151,22 @@ def check_against(
             eager, tree = _run(compiled, [call], [])
     graph = chained(trace, 1)
     graph.outputs = graph.outputs[: trace.plan.count]
-    found: dict[str, Parity] = {}
+    parities: dict[str, Parity] = {}
     for other, arrays in others.items():
         if len(arrays) != len(eager):
             text = f"{len(eager)} arrays of {name}, {len(arrays)} of {other}"
-            found[other] = Parity(f"results of {other}", (_other_structure(text),))
+            parities[other] = Parity(f"results of {other}", (_other_structure(text),))
             continue
         given = [_in_dtype(array, ours.dtype) for array, ours in zip(arrays, eager, strict=True)]
         names = _names(tree, trace.plan.count)
         judged = judge(graph, inputs, eager, given, names=names, tolerance=tolerance, sides=(name, other))
-        found[other] = Parity(f"results of {other}", tuple(judged))
-    return found
+        parities[other] = Parity(f"results of {other}", tuple(judged))
+    return parities
 
 
-def _inputs(found: Rehearsal, signatures: Sequence[Signature]) -> list[Array]:
+def _inputs(rehearsal: Rehearsal, signatures: Sequence[Signature]) -> list[Array]:
     """Return the values of the inputs of `chained`, for calls in a row."""
-    trace = found.trace
+    trace = rehearsal.trace
     with np.errstate(over="ignore"):  # Python numbers are rounded to the dtype of their input, as the executable does
         inputs = [
             np.asarray(value, node.spec().dtype)
@@ -174,7 +174,7 @@ def _inputs(found: Rehearsal, signatures: Sequence[Signature]) -> list[Array]:
             for value, node in zip(trace.arrays(signature), trace.graph.inputs, strict=False)
         ]
     inputs += [host_array(tensor) for tensor in trace.captures]
-    return inputs + [np.array(variable.current()) for variable in found.variables]
+    return inputs + [np.array(variable.current()) for variable in rehearsal.variables]
 
 
 def _other_structure(text: str) -> Judgement:
@@ -221,8 +221,8 @@ def check_gradients_parity(
 
     parity = check(with_gradients(compiled.python_function))
     if any(one.text.startswith(STRUCTURE) for one in parity.judgements):
-        with rehearsed(compiled, call) as found:
-            parity = check(with_gradients(compiled.python_function, found.variables))
+        with rehearsed(compiled, call) as rehearsal:
+            parity = check(with_gradients(compiled.python_function, rehearsal.variables))
     named = [replace(one, name=one.name.removeprefix("result['").removesuffix("']")) for one in parity.judgements]
     return Parity(parity.name, tuple(named))
 
@@ -288,8 +288,8 @@ def with_gradients(function: Callable[..., Any], variables: Sequence[Variable] |
             sources[name if name not in sources else f"{name} ({len(sources)})"] = variable
         if not targets:
             return {}
-        found = tape.gradient(targets, sources, unconnected_gradients="none" if variables is None else "zero")
-        return {name: gradient for name, gradient in found.items() if gradient is not None}
+        gradients = tape.gradient(targets, sources, unconnected_gradients="none" if variables is None else "zero")
+        return {name: gradient for name, gradient in gradients.items() if gradient is not None}
 
     gradients.__name__ = f"{getattr(function, '__name__', 'function')}_gradients"
     gradients.__signature__ = inspect.signature(function)  # pyright: ignore[reportFunctionMemberAccess]

@@ -89,19 +89,19 @@ def judge(
         One judgement per output.
     """
     names = names or [f"output {index}" for index in range(len(eager))]
-    found: dict[int, Judgement] = {}
+    judgements: dict[int, Judgement] = {}
     open_outputs: list[int] = []
     for index, (a, b) in enumerate(zip(eager, compiled, strict=True)):
         settled = _settled(names[index], a, b, tolerance, sides)
         if settled is None:
             open_outputs.append(index)
         else:
-            found[index] = settled
+            judgements[index] = settled
     if open_outputs:
         allowances = _allowances(graph, inputs, open_outputs, eager, compiled)
         for index, allowance in zip(open_outputs, allowances, strict=True):
-            found[index] = allowance.judge(names[index], eager[index], compiled[index], sides)
-    return [found[index] for index in range(len(eager))]
+            judgements[index] = allowance.judge(names[index], eager[index], compiled[index], sides)
+    return [judgements[index] for index in range(len(eager))]
 
 
 def _settled(

@@ -31,19 +31,19 @@ def first_subnormal(graph: Graph, inputs: Sequence[Any]) -> str:
 
     Branches and loops are one operation each: what is inside of them is not looked at.
     """
-    found: list[str] = []
+    sentences: list[str] = []
 
     def run(node: Node, values: list[Any], attrs: dict[str, Any]) -> Any:
         outputs = run_eagerly(node, values, attrs)
-        if not found:
+        if not sentences:
             several = outputs if isinstance(outputs, tuple | list) else (outputs,)
             what = "takes" if any(map(has_subnormals, values)) else "gives"
             if what == "takes" or any(map(has_subnormals, several)):
                 place = where_file_line(node.where)
                 at = "" if place is None else f" at {place[0]}:{place[1]}"
-                found.append(f"{node.op.name}{at} {what} numbers that compiled code takes for 0: subnormal ones")
+                sentences.append(f"{node.op.name}{at} {what} numbers that compiled code takes for 0: subnormal ones")
         return outputs
 
     with context_of(None), np.errstate(all="ignore"):
         evaluate(graph, inputs, run)
-    return found[0] if found else ""
+    return sentences[0] if sentences else ""

@@ -60,10 +60,10 @@ def backprop(
     Returns:
         The gradient of each source that a path reaches.
     """
-    found = _walked(targets, sources, nodes, engine, visit)
-    if len(found) < len(sources):
-        found |= _zeros_behind_flat(targets, sources - found.keys(), nodes)
-    return found
+    gradients = _walked(targets, sources, nodes, engine, visit)
+    if len(gradients) < len(sources):
+        gradients |= _zeros_behind_flat(targets, sources - gradients.keys(), nodes)
+    return gradients
 
 
 def _zeros_behind_flat(
@@ -85,14 +85,14 @@ def _zeros_behind_flat(
         if node in members and kind is not Stops:
             stack += _before(node, index, flat=flat or kind is Flat)
     traced = any(isinstance(cotangent, Tensor) for _, cotangent in targets)
-    found: dict[Edge, Any] = {}
+    zeros: dict[Edge, Any] = {}
     for edge in sources:
         if (edge, True) in seen:
             spec = edge[0].spec(edge[1])
-            found[edge] = (
+            zeros[edge] = (
                 PUBLIC.full(spec.shape, 0, dtype=spec.dtype) if traced else np.zeros(spec.shape, spec.dtype)
             )
-    return found
+    return zeros
 
 
 def _before(node: Node, index: int, *, flat: bool) -> Iterator[tuple[Edge, bool]]:
@@ -218,8 +218,8 @@ class RawEngine:
         arrays = [leaf for leaf in leaves if not isinstance(leaf, TensorSpec)]
         quick = quick_to_compile(op, arrays)
         key = ("vjp", op.name, quick, attrs_key(attrs), wanted, fixed, tree)
-        found = cache.get(key)
-        if found is None:
+        run_jitted = cache.get(key)
+        if run_jitted is None:
 
             def run(arrays: list[Any]) -> list[Any]:
                 given = iter(arrays)
@@ -227,9 +227,9 @@ class RawEngine:
                 cotangent, rest = jax.tree_util.tree_unflatten(tree, full)
                 return apply_rule(rule, XLA, cotangent, rest, attrs, wanted)
 
-            found = cache[key] = jax.jit(run, compiler_options=compiler_options(eager=quick))
+            run_jitted = cache[key] = jax.jit(run, compiler_options=compiler_options(eager=quick))
         with enable_x64():
-            return found(arrays)
+            return run_jitted(arrays)
 
     def _run_tensor_rule(self, node: Node, g: Any, wanted: Wanted) -> Sequence[Any]:
         def tensor(value: Any) -> Any:
@@ -265,10 +265,10 @@ class QuietEngine(RawEngine):
         return run_quietly(self._computed, node, g, wanted)
 
     def _computed(self, node: Node, g: Any, wanted: Wanted) -> list[Any]:
-        found = super().run(node, g, wanted)
+        gradients = super().run(node, g, wanted)
         return [
             (one() if type(one) is FunctionType else one) if want else None
-            for one, want in zip(found, wanted, strict=True)
+            for one, want in zip(gradients, wanted, strict=True)
         ]
 
 
@@ -310,7 +310,7 @@ class BoundEngine:
             for made in tracer.nodes[first:]:
                 tracer.gradient_of.setdefault(made, node)
 
-    def _rounded_as_raw(self, node: Node, g: Any, wanted: Wanted, found: Sequence[Any]) -> Sequence[Any]:
+    def _rounded_as_raw(self, node: Node, g: Any, wanted: Wanted, results: Sequence[Any]) -> Sequence[Any]:
         """Replace the values of recorded gradients with those that the rule computes without recording.
 
         A rule may have a form for NumPy arrays, or be compiled as a whole; its rounding then differs from that of the
@@ -318,16 +318,16 @@ class BoundEngine:
         """
         op = node.op
         if (node.backend == "host" and op.host_rule is None) or "tensor_rule" in op.traits:
-            return found
+            return results
         gs = [None if one is None else one._value for one in (g if type(g) is tuple else (g,))]
         if node.scope is not None or not all([one is None or type(one) is np.ndarray for one in gs]):
-            return found
+            return results
         if _visible(node, tuple(gs))[1]:
-            return found
+            return results
         numbers = QUIET.run(node, tuple(gs) if type(g) is tuple else gs[0], wanted)
         return [
             None if tensor is None else make_tensor(as_arrays(array), tensor._edge)
-            for tensor, array in zip(found, numbers, strict=True)
+            for tensor, array in zip(results, numbers, strict=True)
         ]
 
     def _apply(self, node: Node, g: Any, wanted: Wanted) -> Sequence[Any]:

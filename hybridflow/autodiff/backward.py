@@ -170,12 +170,12 @@ class _Backward:
         engine: Engine = BOUND if bound else RAW
         (seed,) = conjugates([seed])
         start = seed if bound else seed._value
-        found = backprop([(edge, start)], set(self.leaves), self.nodes, engine, self._visit if self.noted else None)
+        gradients = backprop([(edge, start)], set(self.leaves), self.nodes, engine, self._visit if self.noted else None)
         several: dict[Any, tuple[Notes, list[Tensor]]] = {}
         for leaf, notes in self.leaves.items():
-            if leaf in found:
+            if leaf in gradients:
                 key = notes if notes.cell is None else notes.cell._leaf
-                several.setdefault(key, (notes, []))[1].append(_wrapped(found[leaf]))
+                several.setdefault(key, (notes, []))[1].append(_wrapped(gradients[leaf]))
         for notes, parts in several.values():
             total = parts[0]
             for part in parts[1:]:
@@ -239,12 +239,12 @@ def freed(op: Op, why: str = _AGAIN) -> Op:
         op: the operation.
         why: the reason, for the error of a walk through it.
     """
-    found = op.jitted.get("freed")
-    if found is None:
+    freed_op = op.jitted.get("freed")
+    if freed_op is None:
         rule = _Freed(why, op)
-        found = Op(op.name, op.kernel, op.lower, op.infer, rule, traits=op.traits)
-        cast("dict[str, Any]", op.jitted)["freed"] = found
-    return cast(Op, found)
+        freed_op = Op(op.name, op.kernel, op.lower, op.infer, rule, traits=op.traits)
+        cast("dict[str, Any]", op.jitted)["freed"] = freed_op
+    return cast(Op, freed_op)
 
 
 def original(op: Op) -> Op:

@@ -25,26 +25,26 @@ def dependence(
         start: the dependences of the inputs themselves, if the bits stand for other values.
     """
     first = [(1 << number, 0) for number in range(len(inputs))] if start is None else start
-    found: dict[Node | Edge, Reach] = dict(zip(inputs, first, strict=True))
+    reach_of: dict[Node | Edge, Reach] = dict(zip(inputs, first, strict=True))
 
     def of(edge: Edge) -> Reach:
         node, index = edge
         if not is_differentiable(node.spec(index).dtype):
             return _NOTHING
-        return found.get(node) or found.get(edge, _NOTHING)
+        return reach_of.get(node) or reach_of.get(edge, _NOTHING)
 
     for node in nodes:
         kind = type(node.op.vjp)
-        if node in found or kind is Stops:
+        if node in reach_of or kind is Stops:
             continue
         each = [_NOTHING if edge is None else of(edge) for edge in node.inputs]
         own = of_node(node)
         if own is not None:
-            found |= {(node, index): through(one, each) for index, one in enumerate(own)}
+            reach_of |= {(node, index): through(one, each) for index, one in enumerate(own)}
             continue
         reach, behind = joined(each)
         if reach or behind:
-            found[node] = (0, reach | behind) if kind is Flat else (reach, behind)
+            reach_of[node] = (0, reach | behind) if kind is Flat else (reach, behind)
     return [of(edge) for edge in outputs]
 
 
@@ -56,8 +56,8 @@ def of_node(node: Node) -> list[Reach] | None:
     depends = node.op.saves.depends
     if depends is None:
         return None
-    found = depends(**node.attrs)
-    return [*found, *[((1 << len(node.inputs)) - 1, 0)] * (len(node.outputs) - len(found))]
+    of_outputs = depends(**node.attrs)
+    return [*of_outputs, *[((1 << len(node.inputs)) - 1, 0)] * (len(node.outputs) - len(of_outputs))]
 
 
 def joined(some: Sequence[Reach]) -> Reach:
@@ -83,10 +83,10 @@ def through(one: Reach, inputs: Sequence[Reach]) -> Reach:
 
 def of_graph(graph: Graph) -> list[Reach]:
     """Return the dependence of each output of a graph."""
-    found = _OF_GRAPHS.get(graph)
-    if found is None:
-        found = _OF_GRAPHS[graph] = dependence(graph.inputs, graph.nodes, graph.outputs)
-    return found
+    of_outputs = _OF_GRAPHS.get(graph)
+    if of_outputs is None:
+        of_outputs = _OF_GRAPHS[graph] = dependence(graph.inputs, graph.nodes, graph.outputs)
+    return of_outputs
 
 
 _OF_GRAPHS: WeakKeyDictionary[Graph, list[Reach]] = WeakKeyDictionary()

@@ -105,9 +105,9 @@ class GradFn:
         lines: list[str] = []
         stack: list[tuple[GradFn, int]] = [(self, 0)]
         while stack and len(lines) < _LINES:
-            found, depth = stack.pop()
-            lines.append("  " * depth + found._line())
-            following = [(one, depth + 1) for one, _ in found.next_functions if one is not None]
+            shown, depth = stack.pop()
+            lines.append("  " * depth + shown._line())
+            following = [(one, depth + 1) for one, _ in shown.next_functions if one is not None]
             stack.extend(reversed(following))
         if stack:
             lines.append(f"... stopped after {_LINES} lines")

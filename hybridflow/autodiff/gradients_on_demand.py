@@ -72,14 +72,14 @@ def differentiable_on_demand(
         for edge in node.inputs:
             if edge is not None and edge[0].stamp is FOREVER:
                 edges[edge] = None
-    found = [tensor for tensor in gradients if tensor is not None]
-    if not edges or not found:
+    tensors = [tensor for tensor in gradients if tensor is not None]
+    if not edges or not tensors:
         return list(gradients)
     again, where = Again(walk, tuple(edges)), user_place(4)
-    outputs = tuple([(tensor._value.shape, tensor._value.dtype) for tensor in found])
+    outputs = tuple([(tensor._value.shape, tensor._value.dtype) for tensor in tensors])
     whole = make_node(_GRADIENTS, again.edges, {"again": again}, outputs, where=where, backend="host")
     whole.stamp = FOREVER
-    numbers = iter(range(len(found)))
+    numbers = iter(range(len(tensors)))
     return [None if tensor is None else _one_of(whole, next(numbers), tensor) for tensor in gradients]
 
 
@@ -119,10 +119,10 @@ def settle(edge: Edge | None) -> None:
 def _rule(F: Any, g: Any, y: Any, *xs: Any, wanted: tuple[bool, ...], again: Again) -> list[Any]:
     del F, y, xs
     start = next_sequence()
-    found = again.recorded()
+    node = again.recorded()
     starts = [
         (tensor._edge, one)
-        for tensor, one in zip(found, g if isinstance(g, tuple) else (g,), strict=True)
+        for tensor, one in zip(node, g if isinstance(g, tuple) else (g,), strict=True)
         if one is not None and tensor._edge is not None
     ]
     sources = {edge for edge, want in zip(again.edges, wanted, strict=True) if want}

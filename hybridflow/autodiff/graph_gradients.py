@@ -32,8 +32,8 @@ def gradients(graph: Graph, ys: Any, xs: Any, output_gradients: Any) -> Any:
     edges = [tracer.own_edge(_tensor(leaf)) for leaf in sources]
     seeds = _seeds(targets, output_gradients)
     starts = [(edge, seed) for edge, seed in zip(targets, seeds, strict=True) if _floats(edge)]
-    found = backprop(starts, set(filter(_floats, edges)), reachable([edge for edge, _ in starts], [EVER]), BOUND)
-    return tree.unflatten([found.get(edge) for edge in edges])
+    by_edge = backprop(starts, set(filter(_floats, edges)), reachable([edge for edge, _ in starts], [EVER]), BOUND)
+    return tree.unflatten([by_edge.get(edge) for edge in edges])
 
 
 def _floats(edge: Edge) -> bool:

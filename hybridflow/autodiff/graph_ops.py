@@ -39,8 +39,8 @@ def graph_pullback(F: Any, graph: Graph, xs: Sequence[Any], gs: Sequence[Any], w
     gradient = differentiate(graph, given, wanted)
     if not any(gradient.present):
         return [None] * len(xs)
-    found = F.call(*xs, *[g for g in gs if g is not None], graph=gradient.graph)
-    several = iter(found if isinstance(found, tuple | list) else (found,))
+    gradients = F.call(*xs, *[g for g in gs if g is not None], graph=gradient.graph)
+    several = iter(gradients if isinstance(gradients, tuple | list) else (gradients,))
     return [next(several) if present else None for present in gradient.present]
 
 

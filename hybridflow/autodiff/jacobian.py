@@ -110,14 +110,14 @@ class Jacobians:
         self._answer()
         results: list[Any] = []
         for tensor in targets:
-            found = self._rows(tensor, leaves, batch=batch)
-            for index, (one, leaf) in enumerate(zip(found, leaves, strict=True)):
+            rows = self._rows(tensor, leaves, batch=batch)
+            for index, (one, leaf) in enumerate(zip(rows, leaves, strict=True)):
                 shape = (*tensor.shape, *leaf.shape[1:]) if batch else (*tensor.shape, *leaf.shape)
                 if one is not None:
-                    found[index] = reshape(one, shape)
+                    rows[index] = reshape(one, shape)
                 elif unconnected == "zero":
-                    found[index] = full(shape, 0, dtype=leaf.dtype)
-            results.append(jax.tree_util.tree_unflatten(tree, found))
+                    rows[index] = full(shape, 0, dtype=leaf.dtype)
+            results.append(jax.tree_util.tree_unflatten(tree, rows))
         structure = flatten(target)[1]
         return results[0] if structure == LEAF else jax.tree_util.tree_unflatten(structure, results)
 
@@ -137,10 +137,10 @@ class Jacobians:
             seeds = broadcast_to(reshape(seeds, (size, 1, *shape)), (size, *target.shape))
         else:
             seeds = reshape(seeds, (size, *shape))
-        found = pullback.rows(seeds, size)
+        gradients = pullback.rows(seeds, size)
         if not batch:
-            return found
-        return [one if one is None else permute_dims(one, (1, 0, *range(2, one.ndim))) for one in found]
+            return gradients
+        return [one if one is None else permute_dims(one, (1, 0, *range(2, one.ndim))) for one in gradients]
 
     # -- what a tape provides ---------------------------------------------------------------------------------
 
@@ -207,10 +207,10 @@ class _Saved(BoundEngine):
         return self._places.get(id(tensor))
 
     def _arguments(self, node: Node) -> list[Any]:
-        found = super()._arguments(node)
-        y = tuple([self._known(node, True, i, one) for i, one in enumerate(_several(found[0]))])
-        xs = [self._known(node, False, i, one) for i, one in enumerate(found[1:])]
-        return [y if isinstance(found[0], tuple) else y[0], *xs]
+        arguments = super()._arguments(node)
+        y = tuple([self._known(node, True, i, one) for i, one in enumerate(_several(arguments[0]))])
+        xs = [self._known(node, False, i, one) for i, one in enumerate(arguments[1:])]
+        return [y if isinstance(arguments[0], tuple) else y[0], *xs]
 
     def _known(self, node: Node, of_output: bool, index: int, value: Any) -> Any:
         if not isinstance(value, Tensor) or value._value is None:
@@ -252,8 +252,8 @@ class Pullback:
         """Return the sources' gradients for each of `size` stacked gradients of the target."""
         walk, captures = self._walk()
         mapped = (True, *[False] * len(captures))
-        found = iter(run_mapped(walk.graph, [seeds, *captures], mapped, size) if any(walk.present) else ())
-        return [next(found) if has else None for has in walk.present]
+        gradients = iter(run_mapped(walk.graph, [seeds, *captures], mapped, size) if any(walk.present) else ())
+        return [next(gradients) if has else None for has in walk.present]
 
     def _walk(self) -> tuple[_Walk, Sequence[Tensor]]:
         cache = self._cache()
@@ -262,7 +262,7 @@ class Pullback:
         key = self._key()
         known: _Walk | None = cache.get(key)
         if known is not None and known.places is not None:
-            return known, [self._saved(place) for place in known.places]
+            return known, [self._saved(position) for position in known.places]
         walk, captures = self._trace()
         if walk.places is not None:
             cache.put(key, walk)
@@ -275,11 +275,11 @@ class Pullback:
 
         def walk(gradient: Tensor) -> list[Tensor]:
             edges = {edge for edges in self._sources for edge in edges}
-            found = backprop([(self._target, gradient)], edges, self._nodes, engine)
+            by_edge = backprop([(self._target, gradient)], edges, self._nodes, engine)
             totals: list[Tensor | None] = []
             for several in self._sources:
                 total: Tensor | None = None
-                for one in [found[edge] for edge in several if edge in found]:
+                for one in [by_edge[edge] for edge in several if edge in by_edge]:
                     total = one if total is None else engine.add(total, one)
                 totals.append(total)
             present.extend(total is not None for total in totals)
@@ -287,18 +287,18 @@ class Pullback:
 
         node, index = self._target
         traced = trace_inner(InnerBuilder("pullback"), walk, [node.spec(index)])
-        places = [saved.place_of(tensor) for tensor in traced.captures]
-        known = None if None in places else cast("tuple[_Place, ...]", tuple(places))
+        positions = [saved.place_of(tensor) for tensor in traced.captures]
+        known = None if None in positions else cast("tuple[_Place, ...]", tuple(positions))
         return _Walk(traced.graph, tuple(present), known), traced.captures
 
-    def _saved(self, place: _Place) -> Tensor:
+    def _saved(self, position: _Place) -> Tensor:
         """Return a saved value of this recording as a tensor with its edge."""
-        node = self._walked[place.node]
+        node = self._walked[position.node]
         assert node.saved is not None
-        if not place.of_output:
-            return make_tensor(node.saved[place.slot + 1], node.inputs[place.slot])
+        if not position.of_output:
+            return make_tensor(node.saved[position.slot + 1], node.inputs[position.slot])
         value = node.saved[0]
-        return make_tensor(value[place.slot] if type(value) is tuple else value, (node, place.slot))
+        return make_tensor(value[position.slot] if type(value) is tuple else value, (node, position.slot))
 
     def _cache(self) -> Recent | None:
         """Return the cache for this walk: that of a compiled function it goes through, or the shared one.

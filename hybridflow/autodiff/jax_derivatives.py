@@ -58,8 +58,8 @@ def _run_with_rule(node: Node, inputs: list[Any], attrs: dict[str, Any]) -> Any:
     def derivative(primals: tuple[Any, ...], tangents: tuple[Any, ...]) -> tuple[Any, Any]:
         outputs = with_rule(*primals)
         several = tuple(outputs) if isinstance(outputs, tuple | list) else (outputs,)
-        found = _tangents(node, attrs, primals, tangents, several)
-        return outputs, found if isinstance(outputs, tuple | list) else found[0]
+        results = _tangents(node, attrs, primals, tangents, several)
+        return outputs, results if isinstance(outputs, tuple | list) else results[0]
 
     with_rule.defjvp(derivative, symbolic_zeros=True)
     return with_rule(*inputs)
@@ -86,8 +86,8 @@ def _tangents(
     moved = [t for t, depends in zip(moved, present, strict=True) if depends]
     if moved:
         shapes = [jax.ShapeDtypeStruct(y.shape, y.dtype) for y, has in zip(outputs, given, strict=True) if has]
-        found = iter(jax.linear_transpose(pull, *shapes)(tuple(moved)))
-        result = [next(found) if has else zero for has, zero in zip(given, result, strict=True)]
+        cotangents = iter(jax.linear_transpose(pull, *shapes)(tuple(moved)))
+        result = [next(cotangents) if has else zero for has, zero in zip(given, result, strict=True)]
     return tuple(result)
 
 
@@ -99,14 +99,14 @@ def _alone(node: Node, attrs: dict[str, Any], primals: Sequence[Any]) -> Graph:
             cache = value.executables
     specs = [make_spec(tuple(x.shape), np.dtype(x.dtype)) for x in primals]
     key = ("alone", node.op.name, attrs_key(attrs), tuple(map(str, specs)))
-    found = cache.get(key)
-    if found is None:
+    graph = cache.get(key)
+    if graph is None:
         inputs = tuple([input_node(spec, f"x{index}") for index, spec in enumerate(specs)])
         edges: tuple[Edge, ...] = tuple([(one, 0) for one in inputs])
         copy = clone_node(node, edges, attrs=attrs)
         outputs: tuple[Edge, ...] = tuple([(copy, index) for index in range(len(node.outputs))])
-        found = cache[key] = Graph(node.op.name, inputs, (copy,), outputs)
-    return found
+        graph = cache[key] = Graph(node.op.name, inputs, (copy,), outputs)
+    return graph
 
 
 def _linear(graph: Graph, primals: Sequence[Any]) -> tuple[Callable[..., tuple[Any, ...]], list[bool]]:

@@ -21,9 +21,9 @@ class _Namespace:
         op = REGISTRY.get(name)
         if op is None:
             raise AttributeError(f"a gradient rule asked for the unknown op {name!r}")
-        found = self._resolve(op)
-        setattr(self, name, found)
-        return found
+        function = self._resolve(op)
+        setattr(self, name, function)
+        return function
 
     def _resolve(self, op: Op) -> Callable[..., Any]:
         raise NotImplementedError

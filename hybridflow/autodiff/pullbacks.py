@@ -94,9 +94,9 @@ def input_spec(node: Node, index: int) -> TensorSpec:
     if edge is not None:
         return edge[0].spec(edge[1])
     assert node.input_specs is not None
-    found = node.input_specs[index]
-    assert found is not None
-    return make_spec(found[0], found[1])
+    spec = node.input_specs[index]
+    assert spec is not None
+    return make_spec(spec[0], spec[1])
 
 
 def arguments(node: Node) -> Sequence[Any]:

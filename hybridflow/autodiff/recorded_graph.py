@@ -117,10 +117,10 @@ class _Maker:
         if node.op is not VARIABLE:
             return self._input(node.spec(index), f"leaf_{len(self.inputs)}", (node, index))
         variable = node.attrs["variable"]()
-        found = self.variables.get(id(variable))
-        if found is None:  # a Variable may have several nodes, one per epoch
-            found = self.variables[id(variable)] = self._input(node.spec(), node.attrs["name"], (node, index))
-        return found
+        input_ = self.variables.get(id(variable))
+        if input_ is None:  # a Variable may have several nodes, one per epoch
+            input_ = self.variables[id(variable)] = self._input(node.spec(), node.attrs["name"], (node, index))
+        return input_
 
     def _copy(self, node: Node) -> None:
         op, attrs, specs = original(node.op), node.attrs, node.specs
@@ -145,12 +145,12 @@ class _Maker:
     def _value(self, node: Node, position: int) -> Edge:
         """Return the edge for an input without a producer: a given input, a constant if it was kept, or a new input."""
         value = None if node.saved is None else node.saved[position + 1]
-        found = None if node.input_specs is None else node.input_specs[position]
-        if value is None and found is not None:
-            value = found[2]
+        spec = None if node.input_specs is None else node.input_specs[position]
+        if value is None and spec is not None:
+            value = spec[2]
         if value is None:
-            assert found is not None
-            return self._input(make_spec(found[0], found[1]), f"unkept_{len(self.inputs)}", Unkept(node, position))
+            assert spec is not None
+            return self._input(make_spec(spec[0], spec[1]), f"unkept_{len(self.inputs)}", Unkept(node, position))
         if id(value) in self.given:
             return self.given[id(value)]
         if id(value) not in self.constants:

@@ -95,12 +95,12 @@ class RecordedMemory(Sequence[SavedArray]):
 
     def by_line(self) -> dict[tuple[str | None, str], int]:
         """Return the bytes of inputs and activations per place and operation, largest first."""
-        found: dict[tuple[str | None, str], int] = {}
+        bytes_at: dict[tuple[str | None, str], int] = {}
         for one in self._saved:
             if one.kind != PARAMETER:
                 key = one.location, one.op
-                found[key] = found.get(key, 0) + one.bytes
-        return dict(sorted(found.items(), key=lambda item: -item[1]))
+                bytes_at[key] = bytes_at.get(key, 0) + one.bytes
+        return dict(sorted(bytes_at.items(), key=lambda item: -item[1]))
 
     def to_dict(self) -> dict[str, Any]:
         """Return everything as plain values: bytes by kind and by line, the peak, and each buffer."""
@@ -144,10 +144,10 @@ class RecordedMemory(Sequence[SavedArray]):
 
 def live_nodes(member: Callable[[Node], bool]) -> list[Node]:
     """Return the living nodes that satisfy `member`, in recording order, as the garbage collector knows them."""
-    found = [one for one in gc.get_objects() if type(one) is Node and member(one)]
+    nodes = [one for one in gc.get_objects() if type(one) is Node and member(one)]
     if tracemalloc.is_tracing():
         tracemalloc.reset_peak()  # do not count the list of all objects
-    return sorted(found, key=lambda node: node.sequence)
+    return sorted(nodes, key=lambda node: node.sequence)
 
 
 def recorded_memory(

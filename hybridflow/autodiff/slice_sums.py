@@ -53,14 +53,14 @@ def summed_lowering(graph: Graph, mapped: Mask, summed: Mask, size: Any) -> Call
     run = jax.vmap(lower_graph(plan.graph), in_axes=axes, axis_size=size)
 
     def lowered(*xs: Any) -> tuple[Any, ...]:
-        found = iter(run(*xs))
+        results = iter(run(*xs))
         outputs: list[Any] = []
         for product, add, spec in zip(plan.products, summed, graph.output_specs, strict=True):
             if product is not None:
-                a, b = next(found), next(found)
+                a, b = next(results), next(results)
                 outputs.append(_contract(product, a, b, spec))
             else:
-                one = next(found)
+                one = next(results)
                 outputs.append(total(one) if add else one)
         return tuple(outputs)
 
@@ -77,8 +77,8 @@ def total(values: Any) -> Any:
 def _contract(product: _Product, a: Any, b: Any, spec: TensorSpec) -> Any:
     a, b = [x.reshape((x.shape[0], *shape)) for x, shape in zip((a, b), product.shapes, strict=True)]
     wide = jnp.float32 if a.dtype.num in LOW_PRECISION else a.dtype
-    found = jnp.einsum(product.equation, a, b, precision=lax.Precision.HIGHEST, preferred_element_type=wide)
-    return found.astype(a.dtype).reshape(spec.shape)
+    result = jnp.einsum(product.equation, a, b, precision=lax.Precision.HIGHEST, preferred_element_type=wide)
+    return result.astype(a.dtype).reshape(spec.shape)
 
 
 def _plan(graph: Graph, mapped: Mask, summed: Mask) -> _Plan:
@@ -107,8 +107,8 @@ def _product(node: Node, varying: set[Node]) -> _Product | None:
     a, b = [node.spec(index).shape for node, index in factors]
     if not all(isinstance(size, int) for size in (*a, *b, *node.spec().shape)):
         return None
-    found = _matrix_equation(a, b) if node.op.has("matrix_product") else _outer_equation(a, b, node.spec().shape)
-    return None if found is None else _Product((factors[0], factors[1]), *found)
+    equation = _matrix_equation(a, b) if node.op.has("matrix_product") else _outer_equation(a, b, node.spec().shape)
+    return None if equation is None else _Product((factors[0], factors[1]), *equation)
 
 
 _LETTERS = "abcdefghijklm"

@@ -180,15 +180,15 @@ class GradientTape(Jacobians):
         if what == "gradient" and self._home() is not None and (self._persistent or not self._active):
             return  # a branch or loop body may ask for gradients of the recording around it
         if here is None:
-            found = f"was entered inside {self._scope.name!r} while it was compiled, and is used outside of it"
+            misuse = f"was entered inside {self._scope.name!r} while it was compiled, and is used outside of it"
         else:
-            found = f"is used inside {here.name!r} while it is compiled, and was entered outside of it"
-        self._refuse(what, found)
+            misuse = f"is used inside {here.name!r} while it is compiled, and was entered outside of it"
+        self._refuse(what, misuse)
 
     @staticmethod
-    def _refuse(what: str, found: str) -> NoReturn:
+    def _refuse(what: str, misuse: str) -> NoReturn:
         raise TapeError(
-            message(f"{what}: the tape {found}",
+            message(f"{what}: the tape {misuse}",
                     hint="Enter a tape and ask it on the same side of a compiled function, branch or loop.")
         )  # fmt: skip
 
@@ -240,8 +240,8 @@ class GradientTape(Jacobians):
 
     def watched_variables(self) -> tuple[Variable, ...]:
         """Return the watched Variables, each once, in order of creation."""
-        found = [variable for variable, _ in self._variables.values()]
-        return tuple(sorted(found, key=lambda variable: variable._leaf.sequence))
+        variables = [variable for variable, _ in self._variables.values()]
+        return tuple(sorted(variables, key=lambda variable: variable._leaf.sequence))
 
     # -- gradients --------------------------------------------------------------------------------------------
 
@@ -271,21 +271,21 @@ class GradientTape(Jacobians):
         """
         if output_gradients is None and unconnected_gradients == "none":
             several = type(sources) is list or type(sources) is tuple
-            found = self._quick(target, sources if several else (sources,))
-            if found is not None:
-                return type(sources)(found) if several else found[0]
+            gradients = self._quick(target, sources if several else (sources,))
+            if gradients is not None:
+                return type(sources)(gradients) if several else gradients[0]
         require_choice("gradient", unconnected_gradients)
         targets, leaves, tree = self._asked("gradient", target, sources)
         seeds = conjugates(seeds_of(targets, output_gradients, target))
         self._answer()
-        found = conjugates(self._backprop(targets, seeds, leaves))
-        if not self._persistent and None not in found:
+        gradients = conjugates(self._backprop(targets, seeds, leaves))
+        if not self._persistent and None not in gradients:
             self._exits.clear()  # `why_none` will not need them, so the nodes can be freed
         if tree is LEAF:
-            return found[0] if found[0] is not None or unconnected_gradients == "none" else zeros(leaves[0])
+            return gradients[0] if gradients[0] is not None or unconnected_gradients == "none" else zeros(leaves[0])
         if unconnected_gradients == "zero":
-            found = [zeros(leaf) if g is None else g for g, leaf in zip(found, leaves, strict=True)]
-        return jax.tree_util.tree_unflatten(tree, found)
+            gradients = [zeros(leaf) if g is None else g for g, leaf in zip(gradients, leaves, strict=True)]
+        return jax.tree_util.tree_unflatten(tree, gradients)
 
     def _quick(self, target: Any, sources: Sequence[Any]) -> list[Tensor | None] | None:
         """Return gradients on the fast path, or None where it does not apply."""
@@ -293,12 +293,12 @@ class GradientTape(Jacobians):
             return None
         if self._used and not self._persistent:
             return None
-        found = quick_gradients(self, target, sources)
-        if found is not None:
+        gradients = quick_gradients(self, target, sources)
+        if gradients is not None:
             self._used = True
-            if not self._persistent and None not in found:
+            if not self._persistent and None not in gradients:
                 self._exits.clear()  # `why_none` will not need them, so the nodes can be freed
-        return found
+        return gradients
 
     def _pullback(self, target: Tensor, leaves: list[Any]) -> Pullback | None:
         """Return the backward walk from one target to sources, or None if the target was not recorded."""
@@ -487,8 +487,8 @@ class GradientTape(Jacobians):
         if isinstance(source, Variable) and source._leaf not in self._variables:
             return f"The Variable {source.name!r} was not watched: {self._why_unwatched(source)}."
         noting = Noting(BOUND if _is_bound() else RAW)
-        (found,) = self._backprop([tensor], [None], [source], noting)
-        if found is not None:
+        (gradient,) = self._backprop([tensor], [None], [source], noting)
+        if gradient is not None:
             return "It is not None: the target depends on the source."
         edges = self._source_edges(source)
         target_edge = self._known_edge(tensor)

@@ -25,8 +25,8 @@ class SinceWatched:
         """Return the gradients of the wanted inputs that count as recorded, None for the others."""
         recorded = self._live.get(node, ())
         both = tuple([want and i < len(recorded) and recorded[i] for i, want in enumerate(wanted)])
-        found = self._engine.run(node, g, both) if any(both) else [None] * len(both)
-        return [one if want else None for one, want in zip(found, both, strict=True)]
+        gradients = self._engine.run(node, g, both) if any(both) else [None] * len(both)
+        return [one if want else None for one, want in zip(gradients, both, strict=True)]
 
 
 def walked(

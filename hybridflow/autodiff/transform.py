@@ -47,11 +47,11 @@ def differentiate(graph: Graph, given: Mask, wanted: Mask) -> GradientGraph:
         wanted: per input, whether its gradient is wanted.
     """
     key = ("differentiate", given, wanted)
-    found = graph.executables.get(key)
-    if found is None:
-        found = differentiate_anew(graph, given, wanted)
-        found = graph.executables[key] = found._replace(graph=silenced(found.graph))
-    return found
+    gradient = graph.executables.get(key)
+    if gradient is None:
+        gradient = differentiate_anew(graph, given, wanted)
+        gradient = graph.executables[key] = gradient._replace(graph=silenced(gradient.graph))
+    return gradient
 
 
 def differentiate_anew(graph: Graph, given: Mask, wanted: Mask) -> GradientGraph:
@@ -89,8 +89,8 @@ def _trace_joint(builder: GraphBuilder, graph: Graph, given: Mask, wanted: Mask)
         if want and is_differentiable(tensor.dtype):
             sources[index] = builder.edge_of(tensor)
     nodes = reachable([edge for edge, _ in starts], [EVER])
-    found = backprop(starts, set(sources.values()), nodes, BOUND)
-    gradients = [found.get(sources[i]) if i in sources else None for i in range(len(inputs))]
+    by_edge = backprop(starts, set(sources.values()), nodes, BOUND)
+    gradients = [by_edge.get(sources[i]) if i in sources else None for i in range(len(inputs))]
     joint = builder.finish([gradient for gradient in gradients if gradient is not None])
     return GradientGraph(joint, tuple([gradient is not None for gradient in gradients]), forward, forward_nodes)
 
@@ -98,8 +98,8 @@ def _trace_joint(builder: GraphBuilder, graph: Graph, given: Mask, wanted: Mask)
 def reached_inputs(graph: Graph, given: Mask) -> Mask:
     """Return which inputs the gradients of the given outputs can reach."""
     key = ("reached", given)
-    found = graph.executables.get(key)
-    if found is None:
+    reached = graph.executables.get(key)
+    if reached is None:
         seen: set[Node] = set()
         stack = [edge for edge, has in zip(graph.outputs, given, strict=True) if has]
         while stack:
@@ -109,8 +109,8 @@ def reached_inputs(graph: Graph, given: Mask) -> Mask:
             seen.add(node)
             if not isinstance(node.op.vjp, Stops) or type(node.op.vjp) is Flat:
                 stack += [edge for edge in node.inputs if edge is not None]
-        found = graph.executables[key] = tuple([node in seen for node in graph.inputs])
-    return found
+        reached = graph.executables[key] = tuple([node in seen for node in graph.inputs])
+    return reached
 
 
 class SplitGradient(NamedTuple):
@@ -143,10 +143,10 @@ def split_gradient(graph: Graph, wanted: Mask, readable: Mask | None = None) -> 
             residuals.
     """
     key = ("split", wanted, readable)
-    found = graph.executables.get(key)
-    if found is None:
-        found = graph.executables[key] = _split(graph, wanted, readable or tuple([True] * len(wanted)))
-    return found
+    split = graph.executables.get(key)
+    if split is None:
+        split = graph.executables[key] = _split(graph, wanted, readable or tuple([True] * len(wanted)))
+    return split
 
 
 def _split(graph: Graph, wanted: Mask, readable: Mask) -> SplitGradient:

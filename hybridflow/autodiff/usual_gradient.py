@@ -51,10 +51,10 @@ def quick_gradients(tape: Recorded, target: Any, sources: Iterable[Any]) -> list
         return None
     seed = np.empty(value.shape, value.dtype)
     seed.fill(1)
-    found = backprop(((edge, seed),), set(wanted), nodes, RAW)
+    by_edge = backprop(((edge, seed),), set(wanted), nodes, RAW)
     gradients: list[Tensor | None] = []
     for one in wanted:
-        gradient = found.get(one)
+        gradient = by_edge.get(one)
         if gradient is not None:
             gradient = gradient if type(gradient) is _ndarray else as_arrays(gradient)
             if gradient.dtype.kind == "c":
@@ -66,7 +66,7 @@ def quick_gradients(tape: Recorded, target: Any, sources: Iterable[Any]) -> list
 
 def _edges(tape: Recorded, sources: Iterable[Any]) -> list[Edge] | None:
     """Return the edge of every source, or None if one is not a tensor, was not watched or has several edges."""
-    found: list[Edge] = []
+    edges: list[Edge] = []
     for source in sources:
         if type(source) is Tensor:
             edge = source._edge
@@ -79,8 +79,8 @@ def _edges(tape: Recorded, sources: Iterable[Any]) -> list[Edge] | None:
             (edge,) = entry[1]
         else:
             return None
-        found.append(edge)
-    return found
+        edges.append(edge)
+    return edges
 
 
 def _watched_late(watched: dict[Edge, int], nodes: Sequence[Node]) -> bool:

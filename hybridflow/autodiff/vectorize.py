@@ -48,10 +48,10 @@ def vmap_graph(*xs: Any, graph: Graph, mapped: Mask, summed: Mask, size: Any) ->
 def _lower(*xs: Any, graph: Graph, mapped: Mask, summed: Mask, size: Any) -> Any:
     if any("effect" in node.op.traits for node in graph.walk()):
         outputs = _one_by_one(lower_graph(graph), xs, mapped)
-        found = tuple([total(y) if add else y for y, add in zip(outputs, summed, strict=True)])
+        results = tuple([total(y) if add else y for y, add in zip(outputs, summed, strict=True)])
     else:
-        found = summed_lowering(graph, mapped, summed, size)(*xs)
-    return found[0] if len(found) == 1 else found
+        results = summed_lowering(graph, mapped, summed, size)(*xs)
+    return results[0] if len(results) == 1 else results
 
 
 def _one_by_one(run: Callable[..., Any], xs: Sequence[Any], mapped: Mask) -> Any:
@@ -66,11 +66,11 @@ def _one_by_one(run: Callable[..., Any], xs: Sequence[Any], mapped: Mask) -> Any
 
 def _infer(*specs: TensorSpec, graph: Graph, mapped: Mask, summed: Mask, size: Any) -> Any:
     del specs, mapped
-    found = tuple([
+    stacked = tuple([
         spec if add else make_spec((size, *spec.shape), spec.dtype)
         for spec, add in zip(graph.output_specs, summed, strict=True)
     ])  # fmt: skip
-    return found[0] if len(found) == 1 else found
+    return stacked[0] if len(stacked) == 1 else stacked
 
 
 def _vjp(
@@ -83,7 +83,7 @@ def _vjp(
     gradient = differentiate(graph, given, wanted)
     if not any(gradient.present):
         return [None] * len(xs)
-    found = F.vmap(
+    gradients = F.vmap(
         *xs,
         *[one for one in gs if one is not None],
         graph=gradient.graph,
@@ -91,7 +91,7 @@ def _vjp(
         summed=tuple([not one for one, has in zip(mapped, gradient.present, strict=True) if has]),
         size=size,
     )
-    several = iter(found if isinstance(found, tuple | list) else (found,))
+    several = iter(gradients if isinstance(gradients, tuple | list) else (gradients,))
     return [next(several) if has else None for has in gradient.present]
 
 
@@ -113,8 +113,8 @@ def _onnx(o: Any, *xs: Any, graph: Graph, mapped: Mask, summed: Mask, size: Any)
     body = o.body(graph.name, [(f"row_{number}", spec) for number, (_, spec) in enumerate(chosen)], step)
     dtypes = [spec.dtype for spec in graph.output_specs]
     rows = [x for x, _ in chosen]
-    found = o.emit("Scan", *rows, outputs=len(dtypes), dtypes=dtypes, num_scan_inputs=len(rows), body=body)
-    several = found if isinstance(found, tuple) else (found,)
+    results = o.emit("Scan", *rows, outputs=len(dtypes), dtypes=dtypes, num_scan_inputs=len(rows), body=body)
+    several = results if isinstance(results, tuple) else (results,)
     return [o.ReduceSum(y, o.ints([0]), keepdims=0) if add else y for y, add in zip(several, summed, strict=True)]
 
 
@@ -158,18 +158,18 @@ class Recent:
     def get(self, key: Any) -> Any:
         """Return the value of a key, or None."""
         with self._lock:
-            found = self._entries.pop(key, None)
-            if found is not None:
-                self._entries[key] = found
-        return found
+            value = self._entries.pop(key, None)
+            if value is not None:
+                self._entries[key] = value
+        return value
 
     def put(self, key: Any, value: Any) -> Any:
         """Store a value, unless another thread was faster, and return the stored one."""
         with self._lock:
-            found = self._entries.setdefault(key, value)
+            remembered = self._entries.setdefault(key, value)
             while len(self._entries) > self._size:
                 del self._entries[next(iter(self._entries))]
-        return found
+        return remembered
 
 
 _GRAPHS = Recent(256)
@@ -208,8 +208,8 @@ def _value_key(value: Any) -> Any:
 
 def run_mapped(graph: Graph, tensors: Sequence[Tensor], mapped: Mask, size: Any) -> tuple[Tensor, ...]:
     """Run a graph on slices and return its outputs, each stacked along a leading axis."""
-    found = vmap_graph(*tensors, graph=graph, mapped=mapped, summed=(False,) * len(graph.outputs), size=size)
-    return found if isinstance(found, tuple) else (found,)
+    results = vmap_graph(*tensors, graph=graph, mapped=mapped, summed=(False,) * len(graph.outputs), size=size)
+    return results if isinstance(results, tuple) else (results,)
 
 
 # -- tracing a graph for slices -----------------------------------------------------------------------------------

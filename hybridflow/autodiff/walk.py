@@ -113,7 +113,7 @@ def paths(nodes: Iterable[Node], sources: set[Node], *, flat: bool = False) -> P
 
     With `flat`, a path may go through operations with a `Flat` rule.
     """
-    found = set(sources)
+    reached = set(sources)
     order: dict[Node, Wanted] = {}
     users_rules = False
     for node in nodes:
@@ -121,15 +121,15 @@ def paths(nodes: Iterable[Node], sources: set[Node], *, flat: bool = False) -> P
         count = len(inputs)
         if count == 1:
             edge = inputs[0]
-            wanted = _ONLY if edge is not None and edge[0] in found else _NONE
+            wanted = _ONLY if edge is not None and edge[0] in reached else _NONE
         elif count == 2:
             a, b = inputs
-            if a is not None and a[0] in found:
-                wanted = _BOTH if b is not None and b[0] in found else _LEFT
+            if a is not None and a[0] in reached:
+                wanted = _BOTH if b is not None and b[0] in reached else _LEFT
             else:
-                wanted = _RIGHT if b is not None and b[0] in found else _NONE
+                wanted = _RIGHT if b is not None and b[0] in reached else _NONE
         else:
-            wanted = tuple([edge is not None and edge[0] in found for edge in inputs])
+            wanted = tuple([edge is not None and edge[0] in reached for edge in inputs])
             if True not in wanted:
                 wanted = _NONE
         if wanted is not _NONE and not node.op.plain:
@@ -140,7 +140,7 @@ def paths(nodes: Iterable[Node], sources: set[Node], *, flat: bool = False) -> P
             elif "tensor_rule" in node.op.traits:
                 users_rules = True
         if wanted is not _NONE:
-            found.add(node)
+            reached.add(node)
             order[node] = wanted
         elif node in sources:
             order[node] = _NONE
@@ -162,8 +162,8 @@ def _that_reach(node: Node, wanted: Wanted, gs: Sequence[Any] | None = None) -> 
     for index, (through, behind) in enumerate(depends):
         if gs is None or gs[index] is not None:
             reach |= through | behind  # the rule returns the zeros
-    found = tuple([one and bool(reach >> number & 1) for number, one in enumerate(wanted)])
-    return found if True in found else _NONE
+    reaching = tuple([one and bool(reach >> number & 1) for number, one in enumerate(wanted)])
+    return reaching if True in reaching else _NONE
 
 
 def _passes(op: Op, flat: bool) -> bool:
@@ -177,9 +177,9 @@ def connected(nodes: Iterable[Node], sources: Iterable[Edge], *, flat: bool = Fa
     return of_sources | paths(nodes, set(of_sources), flat=flat).order
 
 
-def _whole(found: Any, add: Callable[[Any, Any, bool], Any]) -> Any:
+def _whole(terms: Any, add: Callable[[Any, Any, bool], Any]) -> Any:
     """Return the sum of the contributions to a value so far."""
-    return add(found.near, found.far, found.own) if type(found) is Contributions else found
+    return add(terms.near, terms.far, terms.own) if type(terms) is Contributions else terms
 
 
 def _cotangents(

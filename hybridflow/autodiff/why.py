@@ -73,11 +73,11 @@ class Exits:
             sources: the sources' edges.
             intervals: the intervals in which the tape recorded.
         """
-        found = self._assignment(target, nodes, sources, intervals, set())
-        if found is not None and found.variable is not None:
+        reason = self._assignment(target, nodes, sources, intervals, set())
+        if reason is not None and reason.variable is not None:
             return (
-                f"The path was cut where a value was assigned to Variable {found.variable.name!r} at "
-                f"{format_where(found.where)}: no gradient flows through an assignment."
+                f"The path was cut where a value was assigned to Variable {reason.variable.name!r} at "
+                f"{format_where(reason.where)}: no gradient flows through an assignment."
             )
         for one in self._found:
             if one.variable is not None or not _may_come_back(target, nodes, sources, one):
@@ -150,7 +150,7 @@ def cut_inside(node: Node, index: int) -> str | None:
     if differentiate(graph, given, wanted).present[index]:
         return None
     path = {source[0]}
-    found: str | None = None
+    reason: str | None = None
     for one in nodes:
         for position, edge in enumerate(one.inputs):
             if edge is None or edge[0] not in path or not is_differentiable(edge[0].spec(edge[1]).dtype):
@@ -159,8 +159,8 @@ def cut_inside(node: Node, index: int) -> str | None:
             if text is None:
                 path.add(one)
                 break
-            found = text
-    return found
+            reason = text
+    return reason
 
 
 def _cut(node: Node, index: int) -> str | None:
@@ -206,11 +206,11 @@ class Noting:
 
     def run(self, node: Node, g: Any, wanted: Wanted) -> Sequence[Any]:
         """Return the rule's gradients."""
-        found = [one() if isinstance(one, FunctionType) else one for one in self._engine.run(node, g, wanted)]
+        gradients = [one() if isinstance(one, FunctionType) else one for one in self._engine.run(node, g, wanted)]
         for index, want in enumerate(wanted):
-            if want and found[index] is None and self._found is None:
+            if want and gradients[index] is None and self._found is None:
                 self._found = node, index
-        return found
+        return gradients
 
     def why(self) -> str | None:
         """Say which operation cut the path."""

@@ -88,10 +88,10 @@ def one_thread(package: str) -> OneThread | None:
             if get is not None and put is not None:
                 get.argtypes, get.restype = (), ctypes.c_int
                 put.argtypes, put.restype = (ctypes.c_int,), None
-                found = OneThread(get, put)
+                block = OneThread(get, put)
                 if hasattr(os, "register_at_fork"):
-                    os.register_at_fork(after_in_child=found.forget)
-                return found
+                    os.register_at_fork(after_in_child=block.forget)
+                return block
     return None
 
 

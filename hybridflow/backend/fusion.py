@@ -114,5 +114,5 @@ def inlines_nothing_often(text: str) -> bool:
 
     XLA copies other functions, such as jax's own, for each call and merges them into the caller.
     """
-    found = Counter(call[1] for call in _CALL.finditer(text) if 'inlineable = "false"' not in call[0])
-    return max(found.values(), default=0) < 2
+    calls = Counter(call[1] for call in _CALL.finditer(text) if 'inlineable = "false"' not in call[0])
+    return max(calls.values(), default=0) < 2

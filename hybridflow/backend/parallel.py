@@ -137,19 +137,19 @@ class Pool:
 
     def claim(self, count: int) -> list[_Worker]:
         """Claim up to `count` free workers and return them; without any, the caller computes alone."""
-        found = [worker for worker in self._workers[:count] if worker.free.acquire(False)]
+        free = [worker for worker in self._workers[:count] if worker.free.acquire(False)]
         if len(self._workers) < count and self._starting.acquire(False):
             try:
                 while len(self._workers) < count:
                     worker = _Worker()
                     worker.free.acquire()
                     self._workers.append(worker)
-                    found.append(worker)
+                    free.append(worker)
             except RuntimeError:  # the system has no more threads, or the interpreter is about to end
                 pass
             finally:
                 self._starting.release()
-        return found
+        return free
 
     def run(self, task: Task, length: int, elements: int, unit: int = 1, part: int = PART) -> None:
         """Run ``task(start, stop)`` so that the ranges make up ``range(length)``, in several threads if that pays.

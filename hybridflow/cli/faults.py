@@ -76,8 +76,8 @@ def users_errors() -> Generator[None]:
 
 def users_traceback(error: BaseException) -> str | None:
     """Return an error's traceback without the frames of hybridflow and its libraries, None if nothing is left."""
-    found = traceback.TracebackException.from_exception(error)
-    chain: list[traceback.TracebackException] = [found]
+    traceback_ = traceback.TracebackException.from_exception(error)
+    chain: list[traceback.TracebackException] = [traceback_]
     for one in chain:
         chain.extend(other for other in (one.__cause__, one.__context__) if other is not None)
         one.stack = traceback.StackSummary.from_list([frame for frame in one.stack if _is_users(frame.filename)])
@@ -85,8 +85,8 @@ def users_traceback(error: BaseException) -> str | None:
         return None
     if isinstance(error, HybridflowError):
         # How hybridflow came to its message is its own affair.
-        found.__cause__ = found.__context__ = None
-    return "".join(found.format())
+        traceback_.__cause__ = traceback_.__context__ = None
+    return "".join(traceback_.format())
 
 
 def _is_users(filename: str) -> bool:

@@ -38,9 +38,9 @@ def _parser() -> argparse.ArgumentParser:
         prog="hybridflow", description="Eager tensors with a gradient tape, and the same functions compiled."
     )
     subparsers = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
-    for found in pkgutil.iter_modules(verbs.__path__):
-        verb = cast(Verb, importlib.import_module(f"{verbs.__name__}.{found.name}"))
-        added = subparsers.add_parser(found.name, help=verb.HELP, description=verb.HELP)
+    for module in pkgutil.iter_modules(verbs.__path__):
+        verb = cast(Verb, importlib.import_module(f"{verbs.__name__}.{module.name}"))
+        added = subparsers.add_parser(module.name, help=verb.HELP, description=verb.HELP)
         verb.add_arguments(added)
         added.set_defaults(run=verb.run)
     return parser

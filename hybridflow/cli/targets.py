@@ -80,13 +80,13 @@ def load_targets(
         TargetError: as `load_target` does.
         UserError: so too.
     """
-    found: list[tuple[Any, str, Callable[..., Any]]] = []
+    targets: list[tuple[Any, str, Callable[..., Any]]] = []
     for text in texts:
         file, names = _parts(text)
         module = _import_once(file, modules)
-        found += [(module, name, _find(module, file, name)) for name in names.split(",")]
-    module, name, function = found[0]
-    functions = [one for _, _, one in found]
+        targets += [(module, name, _find(module, file, name)) for name in names.split(",")]
+    module, name, function = targets[0]
+    functions = [one for _, _, one in targets]
     if sized and shapes is None:
         inputs = getattr(module, f"{name}_inputs", None)
         if not callable(inputs):
@@ -239,10 +239,10 @@ def _random(spec: TensorSpec, rng: np.random.Generator) -> Tensor:
 
 def _spec(text: str, *, sized: bool) -> TensorSpec:
     """Return the spec that a text is; in a sweep a size may be left open, by ``n``."""
-    found = _parsed(text, "--shapes", "n")
-    if None in found.shape and not sized:
+    spec = _parsed(text, "--shapes", "n")
+    if None in spec.shape and not sized:
         raise TargetError(message(f"--shapes: {text!r} has a size n, which only --sizes gives a value"))
-    return found
+    return spec
 
 
 def open_spec(text: str) -> TensorSpec:
@@ -256,16 +256,16 @@ def open_spec(text: str) -> TensorSpec:
 
 def _parsed(text: str, option: str, *words: str, names: bool = False) -> TensorSpec:
     """Return the spec that an option's text is, in which some words are sizes left open, or any name is one."""
-    found = _SPEC.fullmatch(text)
-    sizes = [] if found is None else [one for one in found[2].split(",") if one]
+    match = _SPEC.fullmatch(text)
+    sizes = [] if match is None else [one for one in match[2].split(",") if one]
     known = [one in words or (one.isascii() and (one.isdigit() or (names and one.isidentifier()))) for one in sizes]
-    if found is None or not all(known):
+    if match is None or not all(known):
         raise TargetError(
             message(f"{option}: {text!r} is not a dtype and a shape",
                     hint=f"Example: f32[4,3], f32[{words[0]},3] or i32[].")
         )  # fmt: skip
     try:
-        dtype = SHORT_NAMES.get(found[1]) or as_dtype(found[1])
+        dtype = SHORT_NAMES.get(match[1]) or as_dtype(match[1])
     except DTypeError as error:
         raise TargetError(message(f"{option}: {text!r}: {error}")) from None
     return TensorSpec([None if one in words else int(one) if one.isdigit() else one for one in sizes], dtype)

@@ -133,10 +133,10 @@ def _operands(node: Any) -> list[tuple[Any, Any]]:
     """Return the containers and keys of an expression's operands, in the order of evaluation."""
     made: list[tuple[Any, Any]] = []
     for field in ("func", "left", "value", "slice", "elts", "args", "comparators", "right"):
-        found = getattr(node, field, None)
-        if isinstance(found, list):
-            made += [(found, index) for index in range(len(found))]
-        elif isinstance(found, ast.expr):
+        operand = getattr(node, field, None)
+        if isinstance(operand, list):
+            made += [(operand, index) for index in range(len(operand))]
+        elif isinstance(operand, ast.expr):
             made.append((node.__dict__, field))
     return made + [(keyword.__dict__, "value") for keyword in getattr(node, "keywords", ())]
 

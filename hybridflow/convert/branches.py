@@ -104,7 +104,7 @@ class _Branches:
         """Trace a branch from the state before it, and return its outcome."""
         parts: dict[str, Value] = {}
         ran: dict[str, Any] = {}
-        found: dict[str, Any] = {}
+        left: dict[str, Any] = {}
 
         def body() -> list[Any]:
             self.cells.write(self.before)
@@ -112,10 +112,10 @@ class _Branches:
             with region(self.cells, code=code):
                 if block is not None and not self.completes(block, code):
                     return []
-            found.update(self.cells.read())
+            left.update(self.cells.read())
             made: list[Any] = []
             for variable in self.live:
-                value = found[variable]
+                value = left[variable]
                 if type(value) is Late:
                     ran[variable] = value.ran
                     value = value.value
@@ -125,7 +125,7 @@ class _Branches:
             return [*made, *ran.values()]
 
         traced, _, leaves = trace_function(name, body, [], lambda _: ())
-        return _Outcome(traced, leaves, parts, ran, found, raised=not found)
+        return _Outcome(traced, leaves, parts, ran, left, raised=not left)
 
     def completes(self, block: Block, code: Any) -> bool:
         """Run a block; return False if it ends in a ``raise`` of the user: the calls that take the branch then fail.
@@ -153,11 +153,11 @@ class _Branches:
         plan = _Plan(true, false)
         fill: dict[str, Any] = {}
         for name in self.live:
-            found = self.meet(name, true, false, plan)
-            if callable(found):
-                fill[name] = found
+            met = self.meet(name, true, false, plan)
+            if callable(met):
+                fill[name] = met
             else:
-                after[name] = found[0]
+                after[name] = met[0]
         made = plan.join(pred)
         after.update({name: build(made) for name, build in fill.items()})
         return after
@@ -188,8 +188,8 @@ class _Branches:
             self.first_write(name, true.values[name], false.values[name])
         elif name not in self.opened and any(map(are_alike, one.leaves, two.leaves)):
             raise TakeApart(name)
-        found = difference(name, one, two, self.place)
-        return (found,) if found is not None else self.joined(name, true, false, plan, one, two)
+        reason = difference(name, one, two, self.place)
+        return (reason,) if reason is not None else self.joined(name, true, false, plan, one, two)
 
     def require_open(self, name: str, parts: Value | None) -> None:
         """Raise, to trace the branches again, if a variable that only one of them sets holds an object made there.

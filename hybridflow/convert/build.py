@@ -39,8 +39,8 @@ _made: dict[int, weakref.ref[CodeType]] = {}
 
 def is_converted(code: CodeType) -> bool:
     """Whether a code object is the result of a conversion."""
-    found = _made.get(id(code))
-    return found is not None and found() is code
+    original = _made.get(id(code))
+    return original is not None and original() is code
 
 
 def _mark(code: CodeType) -> CodeType:
@@ -55,8 +55,8 @@ def converted_tree(original: FunctionType) -> Any:
     Raises:
         NotConvertible: its source cannot be found.
     """
-    found = find(original)
-    node = copied(found.node, found.private)
+    source = find(original)
+    node = copied(source.node, source.private)
     if isinstance(node, ast.FunctionDef):
         node.decorator_list = []
         node.returns = None
@@ -84,10 +84,10 @@ def _compiled(original: FunctionType) -> CodeType:
     ast.fix_missing_locations(module)
     with without_syntax_warnings():
         made = compile(module, code.co_filename, "exec", flags=code.co_flags & _FUTURES, dont_inherit=True)
-    found = _inside(_inside(made, ".outer"), name)
-    if not set(found.co_freevars) <= {RUNTIME, *code.co_freevars}:
+    inner = _inside(_inside(made, ".outer"), name)
+    if not set(inner.co_freevars) <= {RUNTIME, *code.co_freevars}:
         raise NotConvertible(f"its source, {code.co_filename}:{code.co_firstlineno}, was changed since it was loaded")
-    return _renamed(found, found.co_qualname, code.co_qualname, code.co_name)
+    return _renamed(inner, inner.co_qualname, code.co_qualname, code.co_name)
 
 
 def _inside(code: CodeType, name: str) -> CodeType:
@@ -115,15 +115,15 @@ def _renamed_inside(constant: Any, prefix: str, name: str, short: str) -> Any:
 def _entry(original: FunctionType) -> _Entry:
     code = original.__code__
     key = id(code)
-    found = _entries.get(key)
-    if found is None or found.of() is not code:
+    entry = _entries.get(key)
+    if entry is None or entry.of() is not code:
         reference = weakref.ref(code, lambda _: _entries.pop(key, None))
         try:
-            found = _Entry(reference, _compiled(original), "")
+            entry = _Entry(reference, _compiled(original), "")
         except NotConvertible as why:
-            found = _Entry(reference, None, str(why))
-        _entries[key] = found
-    return found
+            entry = _Entry(reference, None, str(why))
+        _entries[key] = entry
+    return entry
 
 
 def converted_function(original: FunctionType) -> FunctionType:
@@ -148,9 +148,9 @@ def reason_of(code: CodeType) -> str | None:
     """Return why control flow in a function with this code stays Python's in a trace."""
     if is_converted(code):
         return "Conditions of a yield, of a generator's exits and of := in a lambda's later operands stay Python's."
-    found = _entries.get(id(code))
-    if found is not None and found.of() is code and found.code is None:
-        why = found.reason
+    entry = _entries.get(id(code))
+    if entry is not None and entry.of() is code and entry.code is None:
+        why = entry.reason
     elif not is_users(code):
         why = "it belongs to a library"
     elif is_kept(code):

@@ -36,24 +36,24 @@ def concerned(value: Any) -> bool:
 
 def any_true(iterable: Iterable[Any]) -> Any:
     """Return ``any``: a tensor if it depends on one."""
-    found: Any = None
+    either: Any = None
     for item in truths(iterable, neutral=False):
         if is_staged(item):
-            found = truth(item) if found is None else PUBLIC.logical_or(found, truth(item))
+            either = truth(item) if either is None else PUBLIC.logical_or(either, truth(item))
         elif protocols.truth_of(item):
             return True
-    return False if found is None else found
+    return False if either is None else either
 
 
 def all_true(iterable: Iterable[Any]) -> Any:
     """Return ``all``: a tensor if it depends on one."""
-    found: Any = None
+    every: Any = None
     for item in truths(iterable, neutral=True):
         if is_staged(item):
-            found = truth(item) if found is None else PUBLIC.logical_and(found, truth(item))
+            every = truth(item) if every is None else PUBLIC.logical_and(every, truth(item))
         elif not protocols.truth_of(item):
             return False
-    return True if found is None else found
+    return True if every is None else every
 
 
 def _extreme(name: str, better: Callable[[Any, Any], Any]) -> Callable[..., Any]:
@@ -73,12 +73,12 @@ def _extreme(name: str, better: Callable[[Any, Any], Any]) -> Callable[..., Any]
             return python(items, **given) if len(args) == 1 else python(*args, **given)
         best, best_key = items[0], keys[0]
         for item, item_key in zip(items[1:], keys[1:], strict=True):
-            found = better(item_key, best_key)
-            if is_staged(found):
+            is_better = better(item_key, best_key)
+            if is_staged(is_better):
                 best, best_key = value_on_tensor(
-                    found, lambda pair=(item, item_key): pair, lambda pair=(best, best_key): pair
+                    is_better, lambda pair=(item, item_key): pair, lambda pair=(best, best_key): pair
                 )
-            elif found:
+            elif is_better:
                 best, best_key = item, item_key
         return best
 
@@ -120,8 +120,8 @@ def contains(item: Any, container: Any) -> Any:
         return PUBLIC.any(PUBLIC.equal(as_tensor(container), item))
     users = protocols.contains(container)
     if users is not None:
-        found = users(container, item)
-        return truth(found) if is_tensor(found) else any_true(found) if isinstance(found, list) else bool(found)
+        result = users(container, item)
+        return truth(result) if is_tensor(result) else any_true(result) if isinstance(result, list) else bool(result)
     several = isinstance(container, list | tuple)
     if several and (is_staged(item) or any(map(is_staged, container))):
         return any_true(True if observe.same(item, one) else item == one for one in container)
@@ -175,8 +175,8 @@ def _is_number(value: Any) -> bool:
 def replacement(function: Any) -> Callable[..., Any] | None:
     """Return the replacement of a builtin in converted code; None if it has none."""
     try:
-        found = ALWAYS.get(function) or ON_TENSORS.get(function) or ON_FILTERED.get(function)
-        return found or NUMBER_FUNCTIONS.get(function)
+        stand_in = ALWAYS.get(function) or ON_TENSORS.get(function) or ON_FILTERED.get(function)
+        return stand_in or NUMBER_FUNCTIONS.get(function)
     except TypeError:  # unhashable, so it is no builtin
         return None
 

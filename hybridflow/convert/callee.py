@@ -79,10 +79,10 @@ def _with_converted(function: FunctionType, around: tuple[FunctionType, ...] = (
     def with_converted(cell: CellType) -> CellType:
         value = CELL.get(cell, "")
         if type(value) is FunctionType and _is_hybridflows(value):
-            found = value if value in around else _with_converted(value, (*around, function))
+            converted = value if value in around else _with_converted(value, (*around, function))
         else:
-            found = _argument(value)
-        return cell if found is value else CellType(found)
+            converted = _argument(value)
+        return cell if converted is value else CellType(converted)
 
     cells = function.__closure__ or ()
     others = tuple(map(with_converted, cells))
@@ -157,14 +157,14 @@ def target(function: Any) -> Any:
 
 def _read_attributes(getter: Any, /, obj: Any) -> Any:
     """Call an `operator.attrgetter`."""
-    found = [functools.reduce(read_attribute, name.split("."), obj) for name in getter.__reduce__()[1]]
-    return found[0] if len(found) == 1 else tuple(found)
+    values = [functools.reduce(read_attribute, name.split("."), obj) for name in getter.__reduce__()[1]]
+    return values[0] if len(values) == 1 else tuple(values)
 
 
 def _read_items(getter: Any, /, obj: Any) -> Any:
     """Call an `operator.itemgetter`."""
-    found = [read_item(obj, key) for key in getter.__reduce__()[1]]
-    return found[0] if len(found) == 1 else tuple(found)
+    items = [read_item(obj, key) for key in getter.__reduce__()[1]]
+    return items[0] if len(items) == 1 else tuple(items)
 
 
 def _call_method(caller: Any, /, obj: Any) -> Any:
@@ -195,8 +195,8 @@ def read_attribute(obj: Any, name: str) -> Any:
         if hook is not None:
             return hook(obj, name)
     if not isinstance(obj, type | ModuleType):
-        found = IN_CLASS.get(kind, name)
-        getter = _getter_of(obj, name, found)
+        in_class = IN_CLASS.get(kind, name)
+        getter = _getter_of(obj, name, in_class)
         if getter is not None:
             try:
                 return getter(obj)
@@ -205,7 +205,7 @@ def read_attribute(obj: Any, name: str) -> Any:
                 if hook is None:
                     raise
                 return hook(obj, name)
-        if found is MISSING and IN_INSTANCE.get(obj, name) is MISSING:
+        if in_class is MISSING and IN_INSTANCE.get(obj, name) is MISSING:
             hook = protocols.method_of(obj, "__getattr__")
             if hook is not None:
                 observe.absent(obj, name)
@@ -216,31 +216,31 @@ def read_attribute(obj: Any, name: str) -> Any:
 def _read_super(obj: Any, name: str) -> Any:
     """Read an attribute of a ``super()`` object; a getter is called for the instance behind it."""
     instance = obj.__self__
-    found = observe.of_super(obj, name)
+    value = observe.of_super(obj, name)
     if instance is None or instance is obj.__self_class__:
         return observe.read_attr(obj, name)
-    if type(found) is functools.cached_property:
-        getter = wrappers.cached_property_of(instance, name, found)
+    if type(value) is functools.cached_property:
+        getter = wrappers.cached_property_of(instance, name, value)
         return observe.read_attr(instance, name) if getter is None else getter(instance)
-    getter = _users_getter(found)
+    getter = _users_getter(value)
     if getter is not None:
         return getter(instance)
-    if type(found) is MemberDescriptorType:
+    if type(value) is MemberDescriptorType:
         observe.whole(instance)
     return observe.read_attr(obj, name)
 
 
-def _getter_of(obj: Any, name: str, found: Any) -> Any:
+def _getter_of(obj: Any, name: str, in_class: Any) -> Any:
     """Return the getter of an attribute if it is a user's property or descriptor; else None."""
-    if type(found) is functools.cached_property:
-        return wrappers.cached_property_of(obj, name, found)
-    if type(found) is functools.singledispatchmethod:
+    if type(in_class) is functools.cached_property:
+        return wrappers.cached_property_of(obj, name, in_class)
+    if type(in_class) is functools.singledispatchmethod:
         observe.class_attribute(obj, name)
-        return lambda obj: functools.partial(wrappers.call_dispatched_method, found, obj)
-    getter = _users_getter(found)
+        return lambda obj: functools.partial(wrappers.call_dispatched_method, in_class, obj)
+    getter = _users_getter(in_class)
     if getter is None:
         return None
-    if not hasattr(type(found), "__set__"):
+    if not hasattr(type(in_class), "__set__"):
         observe.own(obj, name)
         if IN_INSTANCE.get(obj, name) is not MISSING:
             return None
@@ -248,14 +248,14 @@ def _getter_of(obj: Any, name: str, found: Any) -> Any:
     return getter
 
 
-def _users_getter(found: Any) -> Callable[[Any], Any] | None:
+def _users_getter(in_class: Any) -> Callable[[Any], Any] | None:
     """Return the converted getter of a property or a descriptor in a class, if the user wrote it; else None."""
-    kind = type(found)
+    kind = type(in_class)
     if kind is property:
-        users = type(found.fget) is FunctionType and is_users(found.fget.__code__)
-        return converted(found.fget) if users else None
-    get = None if kind in _PLAIN or kind is FunctionType else protocols.method_of(found, "__get__")
-    return None if get is None else lambda obj: get(found, obj, type(obj))
+        users = type(in_class.fget) is FunctionType and is_users(in_class.fget.__code__)
+        return converted(in_class.fget) if users else None
+    get = None if kind in _PLAIN or kind is FunctionType else protocols.method_of(in_class, "__get__")
+    return None if get is None else lambda obj: get(in_class, obj, type(obj))
 
 
 def _get_attribute(obj: Any, name: Any, *default: Any) -> Any:
@@ -377,9 +377,9 @@ def _construct_dataclass(cls: type, after: Any, /, *args: Any, **kwargs: Any) ->
 
 def callee(function: Any) -> Any:
     """Return the callable that converted code calls in place of a function."""
-    found = target(function)
-    if found is not None:
-        return found
+    stand_in = target(function)
+    if stand_in is not None:
+        return stand_in
     if type(function) is _BUILTIN and function.__name__ == "__new__":
         return functools.partial(_make_object, function)
     if type(function) in (_BUILTIN, type) and builtin.replacement(function) is not None:
@@ -462,8 +462,8 @@ def _converted_arguments(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple
 
 def _argument(value: Any) -> Any:
     if type(value) in (FunctionType, MethodType, functools.partial):
-        found = target(value)
-        return value if found is None else found
+        stand_in = target(value)
+        return value if stand_in is None else stand_in
     if type(value) in (_BUILTIN, MethodWrapperType) and value.__name__ in _CHANGING_METHODS:
         return callee(value)
     return value

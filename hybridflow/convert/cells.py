@@ -17,14 +17,14 @@ class Cells:
     """
 
     def __init__(self, names: Iterable[str], *functions: Callable[..., Any] | None) -> None:
-        found: dict[str, CellType] = {}
+        cells: dict[str, CellType] = {}
         self.namespace: dict[str, Any] = {}
         for function in functions:
             if function is not None:
                 made = cast(FunctionType, function)
-                found.update(zip(made.__code__.co_freevars, made.__closure__ or (), strict=True))
+                cells.update(zip(made.__code__.co_freevars, made.__closure__ or (), strict=True))
                 self.namespace = made.__globals__
-        self.all = found
+        self.all = cells
         self.names = tuple(names)
 
     def read(self) -> dict[str, Any]:

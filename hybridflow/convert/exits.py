@@ -74,10 +74,10 @@ class _Lowering:
 
     def exits(self, statements: list[Any]) -> set[str]:
         """Return the flags that a block may set."""
-        found: set[str] = set()
+        flags: set[str] = set()
         for statement in statements:
-            found |= self.exits_of(statement)
-        return found
+            flags |= self.exits_of(statement)
+        return flags
 
     def exits_of(self, node: Any) -> set[str]:
         """Return the flags that a statement may set: ``return``, and this loop's ``break`` and ``continue``."""
@@ -89,12 +89,12 @@ class _Lowering:
             return {"continue"}
         if isinstance(node, _FUNCTIONS) or not isinstance(node, ast.stmt | ast.ExceptHandler | ast.match_case):
             return set()
-        found: set[str] = set()
+        flags: set[str] = set()
         for field in ("body", "orelse", "handlers", "finalbody", "cases"):
             for child in getattr(node, field, ()):
                 inner = self.exits_of(child)
-                found |= inner & {"return"} if isinstance(node, _LOOPS) and field == "body" else inner
-        return found
+                flags |= inner & {"return"} if isinstance(node, _LOOPS) and field == "body" else inner
+        return flags
 
     def always(self, statements: list[Any]) -> bool:
         """Whether a block never reaches its end."""

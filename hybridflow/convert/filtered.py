@@ -123,13 +123,13 @@ def extreme(
             value = item.value() if maybe else item
             return value, value if key is None else key(value)
 
-        found = value_where(test, pair) if maybe else pair()
+        chosen = value_where(test, pair) if maybe else pair()
         if best is None:
-            has, best = test, found
+            has, best = test, chosen
             continue
-        wins = better(found[1], best[1])
+        wins = better(chosen[1], best[1])
         wins = _or(wins, negated(has))
-        best = _chosen(both(test, wins), found, best)
+        best = _chosen(both(test, wins), chosen, best)
         has = _or(has, test)
     if not is_staged(has):
         return best[0] if has else python((), **({"default": default[0]} if default else {}))

@@ -86,10 +86,10 @@ class Uses:
 
     def of(self, node: Any) -> Names:
         """Return the names of a statement."""
-        found = self._known.get(node)
-        if found is None:
-            found = self._known[node] = self._of(node)
-        return found
+        uses = self._known.get(node)
+        if uses is None:
+            uses = self._known[node] = self._of(node)
+        return uses
 
     def _of(self, node: Any) -> Names:
         if isinstance(node, ast.If):

@@ -56,9 +56,9 @@ class LoopNames(NamedTuple):
 class _FirstSet(Exception):
     """Raised if a step sets variables that the first step, from the values before the loop, did not set."""
 
-    def __init__(self, found: dict[str, tuple[Value, list[tuple[Any, Any]]]]) -> None:
-        super().__init__(found)
-        self.found = found
+    def __init__(self, names: dict[str, tuple[Value, list[tuple[Any, Any]]]]) -> None:
+        super().__init__(names)
+        self.found = names
 
 
 class _Adapt(Exception):
@@ -124,12 +124,12 @@ class _Loop:
             return
         after = self.first_step()
         for name in list(self.first_set):
-            found = after.get(name)
-            if found is None:
+            value = after.get(name)
+            if value is None:
                 self.carried.remove(name)
                 self.unset.append(name)
             else:
-                self.begin(name, *found)
+                self.begin(name, *value)
 
     def begin(self, name: str, parts: Value, specs: list[tuple[Any, Any]]) -> None:
         """Start a variable that only the loop sets with zeros, marked as having no value."""
@@ -140,27 +140,27 @@ class _Loop:
 
     def after_first_step(self, step: Callable[[], Any], rows: bool) -> dict[str, tuple[Value, list[tuple[Any, Any]]]]:
         """Return the carried variables after a step from their values before the loop, with shapes and dtypes."""
-        found: dict[str, tuple[Value, list[tuple[Any, Any]]]] = {}
+        values: dict[str, tuple[Value, list[tuple[Any, Any]]]] = {}
 
         def once() -> list[Any]:
             self.cells.write(self.before)
             with region(self.cells, rows):
                 step()
-            found.update(self.set_now(self.carried))
+            values.update(self.set_now(self.carried))
             return []
 
         trace_with_variables(once, [], "loop_first_step")
-        return found
+        return values
 
     def set_now(self, names: Sequence[str]) -> dict[str, tuple[Value, list[tuple[Any, Any]]]]:
         """Return those of `names` that have values now, with shapes and dtypes."""
-        found: dict[str, tuple[Value, list[tuple[Any, Any]]]] = {}
+        values: dict[str, tuple[Value, list[tuple[Any, Any]]]] = {}
         for name, value in self.cells.read().items():
             value = value.value if type(value) is Late else value
             if name in names and value is not UNSET and type(value) is not Poison:
                 parts = Value.of(value, name in self.opened)
-                found[name] = parts, list(map(_spec, parts.dynamic()))
-        return found
+                values[name] = parts, list(map(_spec, parts.dynamic()))
+        return values
 
     def initial(self) -> tuple[Any, ...]:
         """Return the initial state of the loop."""
@@ -225,9 +225,9 @@ class _Loop:
         made = [self.leaves_after(name, after[name], adapt) for name in self.carried]
         if adapt:
             raise _Adapt(adapt)
-        found = self.set_now(self.unset) if self.unset else {}
-        if found:
-            raise _FirstSet(found)
+        values = self.set_now(self.unset) if self.unset else {}
+        if values:
+            raise _FirstSet(values)
         return tuple(made)
 
     def leaves_after(self, name: str, value: Any, adapt: dict[tuple[str, int], Any]) -> list[Any]:
@@ -280,10 +280,10 @@ class _Loop:
             self.last[key] = kinds_of(b)
             plain = type(b) in (bool, int, float)
             self.same[key] = b if plain and (self.certain or same_python(a, b) or not is_number(a)) else None
-            found = kinds | self.last[key]
-            if found != kinds:
-                adapt[key] = found
-            return raw_of(b, raw_dtype(found))
+            seen = kinds | self.last[key]
+            if seen != kinds:
+                adapt[key] = seen
+            return raw_of(b, raw_dtype(seen))
         self.require_shape(what, a, b)
         if type(b) is TracedArray and type(a) is not TracedArray and key not in self.arrays:
             self.arrays[key] = b
@@ -357,17 +357,17 @@ class _Loop:
 
     # -- after ------------------------------------------------------------------------------------------------
 
-    def begin_arrays(self, found: FirstWrite) -> None:
+    def begin_arrays(self, values: FirstWrite) -> None:
         """Give TensorArrays of a variable the shapes that a step found; they then have leaves of their own."""
-        old = self.values[found.name]
+        old = self.values[values.name]
         whole = old.filled(old.dynamic())
-        new = self.values[found.name] = Value.of(begun_with(whole, found.shapes))
-        kept = iter([self.weak.pop((found.name, index), None) for index in range(len(old.leaves))])
+        new = self.values[values.name] = Value.of(begun_with(whole, values.shapes))
+        kept = iter([self.weak.pop((values.name, index), None) for index in range(len(old.leaves))])
         known = {id(leaf) for leaf in old.leaves}
         for index, leaf in enumerate(new.leaves):
             kinds = next(kept) if id(leaf) in known else None
             if kinds is not None:
-                self.weak[found.name, index] = kinds
+                self.weak[values.name, index] = kinds
 
     def open(self, name: str) -> None:
         """Restart a variable with its objects flattened."""

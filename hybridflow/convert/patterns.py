@@ -60,11 +60,11 @@ def _case(case: ast.match_case, subject: str, matched: str, rest: list[Any]) -> 
     if test is not None:
         first = [assign(place, store(place, matched), test)]
     else:
-        found = ast.match_case(pattern, None, [assign(place, store(place, matched), constant(place, True))])
+        branches = ast.match_case(pattern, None, [assign(place, store(place, matched), constant(place, True))])
         rest_of = ast.match_case(
             at(place, ast.MatchAs(None, None)), None, [assign(place, store(place, matched), constant(place, False))]
         )
-        cases = [found] if _irrefutable(pattern) else [found, rest_of]
+        cases = [branches] if _irrefutable(pattern) else [branches, rest_of]
         first = [at(place, ast.Match(load(place, subject), cases))]
     if case.guard is not None:
         guarded = assign(case.guard, store(place, matched), case.guard)

@@ -36,11 +36,11 @@ def method_of(obj: Any, name: str) -> Callable[..., Any] | None:
     kind = type(obj)
     if kind in _PLAIN:
         return None
-    found = getattr(kind, name, None)
+    method = getattr(kind, name, None)
     if is_users_class(kind):
         observe.class_attribute(obj, name)
-    if type(found) is FunctionType and is_users(found.__code__):
-        return attached("converted")(found)
+    if type(method) is FunctionType and is_users(method.__code__):
+        return attached("converted")(method)
     return None
 
 
@@ -247,19 +247,19 @@ def _or_default(following: Callable[[Any], Any]) -> Callable[[Any, Any], Any]:
 
 def setter_of(obj: Any, name: str) -> Callable[[Any, Any], None] | None:
     """Return the converted setter of an attribute if it is a user's property or descriptor; else None."""
-    found = IN_CLASS.get(type(obj), name)
-    if found is MISSING or not hasattr(type(found), "__set__"):
+    in_class = IN_CLASS.get(type(obj), name)
+    if in_class is MISSING or not hasattr(type(in_class), "__set__"):
         return None
-    if type(found) is property:
-        if type(found.fset) is FunctionType and is_users(found.fset.__code__):
+    if type(in_class) is property:
+        if type(in_class.fset) is FunctionType and is_users(in_class.fset.__code__):
             observe.class_attribute(obj, name)
-            return attached("converted")(found.fset)
+            return attached("converted")(in_class.fset)
         return None
-    put = method_of(found, "__set__")
+    put = method_of(in_class, "__set__")
     if put is None:
         return None
     observe.class_attribute(obj, name)
-    return lambda obj, value: put(found, obj, value)
+    return lambda obj, value: put(in_class, obj, value)
 
 
 class _Manager:
@@ -301,9 +301,9 @@ def manager(obj: Any) -> Any:
 
 def contains(container: Any) -> Callable[[Any, Any], Any] | None:
     """Return the converted ``__contains__`` of a user's container, or a replacement; None for other containers."""
-    found = method_of(container, "__contains__")
-    if found is not None or hasattr(type(container), "__contains__"):
-        return found
+    method = method_of(container, "__contains__")
+    if method is not None or hasattr(type(container), "__contains__"):
+        return method
     if method_of(container, "__iter__") is None and method_of(container, "__getitem__") is None:
         return None
     equal = COMPARISONS["Eq"]

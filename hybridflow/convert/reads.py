@@ -301,13 +301,13 @@ class Reads(ast.NodeTransformer):
         test, *more = [self.visit(one) for one in last.ifs]
         for one in more:
             test = runtime(place, "and_", test, thunk(one), constant(place, False))
-        found = runtime(place, "kept", test, thunk(self.visit(first.elt)))
+        reduced = runtime(place, "kept", test, thunk(self.visit(first.elt)))
         self.scope = outer
         last.ifs = []
         made = at(first, ast.GeneratorExp(load(place, ".item"), first.generators))
         self.scopes[made] = self.scopes[first]
         made = self.visit(made)
-        made.generators.append(ast.comprehension(store(place, ".item"), found, [], 0))
+        made.generators.append(ast.comprehension(store(place, ".item"), reduced, [], 0))
         node.args = [runtime(place, "filtered", made), *[self.visit(one) for one in node.args[1:]]]
         for keyword in node.keywords:
             keyword.value = self.visit(keyword.value)

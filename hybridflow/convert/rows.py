@@ -74,9 +74,9 @@ def enumerated(iterable: Any, start: Any = 0) -> Any:
 
 def zipped(*iterables: Any, strict: bool = False) -> Any:
     """Return ``zip``; if all arguments are tensors, as `Rows`."""
-    found = [parts_of(one) for one in iterables]
-    several = [rows for rows in found if rows is not None]
-    if not several or len(several) != len(found):
+    parts = [parts_of(one) for one in iterables]
+    several = [rows for rows in parts if rows is not None]
+    if not several or len(several) != len(parts):
         return zip(*iterables, strict=strict)
     sizes = [rows.length for rows in several]
     if strict and any(size != sizes[0] for size in sizes):

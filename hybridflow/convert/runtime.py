@@ -69,8 +69,8 @@ class Runtime:
 
     def load_attr(self, obj: Any, name: str) -> Any:
         """Read an attribute only to change its value."""
-        found = observe.load_attr(obj, name)
-        return callees.read_attribute(obj, name) if found is MISSING else found
+        value = observe.load_attr(obj, name)
+        return callees.read_attribute(obj, name) if value is MISSING else value
 
     def read_attr(self, obj: Any, name: str) -> Any:
         """Read an attribute; a property's getter is converted."""
@@ -198,14 +198,14 @@ class Runtime:
 
     def none_of(self, *flags: Any) -> Any:
         """Whether no flag is set."""
-        found: Any = None
+        any_set: Any = None
         for flag in map(protocols.truth_of, flags):
             if is_staged(flag):
                 flag = truth(flag)
-                found = flag if found is None else PUBLIC.logical_or(found, flag)
+                any_set = flag if any_set is None else PUBLIC.logical_or(any_set, flag)
             elif flag:
                 return False
-        return True if found is None else PUBLIC.logical_not(found)
+        return True if any_set is None else PUBLIC.logical_not(any_set)
 
     def and_(self, first: Any, second: Callable[[], Any], simple: bool) -> Any:
         """Return ``first and second``; a simple second operand may be computed unconditionally."""
@@ -248,10 +248,10 @@ class Runtime:
 
     def compare(self, names: tuple[str, ...], left: Any, right: Any, *rest: Callable[[], Any]) -> Any:
         """Return a chained comparison: each value is computed once, and only until the result is known."""
-        found = _COMPARISONS[names[0]](left, right)
+        answer = _COMPARISONS[names[0]](left, right)
         if not rest:
-            return found
-        return self.and_(found, lambda: self.compare(names[1:], right, rest[0](), *rest[1:]), False)
+            return answer
+        return self.and_(answer, lambda: self.compare(names[1:], right, rest[0](), *rest[1:]), False)
 
     def holds(self, test: Any, text: Callable[[], Any]) -> Any:
         """Return the condition of an ``assert``; a tensor is checked by each call."""
@@ -408,6 +408,6 @@ def _is_flag(value: Any) -> bool:
 
 def _flags(function: Callable[[Any, Any], Any], first: Any, second: Any) -> Any:
     """Return `function` (``and`` or ``or``) of two flags."""
-    found = function(truth(first), truth(second))
+    flag = function(truth(first), truth(second))
     numbers = type(first) is StagedNumber and type(second) is StagedNumber
-    return staged(BOOL, found, 1) if numbers else found
+    return staged(BOOL, flag, 1) if numbers else flag

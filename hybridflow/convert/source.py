@@ -44,20 +44,20 @@ class _File:
         self.functions: dict[tuple[int, str], list[Found]] = {}
         with without_syntax_warnings():
             self.tree = tree = ast.parse("".join(lines))
-        for found in _functions(tree, None):
-            self.functions.setdefault(_key(found.node), []).append(found)
+        for node in _functions(tree, None):
+            self.functions.setdefault(_key(node.node), []).append(node)
 
     @functools.cached_property
     def instructions(self) -> set[Any]:
         """The instructions of all code objects that Python compiles from the file."""
         with without_syntax_warnings():
             waiting = [compile(self.tree, "", "exec", dont_inherit=True)]
-        found: set[Any] = set()
+        instructions: set[Any] = set()
         while waiting:
             code = waiting.pop()
-            found.add(_instructions(code))
+            instructions.add(_instructions(code))
             waiting += [one for one in code.co_consts if isinstance(one, CodeType)]
-        return found
+        return instructions
 
 
 def _instructions(code: CodeType) -> Any:
@@ -125,7 +125,7 @@ def find(function: FunctionType) -> Found:
         raise NotConvertible("it is an async function")
     name = code.co_name
     candidates = _load(function).functions.get((code.co_firstlineno, name), [])
-    candidates = [found for found in candidates if _arguments(found.node, found.private) == arguments_of(code)]
+    candidates = [node for node in candidates if _arguments(node.node, node.private) == arguments_of(code)]
     place = f"its source, {code.co_filename}:{code.co_firstlineno},"
     if not candidates:
         raise NotConvertible(
@@ -144,8 +144,10 @@ def _holding(candidates: list[Found], code: CodeType) -> list[Found]:
     places = [(first, start, last, end) for first, last, start, end in code.co_positions() if start != end]
     if not places:
         return candidates
-    found = [one for one in candidates if _holds(one.node, places)]
-    return [one for one in found if not any(one is not other and _is_within(other.node, one.node) for other in found)]
+    holding = [one for one in candidates if _holds(one.node, places)]
+    return [
+        one for one in holding if not any(one is not other and _is_within(other.node, one.node) for other in holding)
+    ]
 
 
 def _body_range(node: FunctionNode) -> tuple[tuple[int, int], tuple[int, int]]:

@@ -65,11 +65,11 @@ def _test(name: str) -> Callable[[Any], StagedNumber]:
 
 def _log(value: Any, base: Any = math.e, /) -> StagedNumber:
     x = _float(value)
-    found = _checked("log", PUBLIC.log(x), x)
+    logarithm = _checked("log", PUBLIC.log(x), x)
     if base is math.e:
-        return found
+        return logarithm
     other = math.log(base) if type(base) in (int, float) else _log(base)
-    return found / other
+    return logarithm / other
 
 
 def _two(ours: str, name: str) -> Callable[[Any, Any], StagedNumber]:

@@ -138,11 +138,11 @@ def standing_for(leaf: Any, made: Any, *others: Any) -> Any:
         *others: the leaves that it stands for in other calls. If only some of all are arrays, the result supports only
             what arrays and tensors have in common.
     """
-    found = [one for one in (leaf, *others) if type(one) is TracedArray]
-    if not found or type(made) is not Tensor:
+    arrays = [one for one in (leaf, *others) if type(one) is TracedArray]
+    if not arrays or type(made) is not Tensor:
         return made
-    certain = all(one.__class__ is found[0].kind for one in (leaf, *others)) and all(one.certain for one in found)
-    return TracedArray(made, found[0].kind, found[0].origin, certain)
+    certain = all(one.__class__ is arrays[0].kind for one in (leaf, *others)) and all(one.certain for one in arrays)
+    return TracedArray(made, arrays[0].kind, arrays[0].origin, certain)
 
 
 class TakeApart(Exception):
@@ -226,9 +226,9 @@ def difference(name: str, a: Value, b: Value, place: str) -> Poison | None:
                     got=f"{shown(a)} if true, {shown(b)} if false", hint="Give it one structure in both branches."),
         )  # fmt: skip
     for one, other in zip(a.leaves, b.leaves, strict=True):
-        found = _leaf_difference(what, one, other, place)
-        if found is not None:
-            return found
+        reason = _leaf_difference(what, one, other, place)
+        if reason is not None:
+            return reason
     return None
 
 
@@ -274,8 +274,8 @@ def _shapes(what: str, a: Any, b: Any, place: str) -> Poison:
 def shown(value: Value) -> str:
     """Describe a value: its leaves and the lines that created them."""
     leaves = [made_at(leaf) for leaf in value.leaves]
-    found = jax.tree_util.tree_unflatten(value.tree, [_Text(leaf) for leaf in leaves])
-    return str(found if value.order is None else in_order_of(value.order, found))[:120]
+    structure = jax.tree_util.tree_unflatten(value.tree, [_Text(leaf) for leaf in leaves])
+    return str(structure if value.order is None else in_order_of(value.order, structure))[:120]
 
 
 class _Text:

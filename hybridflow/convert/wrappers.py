@@ -48,9 +48,9 @@ def _remembered(key: Hashable, objects: Any, make: Callable[[], Any]) -> Any:
     tracer: Any = current().tracer
     around = tracer
     while around is not None:
-        found = _kept.get(around, {}).get(key)
-        if found is not None:
-            return found[1]
+        remembered = _kept.get(around, {}).get(key)
+        if remembered is not None:
+            return remembered[1]
         around = around.outer
     value = make()
     if tracer is not None:
@@ -159,37 +159,37 @@ def _call_dispatched(function: Any, /, *args: Any, **kwargs: Any) -> Any:
     return attached("callee")(chosen)(*args, **kwargs)
 
 
-def call_dispatched_method(found: Any, obj: Any, /, *args: Any, **kwargs: Any) -> Any:
+def call_dispatched_method(method: Any, obj: Any, /, *args: Any, **kwargs: Any) -> Any:
     """Call the method of an object that `functools.singledispatchmethod` chooses."""
     if not args:
-        return found.__get__(obj)(**kwargs)  # raises Python's error
+        return method.__get__(obj)(**kwargs)  # raises Python's error
     kind = (type(args[0]),)
-    chosen = observe.answer(found.dispatcher.dispatch, kind, {}, found.dispatcher.dispatch(*kind))
+    chosen = observe.answer(method.dispatcher.dispatch, kind, {}, method.dispatcher.dispatch(*kind))
     return attached("callee")(chosen.__get__(obj, type(obj)))(*args, **kwargs)
 
 
-def cached_property_of(obj: Any, name: str, found: functools.cached_property[Any]) -> Callable[[Any], Any] | None:
+def cached_property_of(obj: Any, name: str, property_: functools.cached_property[Any]) -> Callable[[Any], Any] | None:
     """Return a function that computes a user's `cached_property`; None if it has a value, or is not the user's."""
     if name in vars(obj):
         return None
-    inner = attached("target")(found.func)
+    inner = attached("target")(property_.func)
     if inner is None:
         return None
     if _belongs_to_trace(obj) or not observe.is_known(obj):
         return lambda obj: _remembered((id(obj), name), obj, lambda: inner(obj))
-    return lambda obj: _kept_in_object(obj, name, found, inner)
+    return lambda obj: _kept_in_object(obj, name, property_, inner)
 
 
-def _kept_in_object(obj: Any, name: str, found: functools.cached_property[Any], inner: Any) -> Any:
+def _kept_in_object(obj: Any, name: str, property_: functools.cached_property[Any], inner: Any) -> Any:
     """Compute a `cached_property` of an object that outlives the trace: the object keeps the value."""
-    key = found.attrname or name
+    key = property_.attrname or name
     observe.keeps(obj, key)
     try:
-        value = _kept_outside(found.func, lambda: found.__get__(obj, type(obj)), lambda: inner(obj))
+        value = _kept_outside(property_.func, lambda: property_.__get__(obj, type(obj)), lambda: inner(obj))
         if _traced(value):
-            raise _not_kept(found.func, "is a traced tensor")
+            raise _not_kept(property_.func, "is a traced tensor")
     except (TracedValueError, LeakError) as error:
-        raise _not_kept(found.func, "is made of a traced tensor") from error
+        raise _not_kept(property_.func, "is made of a traced tensor") from error
     except MutationError:
         vars(obj).pop(key, None)
         raise

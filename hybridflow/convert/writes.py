@@ -186,8 +186,8 @@ class Writes(Reads):
         """Visit the statements of a block."""
         made: list[Any] = []
         for statement in body:
-            found = self.visit(statement)
-            made += found if isinstance(found, list) else [] if found is None else [found]
+            visited = self.visit(statement)
+            made += visited if isinstance(visited, list) else [] if visited is None else [visited]
         return made
 
     # -- definitions --------------------------------------------------------------------------------------------

@@ -32,7 +32,7 @@ def assign_all(known: Mapping[str, Variable], values: Mapping[str, Any], *, what
     given = {path: as_tensor(values[path]) for path in known if path in values}
     for tensor in given.values():
         require_value(tensor, what)
-    found = {
+    arrays = {
         "missing": [path for path in known if path not in values] if strict else [],
         "extra": [str(path) for path in values if path not in known] if strict else [],
         "of another shape or dtype": [
@@ -41,11 +41,11 @@ def assign_all(known: Mapping[str, Variable], values: Mapping[str, Any], *, what
             if (tensor.shape, tensor.dtype) != (known[path].shape, known[path].dtype)
         ],
     }
-    if not any(found.values()):
-        found["different for one Variable"] = _contradictions(known, given)
-    wrong = "; ".join([f"{kind}: {listed(paths)}" for kind, paths in found.items() if paths])
+    if not any(arrays.values()):
+        arrays["different for one Variable"] = _contradictions(known, given)
+    wrong = "; ".join([f"{kind}: {listed(paths)}" for kind, paths in arrays.items() if paths])
     if wrong:
-        hint = None if found["of another shape or dtype"] else "strict=False takes what is there by its path."
+        hint = None if arrays["of another shape or dtype"] else "strict=False takes what is there by its path."
         raise ArgumentError(message(f"{what}: the values do not fit, and nothing is changed", got=wrong, hint=hint))
     placed = {path: _beside(known[path], tensor) for path, tensor in given.items()}
     with WRITES:

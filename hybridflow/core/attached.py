@@ -21,7 +21,7 @@ def attach(finder: Callable[[str], Attached]) -> None:
 
 def attached(name: str) -> Attached:
     """Return a function of a higher-level package by name."""
-    found = _FOUND.get(name)
-    if found is None:
-        found = _FOUND[name] = _FINDER[0](name)
-    return found
+    function = _FOUND.get(name)
+    if function is None:
+        function = _FOUND[name] = _FINDER[0](name)
+    return function

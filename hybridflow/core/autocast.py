@@ -63,8 +63,8 @@ class Casts:
         else:
             if len(inputs) < 2:
                 return inputs
-            found = {tensor.dtype.num for tensor in inputs} & _CAST
-            if len(found) < 2 or not traits.isdisjoint(_AS_THEY_ARE):
+            numbers = {tensor.dtype.num for tensor in inputs} & _CAST
+            if len(numbers) < 2 or not traits.isdisjoint(_AS_THEY_ARE):
                 return inputs
             # A Variable does not widen the other operands: adding a float32 bias keeps low-precision activations.
             mattering = {tensor.dtype for tensor in inputs if _is_cast(tensor) and not self._was_read(tensor)}
@@ -154,13 +154,13 @@ class autocast:  # noqa: N801 (used like a function: a context manager, or a dec
     """
 
     def __init__(self, dtype: Any = bfloat16, *, enabled: bool = True) -> None:
-        found = as_dtype(dtype)
-        if found.num not in LOW_PRECISION:
+        target = as_dtype(dtype)
+        if target.num not in LOW_PRECISION:
             raise DTypeError(
-                message(f"autocast: {found} is no low precision", got=f"autocast({found})",
+                message(f"autocast: {target} is no low precision", got=f"autocast({target})",
                         hint="Use hf.bfloat16 or hf.float16.")
             )  # fmt: skip
-        self._dtype = found
+        self._dtype = target
         self._enabled = bool(enabled)
         self._entered: list[tuple[Token[Context | None], Context | None, Casts | None, Casts | None]] = []
 

@@ -9,8 +9,8 @@ from typing import Any, Protocol
 
 from hybridflow.backend.host import runner, runner_now
 from hybridflow.core.node import FOREVER, Edge, next_sequence
-from hybridflow.core.observer import binder_now
 from hybridflow.core.profiling import PROFILER
+from hybridflow.core.variable_log import binder_now
 
 NEVER = 1 << 63
 """The `start` of a context in which nothing is recorded: larger than the number of any node."""
@@ -83,7 +83,7 @@ class Context:
 
     Attributes:
         tracer: the tracer that turns operations into nodes, or None.
-        binder: the object that receives operations instead of their kernels, or None: the tracer, an observer that
+        binder: the object that receives operations instead of their kernels, or None: the tracer, an log that
             keeps results for a function that runs again, or the profiler.
         tapes: the active tapes, outermost first.
         grad: whether operations on tensors that require a gradient are recorded; tapes record what they watch anyway.

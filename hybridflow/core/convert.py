@@ -64,12 +64,14 @@ def to_numpy(obj: Any, dtype: DType | None = None) -> np.ndarray[Any, Any]:
     array = _array(obj)
     if dtype is None and array.dtype == np.float64:
         Wide.came_in(2)
-    found = as_dtype(array.dtype if array.dtype.isnative else array.dtype.newbyteorder("="))
-    if dtype is None or dtype == found:
-        return np.array(array, dtype=found, order="C")
-    if kind_of(found) == "complex" and kind_of(dtype) != "complex":
+    source_dtype = as_dtype(array.dtype if array.dtype.isnative else array.dtype.newbyteorder("="))
+    if dtype is None or dtype == source_dtype:
+        return np.array(array, dtype=source_dtype, order="C")
+    if kind_of(source_dtype) == "complex" and kind_of(dtype) != "complex":
         raise DTypeError(
-            message(f"asarray: {found} to {dtype} would drop the imaginary part", hint="Take .real or .imag first.")
+            message(
+                f"asarray: {source_dtype} to {dtype} would drop the imaginary part", hint="Take .real or .imag first."
+            )
         )
     return np.array(run_quietly(cast(Any, REGISTRY["astype"].kernel), array, dtype=dtype), order="C")
 
@@ -167,8 +169,8 @@ def common_dtype(leaves: list[Any]) -> DType:
         if is_number(leaf):
             weak.append(leaf)
         else:
-            found = as_dtype(leaf.dtype)
-            strong = found if strong is None else promote_types(strong, found)
+            dtype = as_dtype(leaf.dtype)
+            strong = dtype if strong is None else promote_types(strong, dtype)
     if strong is None:
         if not weak:
             return default_dtype(0.0)

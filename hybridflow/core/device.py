@@ -90,9 +90,9 @@ def device(name: str) -> Generator[None, None, None]:
         ...     hf.asarray([1.0]).device
         'cpu'
     """
-    found = find_device(name)
+    chosen = find_device(name)
     context = current()
-    if found is jax.devices()[0]:
-        found = None  # the default device, named explicitly: calls still share their executables
-    with context_of(context.tracer, context.tapes, found, context.grad, context.autocast):
+    if chosen is jax.devices()[0]:
+        chosen = None  # the default device, named explicitly: calls still share their executables
+    with context_of(context.tracer, context.tapes, chosen, context.grad, context.autocast):
         yield

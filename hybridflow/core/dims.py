@@ -79,10 +79,10 @@ class DimScope:
     def named(self, name: str, hint: int, largest: int | None = None) -> Dim:
         """Return the symbol with a name, adding it if it is new."""
         name = str(name)  # drop a subclass of str
-        found = Dim({(name,): 1}, self) if name in self.hints else self.symbol(name, hint)
+        symbol = Dim({(name,): 1}, self) if name in self.hints else self.symbol(name, hint)
         if largest is not None:
-            self.take(Guard(found, "<=", largest, True))
-        return found
+            self.take(Guard(symbol, "<=", largest, True))
+        return symbol
 
     def forget_guards(self, count: int) -> None:
         """Keep only the first `count` guards."""

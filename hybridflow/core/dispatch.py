@@ -263,11 +263,11 @@ def jitted(op: Op, attrs: dict[str, Any], values: Iterable[Any]) -> Callable[...
     around = SIZES.get()
     if around is not None and cache is not op.jitted:
         key = (*key, *around[1].items())  # nested graphs may use sizes that their inputs do not determine
-    found = cache.get(key)
-    if found is None:
+    lowered = cache.get(key)
+    if lowered is None:
         options = compiler_options(eager=quick)
-        found = cache[key] = jax.jit(partial(op.lower, **attrs), compiler_options=options)
-    return found
+        lowered = cache[key] = jax.jit(partial(op.lower, **attrs), compiler_options=options)
+    return lowered
 
 
 def _run_lowered(op: Op, inputs: tuple[Tensor, ...], values: list[Any], attrs: dict[str, Any]) -> Any:
@@ -288,11 +288,11 @@ def _run_lowered(op: Op, inputs: tuple[Tensor, ...], values: list[Any], attrs: d
 
 def _check_devices(op: Op, inputs: tuple[Tensor, ...], values: list[Any]) -> None:
     """Raise if inputs with more than one element live on different devices."""
-    places = {device_string(value) for value in values if value.ndim}
-    if len(places) > 1:
+    devices = {device_string(value) for value in values if value.ndim}
+    if len(devices) > 1:
         raise DeviceError(
             message(
-                f"{op.name}: inputs on different devices: {', '.join(sorted(places))}",
+                f"{op.name}: inputs on different devices: {', '.join(sorted(devices))}",
                 got=f"{op.name}({', '.join(map(describe, inputs))})",
                 hint="Move one with .to(device).",
             )

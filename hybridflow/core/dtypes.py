@@ -66,14 +66,14 @@ def as_dtype(dtype: Any) -> DType:
     if isinstance(dtype, type) and dtype in builtin:
         return builtin[dtype]
     try:
-        found = np.dtype(dtype)
+        converted = np.dtype(dtype)
     except TypeError:
-        found = None
-    if found is None or found not in _KIND:
+        converted = None
+    if converted is None or converted not in _KIND:
         raise DTypeError(
             message(f"dtype: {dtype!r} is not a hybridflow dtype", hint=f"Choose one of: {', '.join(map(str, _KIND))}.")
         )
-    return found
+    return converted
 
 
 def short_name(dtype: DType) -> str:

@@ -39,9 +39,9 @@ def inlined(*pieces: Callable[..., Any]) -> Callable[[F], F]:
             _give_globals(piece, space)
         name = f"{function.__code__.co_filename}:{function.__name__}"
         linecache.cache[name] = len(source), None, source.splitlines(keepends=True), name
-        found: dict[str, Any] = {}
-        exec(compile(source, name, "exec", dont_inherit=True), space, found)
-        return cast(F, functools.update_wrapper(found[tree.name], function))
+        namespace: dict[str, Any] = {}
+        exec(compile(source, name, "exec", dont_inherit=True), space, namespace)
+        return cast(F, functools.update_wrapper(namespace[tree.name], function))
 
     return decorate
 
@@ -146,7 +146,7 @@ class _Renamer(ast.NodeTransformer):
 
     def visit_Name(self, node: ast.Name) -> Any:
         """Rename parameters and local variables."""
-        found = self.names.get(node.id)
-        if found is None:
+        renamed = self.names.get(node.id)
+        if renamed is None:
             return node
-        return ast.Name(found.id, node.ctx) if isinstance(found, ast.Name) else found
+        return ast.Name(renamed.id, node.ctx) if isinstance(renamed, ast.Name) else renamed

@@ -35,9 +35,9 @@ def our_keyword(function: str, keyword: str, names: Collection[str], given: Coll
     row = _ROWS.get(keyword)
     hint = f"It takes: {', '.join(names)}."
     if row is not None:
-        found = [name for name in row.ours if name in names]
-        if found and (function not in row.but or row.unless in given):
-            return found[0]
+        names_ = [name for name in row.ours if name in names]
+        if names_ and (function not in row.but or row.unless in given):
+            return names_[0]
         hint = row.but.get(function, row.instead)
     raise ArgumentTypeError(message(f"{function}: takes no keyword {keyword!r}", hint=hint))
 

@@ -84,11 +84,11 @@ class Node:
 
     def spec(self, index: int = 0) -> TensorSpec:
         """Return the spec of an output."""
-        found = self.outputs[index]
-        if type(found) is not TensorSpec:
-            found = make_spec(*found)
-            self.outputs = (*self.outputs[:index], found, *self.outputs[index + 1 :])
-        return found
+        output = self.outputs[index]
+        if type(output) is not TensorSpec:
+            output = make_spec(*output)
+            self.outputs = (*self.outputs[:index], output, *self.outputs[index + 1 :])
+        return output
 
     @property
     def specs(self) -> tuple[TensorSpec, ...]:

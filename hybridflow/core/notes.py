@@ -33,17 +33,17 @@ def notes_at(edge: Edge | None) -> Notes | None:
     """Return the notes of a value, if it has any."""
     if edge is None:
         return None
-    found: dict[int, Notes] | None = getattr(edge[0], "notes", None)
-    return None if found is None else found.get(edge[1])
+    by_output: dict[int, Notes] | None = getattr(edge[0], "notes", None)
+    return None if by_output is None else by_output.get(edge[1])
 
 
 def take_notes(edge: Edge) -> Notes:
     """Return the notes of a value, creating them if it has none."""
-    found = notes_at(edge)
-    if found is None:
-        found = Notes()
-        attach_notes(edge, found)
-    return found
+    notes = notes_at(edge)
+    if notes is None:
+        notes = Notes()
+        attach_notes(edge, notes)
+    return notes
 
 
 def attach_notes(edge: Edge, notes: Notes) -> None:

@@ -315,10 +315,10 @@ def _looked_at(rule: Any) -> tuple[int, ...]:
     """Return the positions of ``(y, *xs)`` whose names a rule's code loads, or `_ALL` if that cannot be told."""
     if isinstance(rule, Each):
         if rule.local is None:
-            found = [_looked_at(one) for one in rule.rules]
+            positions = [_looked_at(one) for one in rule.rules]
         else:
-            found = [(*_looked_at(one), index) for index, one in enumerate(rule.local, 1)]
-        return _ALL if _ALL in found else tuple(sorted({index for one in found for index in one}))
+            positions = [(*_looked_at(one), index) for index, one in enumerate(rule.local, 1)]
+        return _ALL if _ALL in positions else tuple(sorted({index for one in positions for index in one}))
     code = getattr(rule, "__code__", None)
     if code is None or code.co_flags & inspect.CO_VARARGS:
         return _ALL

@@ -70,23 +70,23 @@ def _real(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     return array if array.dtype.kind in "iuf" else array.astype(np.float32)
 
 
-def facts_of(array: np.ndarray[Any, Any], found: Summary) -> list[str]:
+def facts_of(array: np.ndarray[Any, Any], summary: Summary) -> list[str]:
     """Return the facts of a summary as short texts."""
     facts = [f"n={array.size:,}", format_bytes(array.nbytes)]
     if array.dtype == bool:
-        return [*facts, f"{array.size - found.zeros:,} True"]
-    if found.low is not None and array.size > 1:
+        return [*facts, f"{array.size - summary.zeros:,} True"]
+    if summary.low is not None and array.size > 1:
         name = "|x|" if array.dtype.kind == "c" else "x"
-        facts += [f"{name}∈[{_short(found.low)}, {_short(found.high)}]", f"mean={_short(found.mean)}"]
-        facts.append(f"sd={_short(found.deviation)}")
-    if found.zeros and array.size > 1:
-        facts.append("all zeros" if found.zeros == array.size else f"zeros {found.zeros / array.size:.2g}")
+        facts += [f"{name}∈[{_short(summary.low)}, {_short(summary.high)}]", f"mean={_short(summary.mean)}"]
+        facts.append(f"sd={_short(summary.deviation)}")
+    if summary.zeros and array.size > 1:
+        facts.append("all zeros" if summary.zeros == array.size else f"zeros {summary.zeros / array.size:.2g}")
     return facts
 
 
-def warnings_of(found: Summary) -> list[str]:
+def warnings_of(summary: Summary) -> list[str]:
     """Return short warnings about NaNs and infinities."""
-    counts = ("NaN", found.nans), ("Inf", found.infinities)
+    counts = ("NaN", summary.nans), ("Inf", summary.infinities)
     return [f"{count:,} {name}!" for name, count in counts if count]
 
 
@@ -107,12 +107,12 @@ def rich_tensor(kind: str, tensor: Tensor, name: str | None = None) -> Text:
     if tensor._value is None:
         return text.append(" traced: it has no values yet", style="dim")
     array = host_array(tensor)
-    found = summary_of(array)
-    text.append(f" {' '.join(facts_of(array, found))}")
-    for warning in warnings_of(found):
+    summary = summary_of(array)
+    text.append(f" {' '.join(facts_of(array, summary))}")
+    for warning in warnings_of(summary):
         text.append(f" {warning}", style="bold red")
-    if found.bars:
-        text.append(f" {blocks(found.bars)}", style="green")
+    if summary.bars:
+        text.append(f" {blocks(summary.bars)}", style="green")
     text.append(_place(tensor), style="dim")
     if array.size <= SMALL:
         text.append(f"\n{_values(array)}")
@@ -125,11 +125,11 @@ def html_tensor(kind: str, tensor: Tensor, name: str | None = None) -> str:
     if tensor._value is None:
         return f"<div>{title} traced: it has no values yet</div>"
     array = host_array(tensor)
-    found = summary_of(array)
-    wrong = "".join(f' <b style="color: #a40000">{escape(text)}</b>' for text in warnings_of(found))
-    facts = escape(" ".join(facts_of(array, found)))
+    summary = summary_of(array)
+    wrong = "".join(f' <b style="color: #a40000">{escape(text)}</b>' for text in warnings_of(summary))
+    facts = escape(" ".join(facts_of(array, summary)))
     values = f"<pre>{escape(_values(array))}</pre>" if array.size <= SMALL else ""
-    return f"<div>{title} {facts}{wrong} {_bars_svg(found)}{escape(_place(tensor))}{values}</div>"
+    return f"<div>{title} {facts}{wrong} {_bars_svg(summary)}{escape(_place(tensor))}{values}</div>"
 
 
 def blocks(bars: tuple[int, ...]) -> str:
@@ -138,17 +138,17 @@ def blocks(bars: tuple[int, ...]) -> str:
     return "".join(_BLOCKS[0 if not one else max(1, round(one / most * (len(_BLOCKS) - 1)))] for one in bars)
 
 
-def _bars_svg(found: Summary) -> str:
-    if not found.bars:
+def _bars_svg(summary: Summary) -> str:
+    if not summary.bars:
         return ""
-    most = max(found.bars)
-    heights = [18 * one / most if not one else max(1.0, 18 * one / most) for one in found.bars]
+    most = max(summary.bars)
+    heights = [18 * one / most if not one else max(1.0, 18 * one / most) for one in summary.bars]
     drawn = "".join(
         f'<rect x="{5 * index}" y="{18 - height:.1f}" width="4" height="{height:.1f}"/>'
         for index, height in enumerate(heights)
     )
     size = f'width="{5 * len(heights)}" height="18"'
-    label = f'role="img" aria-label="histogram from {_short(found.low)} to {_short(found.high)}"'
+    label = f'role="img" aria-label="histogram from {_short(summary.low)} to {_short(summary.high)}"'
     return f'<svg {size} {label} fill="#1f5fa8" style="vertical-align: middle">{drawn}</svg>'
 
 
@@ -157,8 +157,8 @@ def _title(kind: str, spec: TensorSpec, name: str | None) -> str:
 
 
 def _place(tensor: Tensor) -> str:
-    place = device_string(tensor._value)
-    return "" if place == "cpu" else f" on {place}"
+    device = device_string(tensor._value)
+    return "" if device == "cpu" else f" on {device}"
 
 
 def _values(array: np.ndarray[Any, Any]) -> str:

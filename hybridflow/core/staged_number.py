@@ -96,17 +96,17 @@ def weak_dtype_of(number: Any, dtype: DType) -> DType:
     """Return `weak_dtype` of any Python number, staged ones included."""
     if type(number) is not StagedNumber:
         return weak_dtype(number, dtype)
-    found = {weak_dtype(one, dtype) for one in number.examples()}
-    if len(found) > 1:
+    dtypes = {weak_dtype(one, dtype) for one in number.examples()}
+    if len(dtypes) > 1:
         raise several_kinds(number, f"meets {dtype}, where they give different dtypes")
-    return found.pop()
+    return dtypes.pop()
 
 
 def default_dtype_of(number: Any) -> DType:
     """Return `default_dtype` of any Python number, staged ones included."""
     if type(number) is not StagedNumber:
         return default_dtype(number)
-    found = {default_dtype(one) for one in number.examples()}
-    if len(found) > 1:
+    dtypes = {default_dtype(one) for one in number.examples()}
+    if len(dtypes) > 1:
         raise several_kinds(number, "becomes a tensor, of which they give different dtypes")
-    return found.pop()
+    return dtypes.pop()

@@ -193,24 +193,24 @@ class Tensor(TensorMethods):
             >>> hf.asarray([1, 2]).to(hf.float32)
             Tensor([1., 2.], dtype=float32)
         """
-        places = [device] if device is not None else []
+        devices = [device] if device is not None else []
         dtypes = [dtype] if dtype is not None else []
         if isinstance(target, TensorMethods):
             other = as_tensor(target)
-            places, dtypes = [other.device, *places], [other.dtype, *dtypes]
+            devices, dtypes = [other.device, *devices], [other.dtype, *dtypes]
         elif isinstance(target, str):
-            places.append(target)
+            devices.append(target)
         elif target is not None:
             dtypes.append(target)
-        if max(len(places), len(dtypes)) != 1:
+        if max(len(devices), len(dtypes)) != 1:
             raise ArgumentTypeError(
-                message(f"to: {len(dtypes)} dtypes and {len(places)} devices are given",
+                message(f"to: {len(dtypes)} dtypes and {len(devices)} devices are given",
                         hint="Use t.to(dtype), t.to(device), t.to(device, dtype) or t.to(other).")
             )  # fmt: skip
         result = self
         if dtypes and as_dtype(dtypes[0]) != self.dtype:
             result = cast(Tensor, cast(Any, self).astype(as_dtype(dtypes[0])))
-        return result._on(places[0]) if places else result
+        return result._on(devices[0]) if devices else result
 
     def _on(self, device: str) -> Tensor:
         target = find_device(device)
@@ -352,8 +352,8 @@ def format_tensor(kind: str, tensor: Tensor, name: str | None = None) -> str:
     array = host_array(tensor)
     body = np.array2string(array, separator=", ", prefix=f"{kind}(", threshold=200)
     shape = f", shape={array.shape}" if array.size == 0 or array.size > 200 else ""
-    place = "" if device_string(tensor._value) == "cpu" else f", device={device_string(tensor._value)}"
-    return f"{kind}({body}{shape}, dtype={array.dtype}{label}{place})"
+    device = "" if device_string(tensor._value) == "cpu" else f", device={device_string(tensor._value)}"
+    return f"{kind}({body}{shape}, dtype={array.dtype}{label}{device})"
 
 
 def _unpickle(array: np.ndarray[Any, Any]) -> Tensor:

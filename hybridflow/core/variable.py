@@ -24,7 +24,6 @@ from hybridflow.core.forked import require_xla
 from hybridflow.core.methods import TensorMethods
 from hybridflow.core.node import Edge, Node, format_where, make_node
 from hybridflow.core.notes import Notes, make_leaf
-from hybridflow.core.observer import OBSERVED, observed_assignment, observed_value
 from hybridflow.core.op import No, Op, register
 from hybridflow.core.spec import TensorSpec, make_spec
 from hybridflow.core.tensor import (
@@ -37,6 +36,7 @@ from hybridflow.core.tensor import (
     require_value,
     tensors_in,
 )
+from hybridflow.core.variable_log import OPEN_LOGS, logged_assignment, logged_value
 
 VARIABLE = register(
     Op("variable", No("a Variable's value"), no_value, no_value, No("a source"), traits=frozenset({"source"}),
@@ -225,11 +225,11 @@ class Variable(TensorMethods):
                 value = self._value
             if value is None:
                 require_xla(f"the call that was writing Variable {self._name!r} when the process was forked")
-        return observed_value(self, value) if OBSERVED.count else value
+        return logged_value(self, value) if OPEN_LOGS.count else value
 
     def store(self, value: Any) -> None:
         """Replace the raw value with one of the same shape and dtype."""
-        if not OBSERVED.count or not observed_assignment(self, value):
+        if not OPEN_LOGS.count or not logged_assignment(self, value):
             self._value = value
 
     def read(self) -> Tensor:
@@ -465,7 +465,7 @@ def _first_of_dtype(node: Node, dtype: DType) -> Node:
 
 def current_values(variables: Sequence[Variable]) -> list[Any]:
     """Return the raw value of each Variable, as `current` does; the caller holds `WRITES`."""
-    if not OBSERVED.count:
+    if not OPEN_LOGS.count:
         values = [variable._value for variable in variables]
         for value in values:
             if value is None:

@@ -96,12 +96,12 @@ class Prefetched:
         thread.start()
         try:
             while True:
-                found = waiting.get()
-                if isinstance(found, _Failed):
-                    raise found.error
-                if found is _END:
+                received = waiting.get()
+                if isinstance(received, _Failed):
+                    raise received.error
+                if received is _END:
                     return
-                item, self._state = found
+                item, self._state = received
                 if item is _END:
                     return
                 yield item

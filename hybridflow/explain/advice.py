@@ -58,12 +58,12 @@ def advice_on(records: Sequence[TraceRecord], traces: Iterable[Trace], reused: i
         traces: the traces that are still in its cache.
         reused: the number of calls that found one of several traces.
     """
-    found: dict[tuple[str, str | None], Advice] = {}
+    advice: dict[tuple[str, str | None], Advice] = {}
     for trace in traces:
         for rule in _RULES:
             for one in rule(trace.raw_graph):
-                found.setdefault((one.kind, one.line), one)  # other traces say the same about a line
-    return *_on_retraces(records, reused), *found.values()
+                advice.setdefault((one.kind, one.line), one)  # other traces say the same about a line
+    return *_on_retraces(records, reused), *advice.values()
 
 
 def _short(line: str | None) -> str:
@@ -175,8 +175,8 @@ def _read_at(name: str, record: TraceRecord) -> str | None:
     """Return the line where a trace read a value that is no argument; None if it is not known."""
     for guard in record.guards:
         if guard.startswith(f"{name} is "):
-            found = re.search(r"\(read at (.*)\)$", guard)
-            return None if found is None else found[1]
+            match = re.search(r"\(read at (.*)\)$", guard)
+            return None if match is None else match[1]
     return None
 
 
@@ -186,9 +186,9 @@ def _read_at(name: str, record: TraceRecord) -> str | None:
 def _on_float64(graph: Graph) -> Iterator[Advice]:
     """Find where a float64 value unintentionally turns float32 values into float64."""
     for one in graphs_of(graph):
-        found = next(_on_float64_in(one), None)
-        if found is not None:
-            yield found  # later ones are its consequences
+        culprit = next(_on_float64_in(one), None)
+        if culprit is not None:
+            yield culprit  # later ones are its consequences
             return
 
 

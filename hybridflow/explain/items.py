@@ -140,12 +140,12 @@ _Numbered = tuple[int, ExecutableRecord]
 
 def _alike(executables: Sequence[ExecutableRecord]) -> list[list[_Numbered]]:
     """Group executables, with their numbers: many that differ only in sizes and costs are one group."""
-    found: dict[Any, list[_Numbered]] = {}
+    alike: dict[Any, list[_Numbered]] = {}
     for number, made in enumerate(executables, 1):
         key = (made.device, made.store, made.donated, made.runs, tuple(made.options.items()), tuple(made.sizes))
-        found.setdefault(key, []).append((number, made))
+        alike.setdefault(key, []).append((number, made))
     groups: list[list[_Numbered]] = []
-    for group in found.values():
+    for group in alike.values():
         groups += [group] if len(group) >= _MANY_ALIKE else [[one] for one in group]
     return sorted(groups, key=lambda group: group[-1][0])
 
@@ -154,7 +154,7 @@ def _executables_item(group: Sequence[_Numbered], shown: int | None) -> Item:
     """Return the item for one executable, or for a group of similar ones."""
     number, made = group[-1]
     several = [one for _, one in group]
-    place = ", ".join([f"{name}={_range([one.sizes[name] for one in several])}" for name in made.sizes])
+    sizes = ", ".join([f"{name}={_range([one.sizes[name] for one in several])}" for name in made.sizes])
     device = "" if made.device == "default" else f" on {made.device}"
     items = [Item("store on disk", made.store)]
     if made.options:
@@ -166,7 +166,7 @@ def _executables_item(group: Sequence[_Numbered], shown: int | None) -> Item:
         items.append(Item("programs", f"{len(made.runs)}, cut at the calls of outlined parts; run {runs} times"))
     items.append(_fused_item(number, made, shown))
     title = _title([number for number, _ in group])
-    return Item(f"{title}{place and f' for {place}'}{device}", _cost_of(several), tuple(items))
+    return Item(f"{title}{sizes and f' for {sizes}'}{device}", _cost_of(several), tuple(items))
 
 
 def _title(numbers: Sequence[int]) -> str:
@@ -193,14 +193,14 @@ def _cost_of(several: Sequence[ExecutableRecord]) -> str:
 
 
 def _fused_item(number: int, made: ExecutableRecord, shown: int | None) -> Item:
-    found = made.fused()
-    if found is None:
+    fused = made.fused()
+    if fused is None:
         return Item("fused", "not known any more: the executable was dropped from the cache")
-    if not found:
+    if not fused:
         return Item("fused", "nothing")
-    count = sum(sum(one.operations.values()) for one in found)
-    kernels = f"{len(found)} kernel{'s' if len(found) > 1 else ''}"
-    rows = _some([Item("", str(one)) for one in found], shown, f".executables[{number - 1}].fused()")
+    count = sum(sum(one.operations.values()) for one in fused)
+    kernels = f"{len(fused)} kernel{'s' if len(fused) > 1 else ''}"
+    rows = _some([Item("", str(one)) for one in fused], shown, f".executables[{number - 1}].fused()")
     return Item("fused", f"{count} operations in {kernels}", rows)
 
 

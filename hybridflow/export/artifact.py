@@ -86,10 +86,10 @@ class Weights:
 
     def kinds(self) -> dict[str, list[str]]:
         """Return the paths of the Variables that are trainable, and of those that are leaves of `.backward()`."""
-        found = {path: one for path, one in self.values.items() if isinstance(one, Variable)}
+        variables = {path: one for path, one in self.values.items() if isinstance(one, Variable)}
         return {
-            "trainable": sorted([path for path, one in found.items() if one.trainable]),
-            "leaves": sorted([path for path, one in found.items() if one._notes is not None]),
+            "trainable": sorted([path for path, one in variables.items() if one.trainable]),
+            "leaves": sorted([path for path, one in variables.items() if one._notes is not None]),
         }
 
 

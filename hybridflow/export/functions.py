@@ -40,25 +40,27 @@ def function_of(what: str, target: Any, specs: tuple[Any, ...], name: str) -> Fu
         ExportError: a function that assigns Variables, or calls Python, with its line.
     """
     require_eager(what)
-    found = load(target, copy=True) if isinstance(target, str | os.PathLike) else target
-    if isinstance(found, Artifact):
-        if name not in found.functions:
+    artifact = load(target, copy=True) if isinstance(target, str | os.PathLike) else target
+    if isinstance(artifact, Artifact):
+        if name not in artifact.functions:
             raise ArgumentError(
-                message(f"{what}: the artifact has no function {name!r}", got=", ".join(found.functions),
+                message(f"{what}: the artifact has no function {name!r}", got=", ".join(artifact.functions),
                         hint="Name one with function=.")
             )  # fmt: skip
-        found = found.functions[name]
-    if isinstance(found, Function):
+        artifact = artifact.functions[name]
+    if isinstance(artifact, Function):
         if specs:
             raise ArgumentTypeError(
-                message(f"{what}: {found.name} of an artifact has its own specs", got=", ".join(map(repr, specs))[:200])
+                message(
+                    f"{what}: {artifact.name} of an artifact has its own specs", got=", ".join(map(repr, specs))[:200]
+                )
             )
-        return found
-    if not callable(found):
+        return artifact
+    if not callable(artifact):
         raise ArgumentTypeError(
-            message(f"{what}: a {type(found).__name__} is no function, module or artifact", got=repr(found)[:80])
+            message(f"{what}: a {type(artifact).__name__} is no function, module or artifact", got=repr(artifact)[:80])
         )
     weights = Weights()
-    graph, fields = traced(name, found, specs, weights)
+    graph, fields = traced(name, artifact, specs, weights)
     values = [RANDOM if path == RANDOM else weights.values[path] for path in fields["weights"]]
     return Function(name, graph, fields, values)

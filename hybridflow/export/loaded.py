@@ -136,8 +136,8 @@ class Function:
             )  # fmt: skip
         given |= kwargs
         structures = zip(names, self._fields["arguments"], strict=True)
-        found = [leaf for name, one in structures for leaf in taken_apart(one, given[name], name, self.name)]
-        return [leaf for _, leaf in sorted(found, key=lambda pair: pair[0])]
+        leaves = [leaf for name, one in structures for leaf in taken_apart(one, given[name], name, self.name)]
+        return [leaf for _, leaf in sorted(leaves, key=lambda pair: pair[0])]
 
     def _sizes(self, tensors: list[Tensor]) -> Mapping[str, Any]:
         if not self._graph.dims.hints:
@@ -175,10 +175,10 @@ class Artifact:
         self._weights = weights
 
     def __getattr__(self, name: str) -> Any:
-        found = self.__dict__.get("functions", {}).get(name)
-        if found is None:
+        function = self.__dict__.get("functions", {}).get(name)
+        if function is None:
             raise AttributeError(f"the artifact has no function {name!r}, but {', '.join(self.__dict__['functions'])}")
-        return found
+        return function
 
     def __dir__(self) -> list[str]:
         return sorted({*super().__dir__(), *self.functions})
@@ -216,22 +216,22 @@ def load(path: PathLike, *, limits: Limits | None = None, copy: bool = False, di
     Example: see `save`.
     """
     require_eager("export")
-    folder, found = Path(path), limits or Limits()
-    manifest = _manifest(folder, found, digest)
+    folder, limits_ = Path(path), limits or Limits()
+    manifest = _manifest(folder, limits_, digest)
     try:
         fields, files = manifest["functions"], manifest["files"]
         wanted = {MANIFEST, WEIGHTS, *[f"{name}.ir" for name in fields]}
         if {*files, MANIFEST} != wanted:
             raise FileFormatError(f"it names the files {shown(sorted(files))}, not {shown(sorted(wanted))}")
-        texts = {name: _text(folder / f"{name}.ir", found, files[f"{name}.ir"]["sha256"]) for name in fields}
+        texts = {name: _text(folder / f"{name}.ir", limits_, files[f"{name}.ir"]["sha256"]) for name in fields}
         weights = _weights(folder / WEIGHTS, manifest, copy)
         functions: dict[str, Function] = {}
         nodes = 0
         for name, text in texts.items():
             graph = _graph(text)
             nodes += sum(1 for _ in graph.walk())
-            if nodes > found.nodes:
-                raise FileFormatError(f"there are more than {found.nodes} operations")
+            if nodes > limits_.nodes:
+                raise FileFormatError(f"there are more than {limits_.nodes} operations")
             functions[name] = _function(name, graph, fields[name], weights)
         return Artifact(functions, weights, manifest["metadata"])
     except HybridflowError as error:
@@ -249,25 +249,25 @@ def _manifest(folder: Path, limits: Limits, digest: str | None) -> dict[str, Any
     if digest is not None and hashlib.sha256(raw).hexdigest() != digest.lower():
         raise FileFormatError(message(f"export: {str(folder)!r} is not the artifact with that digest", got=digest[:80]))
     try:
-        found = json.loads(raw, object_pairs_hook=_once)
+        manifest = json.loads(raw, object_pairs_hook=_once)
     except (ValueError, RecursionError) as error:
         raise FileFormatError(f"export: {shown(str(folder))}: {MANIFEST} is no JSON: {shown(str(error))}") from None
-    if not isinstance(found, dict) or cast("dict[str, Any]", found).get("format") != FORMAT:
+    if not isinstance(manifest, dict) or cast("dict[str, Any]", manifest).get("format") != FORMAT:
         raise FileFormatError(f"export: {shown(str(folder))} is no artifact of hybridflow")
-    version = found.get("version")
+    version = manifest.get("version")
     if version != VERSION:
         raise FileFormatError(
             message(f"export: {shown(str(folder))} is of version {shown(version)} of the format, and this hybridflow "
                     f"reads version {VERSION}", hint="Load it with the hybridflow that wrote it, and save it again.")
         )  # fmt: skip
-    return cast("dict[str, Any]", found)
+    return cast("dict[str, Any]", manifest)
 
 
 def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) != len(pairs):
+    mapping = dict(pairs)
+    if len(mapping) != len(pairs):
         raise ValueError("a key occurs twice")
-    return found
+    return mapping
 
 
 def _read(path: Path, limit: int) -> bytes:
@@ -292,12 +292,12 @@ def _weights(path: Path, manifest: dict[str, Any], copy: bool) -> dict[str, Any]
     trained, leaves = {*manifest["trainable"]}, {*manifest["leaves"]}
     if absent := (trained | leaves) - {*arrays}:
         raise FileFormatError(f"weights that are trainable are not there: {shown(sorted(absent))}")
-    found: dict[str, Any] = {}
+    weights: dict[str, Any] = {}
     for name, array in arrays.items():
-        found[name] = Variable(make_tensor(array), name=name, trainable=name in trained)
+        weights[name] = Variable(make_tensor(array), name=name, trainable=name in trained)
         if name in leaves:
-            found[name].require_gradient()
-    return found
+            weights[name].require_gradient()
+    return weights
 
 
 def _graph(text: str) -> Graph:
@@ -337,15 +337,15 @@ def _function(name: str, graph: Graph, fields: Mapping[str, Any], weights: Mappi
     for check in checks:
         _error_of(check)
     specs = graph.input_specs[len(inputs) :]
-    found: list[Any] = [RANDOM if path == RANDOM else weights[path] for path in paths]
-    for path, one, spec in zip(paths, found, specs, strict=True):
+    captured: list[Any] = [RANDOM if path == RANDOM else weights[path] for path in paths]
+    for path, one, spec in zip(paths, captured, specs, strict=True):
         own = _STATE if one is RANDOM else one.spec
         if own != spec:
             raise FileFormatError(f"{name}: {shown(path)} is {own} and {spec} in the graph")
     symbols = {size for spec in graph.input_specs[: len(inputs)] for size in map(str, spec.shape)}
     if not {*graph.dims.hints} <= symbols:
         raise FileFormatError(f"{name}: a size is not that of an input")
-    return Function(name, graph, fields, found)
+    return Function(name, graph, fields, captured)
 
 
 def _tensor(name: str, path: str, value: Any, spec: TensorSpec) -> Tensor:
@@ -374,12 +374,12 @@ def _flags(outputs: list[Tensor]) -> list[Tensor]:
 
 def _error_of(check: Mapping[str, Any]) -> type[Exception]:
     plain = {one.__name__: one for one in PLAIN_ERRORS}
-    found = plain.get(check["error"]) or vars(errors).get(check["error"])
-    if not isinstance(found, type) or not issubclass(found, (HybridflowError, *PLAIN_ERRORS)):
+    kind = plain.get(check["error"]) or vars(errors).get(check["error"])
+    if not isinstance(kind, type) or not issubclass(kind, (HybridflowError, *PLAIN_ERRORS)):
         raise FileFormatError(f"it raises {shown(check['error'])}, which hybridflow does not know")
     if not isinstance(check["text"], str) or not isinstance(check["where"], str):
         raise FileFormatError(f"a check has no text: {shown(check)}")
-    return cast("type[Exception]", found)
+    return cast("type[Exception]", kind)
 
 
 def _require(flag: Tensor, check: Mapping[str, str]) -> None:

@@ -38,8 +38,8 @@ def run(graph: Graph, tensors: Sequence[Tensor], sizes: Mapping[str, Any]) -> tu
         }
         if tracer is None:
             step = _STEP_BY_STEP.get(node.op)
-            found = None if step is None else step(inputs, node.attrs, sizes)
-            return _padded(bind(node.op, tuple(inputs), plain) if found is None else found, len(node.outputs))
+            computed = None if step is None else step(inputs, node.attrs, sizes)
+            return _padded(bind(node.op, tuple(inputs), plain) if computed is None else computed, len(node.outputs))
         outer, tracer.place = tracer.place, node.where
         try:
             return _padded(bind(node.op, tuple(inputs), plain), len(node.outputs))

@@ -28,11 +28,11 @@ def structure_of(value: Any, leaves: list[tuple[str, Any]], path: str = "", *, w
         return None
     if type(value) in (list, tuple):
         items = cast("list[Any]", value)
-        found = [
+        parts = [
             structure_of(one, leaves, f"{path}_{number}" if path else str(number), what=what)
             for number, one in enumerate(items)
         ]
-        return {"tuple" if type(value) is tuple else "list": found}
+        return {"tuple" if type(value) is tuple else "list": parts}
     if type(value) is dict:
         mapping = cast("dict[Any, Any]", value)
         if not all([isinstance(key, str) for key in mapping]):

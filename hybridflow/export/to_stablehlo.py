@@ -64,8 +64,8 @@ def stablehlo(
             message("stablehlo: needs flatbuffers, which is not installed",
                     hint="Run pip install 'hybridflow[stablehlo]'.")
         )  # fmt: skip
-    found = function_of("stablehlo", target, specs, function)
-    write_bytes(path, bytes(exported(found, platforms).serialize()))
+    function_ = function_of("stablehlo", target, specs, function)
+    write_bytes(path, bytes(exported(function_, platforms).serialize()))
 
 
 def exported(function: Function, platforms: Sequence[str]) -> export.Exported:
@@ -163,8 +163,8 @@ def _sizes(name: str, scope: DimScope) -> dict[str, Any]:
         made = dict(zip(wanted, export.symbolic_shape(",".join(wanted), constraints=conditions), strict=True))
         sizes: dict[str, Any] = {symbol: made[names[same[symbol]]] for symbol in scope.hints}
         if not last:
-            found = [_condition(name, guard, sizes) for guard in scope.guards]
-            conditions = [*dict.fromkeys([one for one in found if one is not None])]
+            assumptions = [_condition(name, guard, sizes) for guard in scope.guards]
+            conditions = [*dict.fromkeys([one for one in assumptions if one is not None])]
     return sizes
 
 

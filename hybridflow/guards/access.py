@@ -25,8 +25,8 @@ def _attribute(holder: Any, name: str) -> Any:
 
 
 def _method(holder: Any, name: str) -> Any:
-    found = getattr(holder, name, MISSING)
-    return getattr(found, "__func__", found)
+    value = getattr(holder, name, MISSING)
+    return getattr(value, "__func__", value)
 
 
 def _item(holder: Any, name: Any) -> Any:

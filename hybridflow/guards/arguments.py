@@ -43,8 +43,8 @@ def has_class_method(owner: type, function: Callable[..., Any]) -> bool:
     Since Python 3.13, `classmethod` passes the class to its function as the first argument and does not call
     `__get__`.
     """
-    found = (value for base in owner.__mro__ for value in vars(base).values() if isinstance(value, classmethod))
-    return any(cast(Any, value).__func__ is function for value in found)
+    methods = (value for base in owner.__mro__ for value in vars(base).values() if isinstance(value, classmethod))
+    return any(cast(Any, value).__func__ is function for value in methods)
 
 
 def has_var_keyword(signature: inspect.Signature) -> bool:
@@ -81,12 +81,12 @@ class Defaults:
         self._seen = self._now()
 
     def _now(self) -> list[Any]:
-        found: list[Any] = [getattr(self._function, "__defaults__", None)]
+        defaults: list[Any] = [getattr(self._function, "__defaults__", None)]
         named = getattr(self._function, "__kwdefaults__", None)
         for keywords in (named, *[one.keywords for one in self._partials]):
             if keywords:
-                found += keywords.values()
-        return found
+                defaults += keywords.values()
+        return defaults
 
     def have_changed(self) -> bool:
         """Whether the defaults have changed."""

@@ -18,7 +18,7 @@ from hybridflow.guards.access import IN_CLASS, MISSING
 from hybridflow.guards.effects import LOADED, OTHER, called_again
 from hybridflow.guards.guards import CONTAINERS
 from hybridflow.guards.observations import Observations
-from hybridflow.guards.observe import ARRAYS, observations, require_untraced_key, run_over, writes_attr
+from hybridflow.guards.observe import ARRAYS, current_observations, require_untraced_key, run_over, writes_attr
 from hybridflow.guards.questions import Question, is_asked_of_abstract_classes, is_leaf_class, question_of
 from hybridflow.guards.users import is_users, is_users_class
 
@@ -64,62 +64,62 @@ _ASSIGNS = frozenset({"STORE_NAME", "STORE_GLOBAL", "DELETE_NAME", "DELETE_GLOBA
 """Instructions that change a namespace."""
 
 
-def _hand_out(found: Observations, function: Any, arguments: Iterable[Any]) -> None:
+def _hand_out(observations: Observations, function: Any, arguments: Iterable[Any]) -> None:
     """Record containers that are passed to an unconverted function, which may change them or look at types."""
     module = getattr(function, "__module__", None) or "builtins"
     by_protocol = module in _BY_PROTOCOL or module.startswith("hybridflow.")
     for argument in arguments:
         if isinstance(argument, list | tuple | dict | set | deque):
-            if found.is_outside(argument):
-                found.hand_out(argument)
+            if observations.is_outside(argument):
+                observations.hand_out(argument)
             if not by_protocol:
-                found.floats.require_plain(argument)
+                observations.floats.require_plain(argument)
 
 
 def _is_changed(
-    found: Observations, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any], *, nested: bool
+    observations: Observations, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any], *, nested: bool
 ) -> None:
     """Record the call of a container's method if it changes the container."""
     name, owner = getattr(function, "__name__", ""), function.__self__
     if name in CHANGES:
         change = called_again(name, args, kwargs) if type(owner) in LOADED else OTHER
-        found.change(owner, f".{name}(...)", (*args, *kwargs.values()), change, nested=nested)
+        observations.change(owner, f".{name}(...)", (*args, *kwargs.values()), change, nested=nested)
 
 
-def _goes_out(found: Observations, function: Any, args: tuple[Any, ...]) -> None:
+def _goes_out(observations: Observations, function: Any, args: tuple[Any, ...]) -> None:
     """Record what an unconverted call may read of its arguments."""
     builtin = type(function) in (BuiltinFunctionType, type)
     if builtin and function in _SPECIAL:
         for one in () if is_asked_of_abstract_classes(function, args) else args:
-            reading.special(found, one, _SPECIAL[function])
+            reading.special(observations, one, _SPECIAL[function])
         if function is isinstance:
-            reading.kind_of(found, next(iter(args)))
+            reading.kind_of(observations, next(iter(args)))
     elif function is type:
-        reading.kind_of(found, next(iter(args)))
+        reading.kind_of(observations, next(iter(args)))
     if builtin and function in _SHALLOW:
         for one in args:
             if function not in _OUTSIDE_ONLY:
-                run_over(found, one)
+                run_over(observations, one)
             if _SHALLOW[function] and isinstance(one, (*CONTAINERS, set, frozenset)):
                 for item in one:
-                    reading.special(found, item, _SHALLOW[function])
+                    reading.special(observations, item, _SHALLOW[function])
     elif not builtin or function not in _SPECIAL:
-        _reads_all(found, function, args)
+        _reads_all(observations, function, args)
 
 
-def _reads_all(found: Observations, function: Any, args: tuple[Any, ...]) -> None:
+def _reads_all(observations: Observations, function: Any, args: tuple[Any, ...]) -> None:
     """Take note of a call that may look at everything in its arguments."""
     if str(getattr(function, "__module__", None)).startswith(_OF_TREES):
-        _taken_apart(found, args)
+        _taken_apart(observations, args)
     elif type(function) is type(np.array2string) and function in _SHOWS_ARRAYS:
-        found.answered(Question(np.get_printoptions, (), {}), np.get_printoptions())
+        observations.answered(Question(np.get_printoptions, (), {}), np.get_printoptions())
     owner = getattr(function, "__self__", None)
     if isinstance(owner, list | deque):
         for item in cast("list[Any]", owner):
-            reading.special(found, item, ("__eq__", "__lt__"))
+            reading.special(observations, item, ("__eq__", "__lt__"))
     for one in args:
-        found.use_order(one)
-        reading.whole(found, one)
+        observations.use_order(one)
+        reading.whole(observations, one)
 
 
 def _is_made_by_a_library(kind: type) -> bool:
@@ -132,32 +132,32 @@ def _is_made_by_a_library(kind: type) -> bool:
 
 def watched(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Call what is not converted, and take note if it looks into files: these may be others at the next call."""
-    found, _ = observations()
-    if found is None or not opened.is_watched(function) or question_of(function, args, kwargs) is not None:
+    observations, _ = current_observations()
+    if observations is None or not opened.is_watched(function) or question_of(function, args, kwargs) is not None:
         return function(*args, **kwargs)
     with opened.opened() as names:
         result = function(*args, **kwargs)
     if names:
-        found.not_again(f"{names[0]}() in {getattr(function, '__name__', '?')}()", moves=False)
+        observations.not_again(f"{names[0]}() in {getattr(function, '__name__', '?')}()", moves=False)
     return result
 
 
-def _taken_apart(found: Observations, values: Any) -> None:
+def _taken_apart(observations: Observations, values: Any) -> None:
     """Take note that objects in a structure are no structures to JAX: their class may come to be registered."""
     kinds = dict.fromkeys([type(leaf) for leaf in jax.tree_util.tree_leaves(values) if is_users_class(type(leaf))])
     for kind in kinds:
-        found.answered(Question(is_leaf_class, (kind,), {}), True)
+        observations.answered(Question(is_leaf_class, (kind,), {}), True)
 
 
 def before_evaluation(source: Any, namespaces: tuple[Any, ...]) -> None:
     """Record that ``eval`` or ``exec`` is about to run code, which may assign names in namespaces from outside."""
-    found, _ = observations()
-    if found is None or not any(map(found.is_outside, namespaces)):
+    observations, _ = current_observations()
+    if observations is None or not any(map(observations.is_outside, namespaces)):
         return
     with suppress(SyntaxError, TypeError, ValueError):  # the call itself raises it
         code = source if isinstance(source, CodeType) else compile(source, "", "exec")
         if any(one.opname in _ASSIGNS for one in dis.get_instructions(code)):
-            found.not_again("code in a text that assigns names")
+            observations.not_again("code in a text that assigns names")
 
 
 def before_call(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any], *, own: bool = False) -> None:
@@ -170,36 +170,36 @@ def before_call(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any], *,
         args, kwargs: its arguments.
         own: whether it is part of hybridflow.
     """
-    found, nested = observations()
-    if found is None:
+    observations, nested = current_observations()
+    if observations is None:
         return
     owner = getattr(function, "__self__", None)
     values = (*args, *kwargs.values())
-    found.choices.read(values if owner is None or isinstance(owner, ModuleType) else (owner, *values))
-    if owner is not None and found.is_outside(owner):
-        _is_changed(found, function, args, kwargs, nested=nested)
+    observations.choices.read(values if owner is None or isinstance(owner, ModuleType) else (owner, *values))
+    if owner is not None and observations.is_outside(owner):
+        _is_changed(observations, function, args, kwargs, nested=nested)
     if isinstance(owner, dict) and getattr(function, "__name__", "") not in _UNORDERED:
-        found.use_order(owner)
+        observations.use_order(owner)
     if args:
-        require_untraced_key(found, owner, args[0])
+        require_untraced_key(observations, owner, args[0])
         if isinstance(owner, reading.BY_HASH):
-            reading.looked_up(found, owner, args[0])
-    if found.moves(function, args, kwargs, nested=nested):
-        _hand_out(found, function, values)
+            reading.looked_up(observations, owner, args[0])
+    if observations.moves(function, args, kwargs, nested=nested):
+        _hand_out(observations, function, values)
         return
     if owner is not None and not isinstance(owner, (ModuleType, type, *CONTAINERS, *ARRAYS)):
-        reading.whole(found, owner)
+        reading.whole(observations, owner)
     if own:
-        reading.made_array(found, values)
+        reading.made_array(observations, values)
     else:
         if _is_made_by_a_library(function) if isinstance(function, type) else not isinstance(function, _FUNCTIONS):
-            reading.whole(found, function)
-        _goes_out(found, function, values)
+            reading.whole(observations, function)
+        _goes_out(observations, function, values)
     if function is _GETATTRIBUTE and len(args) >= 2 and type(args[1]) is str:
-        reading.attribute(found, args[0], args[1], getattr(args[0], args[1], MISSING), seen=False)
+        reading.attribute(observations, args[0], args[1], getattr(args[0], args[1], MISSING), seen=False)
     elif function is delattr and len(args) == 2:
         writes_attr(*args, MISSING)
     elif type(function) is MethodWrapperType and function.__name__ == "__delattr__" and len(args) == 1:
         writes_attr(owner, *args, MISSING)
     else:
-        _hand_out(found, function, values)
+        _hand_out(observations, function, values)

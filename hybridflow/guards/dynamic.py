@@ -50,11 +50,11 @@ def with_patterns(signature: Signature, patterns: Mapping[int, Pattern]) -> Sign
 
 def is_open(leaf: Leaf) -> bool:
     """Whether some sizes of a tensor are open in its key."""
-    return leaf.kind == TENSOR and any(map(_is_open_place, leaf.key[1]))
+    return leaf.kind == TENSOR and any(map(_is_open, leaf.key[1]))
 
 
-def _is_open_place(place: Any) -> bool:
-    return place is None or place == ANY or type(place) is SizeName
+def _is_open(entry: Any) -> bool:
+    return entry is None or entry == ANY or type(entry) is SizeName
 
 
 def symbolic_specs(named: list[Leaf], scope: DimScope) -> list[TensorSpec | None]:
@@ -63,12 +63,12 @@ def symbolic_specs(named: list[Leaf], scope: DimScope) -> list[TensorSpec | None
     Symbols are named after their argument and axis, and have this call's sizes as hints.
     """
     tensors = [leaf for leaf in named if leaf.kind == TENSOR]
-    places = [place for leaf in tensors for place in leaf.key[1] if place is not None]
-    scope.least = 0 if any(map(_is_open_place, places)) else 2
+    entries = [entry for leaf in tensors for entry in leaf.key[1] if entry is not None]
+    scope.least = 0 if any(map(_is_open, entries)) else 2
     for leaf in tensors:
-        for size, place in zip(leaf.value.spec.shape, leaf.key[1], strict=True):
-            if type(place) is SizeName:
-                scope.named(place, size, place.max)
+        for size, entry in zip(leaf.value.spec.shape, leaf.key[1], strict=True):
+            if type(entry) is SizeName:
+                scope.named(entry, size, entry.max)
     specs: list[TensorSpec | None] = []
     for leaf in named:
         if leaf.kind != TENSOR:
@@ -77,43 +77,43 @@ def symbolic_specs(named: list[Leaf], scope: DimScope) -> list[TensorSpec | None
         spec = leaf.value.spec
         if is_open(leaf):
             shape = [
-                _symbol(scope, leaf.path, axis, size, place) if _is_open_place(place) else size
-                for axis, (size, place) in enumerate(zip(spec.shape, leaf.key[1], strict=True))
+                _symbol(scope, leaf.path, axis, size, entry) if _is_open(entry) else size
+                for axis, (size, entry) in enumerate(zip(spec.shape, leaf.key[1], strict=True))
             ]
             spec = make_spec(tuple(shape), spec.dtype)
         specs.append(spec)
     return specs
 
 
-def _symbol(scope: DimScope, path: str, axis: int, size: int, place: Any) -> Any:
-    if type(place) is SizeName:
-        return scope.named(place, size)
+def _symbol(scope: DimScope, path: str, axis: int, size: int, entry: Any) -> Any:
+    if type(entry) is SizeName:
+        return scope.named(entry, size)
     name = f"{re.sub(r'[^A-Za-z0-9]+', '_', path).strip('_')}_{axis}"
     while name in scope.hints:
         name += "_"
     return scope.symbol(name, size)
 
 
-def sizes_of(signature: Signature, places: Mapping[tuple[int, int], str]) -> dict[str, int]:
-    """Return the size of each symbol in a call; `places` maps a leaf and an axis to the symbol's name."""
-    return {name: signature.leaves[leaf].value.shape[axis] for (leaf, axis), name in places.items()}
+def sizes_of(signature: Signature, entries: Mapping[tuple[int, int], str]) -> dict[str, int]:
+    """Return the size of each symbol in a call; `entries` maps a leaf and an axis to the symbol's name."""
+    return {name: signature.leaves[leaf].value.shape[axis] for (leaf, axis), name in entries.items()}
 
 
-def symbol_places(named: list[Leaf], specs: list[TensorSpec | None]) -> dict[tuple[int, int], str]:
+def symbol_axes(named: list[Leaf], specs: list[TensorSpec | None]) -> dict[tuple[int, int], str]:
     """Return the name of each symbol by its leaf and axis; leaves are numbered as in `Signature.leaves`."""
-    places: dict[tuple[int, int], str] = {}
+    entries: dict[tuple[int, int], str] = {}
     position = 0
     for leaf, spec in zip(named, specs, strict=True):
         if leaf.kind == "nothing":
             continue
         if spec is not None and is_open(leaf):
-            places.update({
+            entries.update({
                 (position, axis): str(spec.shape[axis])
-                for axis, place in enumerate(leaf.key[1])
-                if _is_open_place(place)
+                for axis, entry in enumerate(leaf.key[1])
+                if _is_open(entry)
             })  # fmt: skip
         position += 1
-    return places
+    return entries
 
 
 class SeenShapes:
@@ -169,15 +169,15 @@ class SeenShapes:
 
     def add(self, signature: Signature, patterns: dict[int, Pattern]) -> None:
         """Add patterns, so that later calls that match them find the traces made with them."""
-        found = self._patterns.setdefault(_ranks(signature), [])
-        if patterns not in found:
-            found.append(patterns)
-            found.sort(key=lambda one: sum(_is_open_place(place) for pattern in one.values() for place in pattern))
+        same_ranks = self._patterns.setdefault(_ranks(signature), [])
+        if patterns not in same_ranks:
+            same_ranks.append(patterns)
+            same_ranks.sort(key=lambda one: sum(_is_open(entry) for pattern in one.values() for entry in pattern))
 
     def clear(self) -> None:
         """Forget everything."""
-        for found in (self._seen, self._patterns, self._failures):
-            found.clear()
+        for known in (self._seen, self._patterns, self._failures):
+            known.clear()
 
 
 def _ranks(signature: Signature) -> Any:
@@ -188,14 +188,14 @@ def _ranks(signature: Signature) -> Any:
 
 
 def _matches(shape: tuple[int, ...], pattern: Pattern) -> bool:
-    for size, place in zip(shape, pattern, strict=True):
-        if place is None:
+    for size, entry in zip(shape, pattern, strict=True):
+        if entry is None:
             if size < 2:
                 return False
-        elif type(place) is SizeName:
-            if not place.allows(size):
+        elif type(entry) is SizeName:
+            if not entry.allows(size):
                 return False
-        elif place != ANY and place != size:
+        elif entry != ANY and entry != size:
             return False
     return True
 
@@ -204,10 +204,10 @@ def _agree(shapes: list[tuple[tuple[int, ...], Pattern]]) -> bool:
     """Whether each name has the same size in all shapes."""
     known: dict[str, int] = {}
     return all([
-        known.setdefault(place, size) == size
+        known.setdefault(entry, size) == size
         for shape, pattern in shapes
-        for size, place in zip(shape, pattern, strict=True)
-        if type(place) is SizeName
+        for size, entry in zip(shape, pattern, strict=True)
+        if type(entry) is SizeName
     ])
 
 
@@ -216,4 +216,4 @@ def _merged(seen: Pattern, shape: Pattern) -> Pattern:
 
 
 def _kept_where_small(pattern: Pattern, shape: Pattern) -> Pattern:
-    return tuple([size if size in (0, 1) else place for place, size in zip(pattern, shape, strict=True)])
+    return tuple([size if size in (0, 1) else entry for entry, size in zip(pattern, shape, strict=True)])

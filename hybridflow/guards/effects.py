@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any, NamedTuple, cast
 
-from hybridflow.guards.guards import PLAIN, Place
+from hybridflow.guards.guards import PLAIN, Origin
 from hybridflow.guards.journal import Journal, Spots, keeper
 
 LOADED = frozenset({list, dict, set, deque, bytearray}) | PLAIN
@@ -133,7 +133,7 @@ class Effects:
     """
 
     def __init__(self) -> None:
-        self._made: list[tuple[Place, Change, int]] = []
+        self._made: list[tuple[Origin, Change, int]] = []
         self._repeated = Spots()
         self._is_mixed = False
         self.fixed = Journal()
@@ -146,11 +146,11 @@ class Effects:
         """Whether later calls cannot repeat what the trace has done."""
         return self._is_mixed or self.fixed.has_changed()
 
-    def add(self, place: Place, holder: Any, change: Change, checks: int) -> bool:
+    def add(self, origin: Origin, holder: Any, change: Change, checks: int) -> bool:
         """Record a change, and return whether later calls repeat it.
 
         Args:
-            place: the place of the object that is changed.
+            origin: the origin of the object that is changed.
             holder: that object.
             change: the change.
             checks: the number of checks before it.
@@ -162,7 +162,7 @@ class Effects:
             change.note(self.fixed, holder)
             return False
         change.note(self._repeated, holder)
-        self._made.append((place, change, checks))
+        self._made.append((origin, change, checks))
         return True
 
     def repeat(self, states: list[Any]) -> Journal | None:
@@ -176,8 +176,8 @@ class Effects:
         """
         journal = Journal(keeper()) if self._made[-1][2] else keeper()
         behind = 0
-        for place, change, checks in self._made:
-            holder = place.now()
+        for origin, change, checks in self._made:
+            holder = origin.now()
             for number in range(behind, checks):
                 states[number] = cast(Journal, journal).now()
             behind = checks

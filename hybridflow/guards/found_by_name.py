@@ -16,21 +16,21 @@ class FoundByName:
     """
 
     def __init__(self, paths: Mapping[str, str]) -> None:
-        self._places: dict[str, list[tuple[str, str]]] = {}
+        self._sites: dict[str, list[tuple[str, str]]] = {}
         for module, names in paths.items():
             for path in names.split():
-                self._places.setdefault(path.rpartition(".")[2], []).append((module, path))
+                self._sites.setdefault(path.rpartition(".")[2], []).append((module, path))
 
     def __contains__(self, function: Any) -> bool:
         name = getattr(function, "__name__", None)
-        places = self._places.get(name, ()) if type(name) is str else ()
+        sites = self._sites.get(name, ()) if type(name) is str else ()
         wanted = getattr(function, "__func__", function)
-        return any(getattr(found, "__func__", found) is wanted for found in _at(places))
+        return any(getattr(method, "__func__", method) is wanted for method in _at(sites))
 
 
-def _at(places: Any) -> Iterator[Any]:
-    """Yield the objects at these places in the modules that are loaded."""
-    for module, path in places:
+def _at(sites: Any) -> Iterator[Any]:
+    """Yield the objects at these sites in the modules that are loaded."""
+    for module, path in sites:
         if module in sys.modules:
             try:
                 yield attrgetter(path)(sys.modules[module])

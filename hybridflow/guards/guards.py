@@ -1,8 +1,8 @@
 """Guards: check that what a trace read from Python outside its arguments has not changed.
 
-A `Place` is where a value was read: a global, a closure cell, an attribute, or an item of a container. Places form a
-tree. Its roots are namespaces, cells, and the objects that calls bring along. `Guards` checks the places before a
-call. A generated function first compares the current value of each place with the recorded one, mostly by identity.
+An `Origin` is where a value was read: a global, a closure cell, an attribute, or an item of a container. Origins form a
+tree. Its roots are namespaces, cells, and the objects that calls bring along. `Guards` checks the origins before a
+call. A generated function first compares the current value of each origin with the recorded one, mostly by identity.
 If that fails, the values are compared, so that an equal value that was created anew counts as unchanged.
 
 Only plain values are kept alive; other objects are held weakly.
@@ -68,7 +68,7 @@ def _is_fixed(value: Any) -> bool:
 
 
 def _key_in_container(value: Any) -> Any:
-    """Return the key of an item. For an item that is not a plain value, its type is enough: it has its own place."""
+    """Return the key of an item. For an item that is not a plain value, its type is enough: it has its own origin."""
     return static_key(value) if type(value) in PLAIN else type(value)
 
 
@@ -103,11 +103,11 @@ def _ids_of_dict(mapping: Any) -> list[int]:
     return [*map(id, keys_of(mapping)), *map(id, values_of(mapping))]
 
 
-class Place:
+class Origin:
     """Where a trace read a value, and the value before the trace wrote to it.
 
     Attributes:
-        parent: the place of the object it was read from; None for a root.
+        parent: the origin of the object it was read from; None for a root.
         access: how the value is read from that object.
         name: the attribute, key or name.
         kind: the value's type.
@@ -117,13 +117,13 @@ class Place:
         text: the value, for messages.
         where: the user's line that read it.
         guarded: whether the trace depends on the value.
-        written: whether the trace has written to the place.
-        alias: another place where the trace read the same container.
-        inputs: the floats at this place that are inputs of the trace. Maps a key or position in the container, or None
+        written: whether the trace has written to the origin.
+        alias: another origin where the trace read the same container.
+        inputs: the floats at this origin that are inputs of the trace. Maps a key or position in the container, or None
             for the value itself, to the number of the input.
         itself: returns the value, if the trace depends on its identity and an equal one will not do; else None.
         tensor: the id of the tensor that was read here; 0 for other values.
-        lasting: for a root, whether the places below it count as changed once it is gone, instead of being dropped.
+        lasting: for a root, whether the origins below it count as changed once it is gone, instead of being dropped.
     """
 
     __slots__ = (
@@ -132,7 +132,7 @@ class Place:
     )  # fmt: skip
 
     def __init__(
-        self, parent: Place | None, access: Access, name: Any, value: Any, where: Where | None, *, guarded: bool
+        self, parent: Origin | None, access: Access, name: Any, value: Any, where: Where | None, *, guarded: bool
     ) -> None:
         self.parent = parent
         self.access = access
@@ -145,7 +145,7 @@ class Place:
         self.where = where
         self.guarded = guarded
         self.written = False
-        self.alias: Place | None = None
+        self.alias: Origin | None = None
         self.inputs: dict[Any, int] = {}
         self.itself: Callable[[], Any] | None = None
         self.tensor = id(value) if type(value) is Tensor else 0
@@ -153,21 +153,21 @@ class Place:
         self.holder: Callable[[], Any] = _nothing
 
     @classmethod
-    def root(cls, holder: Any, label: str, *, lasting: bool = False) -> Place:
-        """Return the place of a namespace, a cell or an object that calls bring along."""
-        place = cls(None, ATTRIBUTE, label, None, None, guarded=False)
-        place.holder = weak(holder)
-        place.lasting = lasting
-        return place
+    def root(cls, holder: Any, label: str, *, lasting: bool = False) -> Origin:
+        """Return the origin of a namespace, a cell or an object that calls bring along."""
+        origin = cls(None, ATTRIBUTE, label, None, None, guarded=False)
+        origin.holder = weak(holder)
+        origin.lasting = lasting
+        return origin
 
     @property
-    def top(self) -> Place:
-        """The root that the place is reached from."""
+    def top(self) -> Origin:
+        """The root that the origin is reached from."""
         return self if self.parent is None else self.parent.top
 
     @property
     def path(self) -> str:
-        """The place as the user would write it."""
+        """The origin as the user would write it."""
         if self.parent is None:
             return str(self.name)
         return self.access.path.format(p=self.parent.path, n=self.name)
@@ -269,41 +269,41 @@ class Guards:
     """What a trace relies on outside its arguments.
 
     Args:
-        places: the places it read, parents before children.
+        origins: the origins it read, parents before children.
         captures: the tensors it captured.
         kept: objects that stay alive as long as the guards are in use, so that their ids are not reused.
-        relations: pairs of places, each with whether both must hold the same object.
+        relations: pairs of origins, each with whether both must hold the same object.
     """
 
     def __init__(
         self,
-        places: Sequence[Place],
+        origins: Sequence[Origin],
         captures: Sequence[Tensor],
         kept: Sequence[object] = (),
-        relations: Sequence[tuple[Place, Place, bool]] = (),
+        relations: Sequence[tuple[Origin, Origin, bool]] = (),
     ) -> None:
         self._relations = relations
         captured = {id(tensor): number for number, tensor in enumerate(captures)}
         self._positions_of_captures = captured
         self._kept = kept
-        self._take(places)
+        self._take(origins)
 
-    def _take(self, places: Sequence[Place]) -> None:
-        """Watch these places. Drop those in objects that are gone, unless the trace has inputs from there."""
-        related = {place for relation in self._relations for place in relation[:2]}
-        asked = {place.top for place in places if place.inputs}
-        watched = _with_parents(places, related)
-        self.places = [place for place in watched if place.top in asked or not _is_gone(place.top)]
-        self._positions = {place: number for number, place in enumerate(self.places)}
+    def _take(self, origins: Sequence[Origin]) -> None:
+        """Watch these origins. Drop those in objects that are gone, unless the trace has inputs from there."""
+        related = {origin for relation in self._relations for origin in relation[:2]}
+        asked = {origin.top for origin in origins if origin.inputs}
+        watched = _with_parents(origins, related)
+        self.origins = [origin for origin in watched if origin.top in asked or not _is_gone(origin.top)]
+        self._positions = {origin: number for number, origin in enumerate(self.origins)}
         self._related = [
             (self._positions[first], self._positions[second], same)
             for first, second, same in self._relations
             if first in self._positions and second in self._positions
         ]
         captured = self._positions_of_captures
-        self._captured = {place: captured[place.tensor] for place in self.places if place.tensor in captured}
-        self._seen: list[Any] = [_without_inputs(place, place.seen) for place in self.places]
-        self._implied = _implied(self.places, self._kept)
+        self._captured = {origin: captured[origin.tensor] for origin in self.origins if origin.tensor in captured}
+        self._seen: list[Any] = [_without_inputs(origin, origin.seen) for origin in self.origins]
+        self._implied = _implied(self.origins, self._kept)
         self.hold: Callable[[], bool | tuple[float, ...]] = self._generate()
         """The quick check: whether everything is unchanged.
 
@@ -312,14 +312,14 @@ class Guards:
         """
 
     def __len__(self) -> int:
-        return sum(place.guarded for place in self.places)
+        return sum(origin.guarded for origin in self.origins)
 
     def texts(self) -> tuple[str, ...]:
         """Return a text for each guard."""
         related = [
             f"{first.path} is {'' if same else 'not '}{second.path}" for first, second, same in self._relations
         ]
-        return (*[str(place) for place in self.places if place.guarded], *related)
+        return (*[str(origin) for origin in self.origins if origin.guarded], *related)
 
     def changes(self, captures: tuple[Tensor, ...]) -> tuple[list[tuple[str, str, str]], tuple[Tensor, ...]]:
         """Compare by value.
@@ -328,66 +328,68 @@ class Guards:
             captures: the tensors that the trace captured.
 
         Returns:
-            A list of ``(place, before, after)``, one for each change, and the captured tensors. If nothing changed,
-            the captures are current: a place may now hold another tensor of the same shape and dtype.
+            A list of ``(origin, before, after)``, one for each change, and the captured tensors. If nothing changed,
+            the captures are current: an origin may now hold another tensor of the same shape and dtype.
         """
-        if any(place.parent is None and _is_gone(place) for place in self.places):
-            self._take(self.places)
+        if any(origin.parent is None and _is_gone(origin) for origin in self.origins):
+            self._take(self.origins)
         values: list[Any] = []
         changed: list[tuple[str, str, str]] = []
         now: dict[int, Any] = {}
-        for place in self.places:
-            value = self._value(place, values)
+        for origin in self.origins:
+            value = self._value(origin, values)
             values.append(value)
-            if not place.guarded:
+            if not origin.guarded:
                 continue
-            if place.alias in self._positions and value is not values[self._positions[place.alias]]:
-                changed.append((place.path, f"the same as {place.alias.path}", "another one"))
-            elif not place.still(value):
-                changed.append((place.path, place.text, describe(value)))
-            elif place.itself is not None and value is not place.itself():
-                changed.append((place.path, f"{place.text}, and no other", "another one like it"))
-            elif place.tensor and now.setdefault(place.tensor, value) is not value:
-                changed.append((place.path, "the same tensor as elsewhere", "another one"))
+            if origin.alias in self._positions and value is not values[self._positions[origin.alias]]:
+                changed.append((origin.path, f"the same as {origin.alias.path}", "another one"))
+            elif not origin.still(value):
+                changed.append((origin.path, origin.text, describe(value)))
+            elif origin.itself is not None and value is not origin.itself():
+                changed.append((origin.path, f"{origin.text}, and no other", "another one like it"))
+            elif origin.tensor and now.setdefault(origin.tensor, value) is not value:
+                changed.append((origin.path, "the same tensor as elsewhere", "another one"))
         for first, second, same in self._related:
             if (values[first] is values[second]) is not same:
-                what = f"{self.places[first].path} is {self.places[second].path}"
+                what = f"{self.origins[first].path} is {self.origins[second].path}"
                 changed.append((what, str(same), str(not same)))
         if changed:
             return changed, captures
-        self._seen[:] = [_without_inputs(place, seen_of(one)) for place, one in zip(self.places, values, strict=True)]
-        found = list(captures)
-        for place, position in self._captured.items():
-            found[position] = now[place.tensor]
-        return [], tuple(found)
+        self._seen[:] = [
+            _without_inputs(origin, seen_of(one)) for origin, one in zip(self.origins, values, strict=True)
+        ]
+        changes = list(captures)
+        for origin, position in self._captured.items():
+            changes[position] = now[origin.tensor]
+        return [], tuple(changes)
 
     def floats(self) -> tuple[float, ...]:
         """Return the current values of the floats that are inputs, in the order of the inputs."""
         values: list[Any] = []
-        found: dict[int, float] = {}
-        for place in self.places:
-            values.append(value := self._value(place, values))
-            for key, number in place.inputs.items():
-                found[number] = value if key is None else value[key]
-        return tuple([found[number] for number in sorted(found)])
+        by_position: dict[int, float] = {}
+        for origin in self.origins:
+            values.append(value := self._value(origin, values))
+            for key, number in origin.inputs.items():
+                by_position[number] = value if key is None else value[key]
+        return tuple([by_position[number] for number in sorted(by_position)])
 
     def untouched(self) -> bool:
-        """Whether every place still holds what was read. Asked when a trace ends: it may have changed them itself."""
+        """Whether every origin still holds what was read. Asked when a trace ends: it may have changed them itself."""
         values: list[Any] = []
-        for place in self.places:
-            value = self._value(place, values)
+        for origin in self.origins:
+            value = self._value(origin, values)
             values.append(value)
-            if not place.guarded:
+            if not origin.guarded:
                 continue
-            if key_of(value) != place.key or (place.tensor and id(value) != place.tensor):
+            if key_of(value) != origin.key or (origin.tensor and id(value) != origin.tensor):
                 return False
         return True
 
-    def _value(self, place: Place, values: list[Any]) -> Any:
-        if place.parent is None:
-            return place.holder()
-        holder = values[self._positions[place.parent]]
-        return MISSING if holder is None or holder is MISSING else place.access.get(holder, place.name)
+    def _value(self, origin: Origin, values: list[Any]) -> Any:
+        if origin.parent is None:
+            return origin.holder()
+        holder = values[self._positions[origin.parent]]
+        return MISSING if holder is None or holder is MISSING else origin.access.get(holder, origin.name)
 
     def _generate(self) -> Callable[[], bool]:
         """Generate the function that compares by identity."""
@@ -398,30 +400,30 @@ class Guards:
         whole = _whole(self._implied)
         inputs: dict[int, str] = {}
         lines = ["def check():", "    try:"]
-        for number, place in enumerate(self.places):
-            if place.parent is None:
-                held = isinstance(place.holder, functools.partial)
-                space[f"r{number}"] = place.holder
+        for number, origin in enumerate(self.origins):
+            if origin.parent is None:
+                held = isinstance(origin.holder, functools.partial)
+                space[f"r{number}"] = origin.holder
                 if held:
-                    space[f"v{number}"] = place.holder()
+                    space[f"v{number}"] = origin.holder()
                 else:
                     lines.append(f"        v{number} = r{number}()")
                     lines.append(f"        if v{number} is None: return False")
                 continue
-            if place in self._implied:
+            if origin in self._implied:
                 continue
-            code = _read(place, number, self._positions[place.parent], space)
+            code = _read(origin, number, self._positions[origin.parent], space)
             lines.append(f"        v{number} = {code}")
-            if place in whole:
-                space[f"o{number}"] = items = whole[place]
+            if origin in whole:
+                space[f"o{number}"] = items = whole[origin]
                 same = f"len(v{number}) == {len(items)} and all(map(is_, v{number}, o{number}))"
                 lines.append(f"        if type(v{number}) is not S[{number}][0] or not ({same}): return False")
-            elif place.alias in self._positions:
-                lines.append(f"        if v{number} is not v{self._positions[place.alias]}: return False")
-            elif place.inputs:
-                lines += [f"        {line}" for line in _take_inputs(place, number, space, inputs)]
-            elif place.guarded:
-                lines.append(f"        if {_differs(place, number, space)}: return False")
+            elif origin.alias in self._positions:
+                lines.append(f"        if v{number} is not v{self._positions[origin.alias]}: return False")
+            elif origin.inputs:
+                lines += [f"        {line}" for line in _take_inputs(origin, number, space, inputs)]
+            elif origin.guarded:
+                lines.append(f"        if {_differs(origin, number, space)}: return False")
         for first, second, same in self._related:
             lines.append(f"        if v{first} is {'not ' * same}v{second}: return False")
         lines += ["    except (AttributeError, LookupError, TypeError, ValueError):", "        return False"]
@@ -431,74 +433,74 @@ class Guards:
         return space["check"]
 
 
-def _is_gone(root: Place) -> bool:
+def _is_gone(root: Origin) -> bool:
     """Whether a root's object is gone; a lasting root never counts as gone."""
     return not root.lasting and root.holder() is None
 
 
-def _implied(places: Sequence[Place], kept: Sequence[object]) -> set[Place]:
+def _implied(origins: Sequence[Origin], kept: Sequence[object]) -> set[Origin]:
     """Return the items that need no check of their own: the check of their container's ids covers them.
 
     That is sound for objects that are kept alive: no other object can have their id.
     """
     alive = set(map(id, kept))
-    parents = {place.parent for place in places}
-    return {place for place in places if place not in parents and _by_container(place, alive)}
+    parents = {origin.parent for origin in origins}
+    return {origin for origin in origins if origin not in parents and _by_container(origin, alive)}
 
 
-def _by_container(place: Place, alive: set[int]) -> bool:
-    parent = place.parent
-    if place.access is not ITEM or parent is None or not parent.guarded or not callable(place.seen):
+def _by_container(origin: Origin, alive: set[int]) -> bool:
+    parent = origin.parent
+    if origin.access is not ITEM or parent is None or not parent.guarded or not callable(origin.seen):
         return False
-    value = id(place.seen())
+    value = id(origin.seen())
     if value not in alive or not isinstance(parent.seen, Seen):
         return False
     ids = parent.seen.ids
     if parent.kind is dict:
         return value in ids[len(ids) // 2 :]
-    return parent.kind in SEQUENCES and type(place.name) is int and ids[place.name] == value
+    return parent.kind in SEQUENCES and type(origin.name) is int and ids[origin.name] == value
 
 
-def _whole(implied: Iterable[Place]) -> dict[Place, tuple[object, ...]]:
+def _whole(implied: Iterable[Origin]) -> dict[Origin, tuple[object, ...]]:
     """Return the sequences whose items are all implied, with the items: comparing items is quicker than their ids."""
-    found: dict[Place, dict[int, object]] = {}
-    for place in implied:
-        parent = cast(Place, place.parent)
+    items_of: dict[Origin, dict[int, object]] = {}
+    for origin in implied:
+        parent = cast(Origin, origin.parent)
         if parent.kind is not dict:
-            found.setdefault(parent, {})[place.name % len(parent.seen.ids)] = place.seen()
+            items_of.setdefault(parent, {})[origin.name % len(parent.seen.ids)] = origin.seen()
     return {
         parent: tuple([items[number] for number in range(len(items))])
-        for parent, items in found.items()
+        for parent, items in items_of.items()
         if len(items) == len(parent.seen.ids)
     }
 
 
-def _with_parents(places: Sequence[Place], related: Iterable[Place]) -> list[Place]:
-    """Return the guarded and the related places, with their parents; each parent comes first."""
-    found: dict[Place, None] = {}
-    for place in (*[place for place in places if place.guarded], *related):
-        way: list[Place] = []
-        one: Place | None = place
-        while one is not None and one not in found:
+def _with_parents(origins: Sequence[Origin], related: Iterable[Origin]) -> list[Origin]:
+    """Return the guarded and the related origins, with their parents; each parent comes first."""
+    ordered: dict[Origin, None] = {}
+    for origin in (*[origin for origin in origins if origin.guarded], *related):
+        way: list[Origin] = []
+        one: Origin | None = origin
+        while one is not None and one not in ordered:
             way.append(one)
             one = one.parent
-        found.update(dict.fromkeys(reversed(way)))
-    return list(found)
+        ordered.update(dict.fromkeys(reversed(way)))
+    return list(ordered)
 
 
-def _read(place: Place, number: int, parent: int, space: dict[str, Any]) -> str:
-    """Return the code that reads a place from its parent's variable."""
-    name = place.name
+def _read(origin: Origin, number: int, parent: int, space: dict[str, Any]) -> str:
+    """Return the code that reads an origin from its parent's variable."""
+    name = origin.name
     space[f"n{number}"] = name
-    if place.access is GLOBAL and place.key is MISSING:
+    if origin.access is GLOBAL and origin.key is MISSING:
         return f"v{parent}.get(n{number}, MISSING)"
-    own_way = place.access is ITEM and _reads_its_own_way(cast(Place, place.parent).kind)
-    if place.key is MISSING or not place.access.code or own_way:
-        space[f"g{number}"] = place.access.get
+    own_way = origin.access is ITEM and _reads_its_own_way(cast(Origin, origin.parent).kind)
+    if origin.key is MISSING or not origin.access.code or own_way:
+        space[f"g{number}"] = origin.access.get
         return f"g{number}(v{parent}, n{number})"
-    if place.access in (ATTRIBUTE, METHOD) and name.isidentifier() and not keyword.iskeyword(name):
-        return f"v{parent}.{name}" + (".__func__" if place.access is METHOD else "")
-    return place.access.code.format(v=f"v{parent}", n=f"n{number}")
+    if origin.access in (ATTRIBUTE, METHOD) and name.isidentifier() and not keyword.iskeyword(name):
+        return f"v{parent}.{name}" + (".__func__" if origin.access is METHOD else "")
+    return origin.access.code.format(v=f"v{parent}", n=f"n{number}")
 
 
 def _reads_its_own_way(kind: type) -> bool:
@@ -513,53 +515,53 @@ def _ids_code(kind: type, variable: str) -> str:
     return f"ids_of({variable})" if has_own_way(kind, "__iter__") else f"[*map(id, {variable})]"
 
 
-def _take_inputs(place: Place, number: int, space: dict[str, Any], inputs: dict[int, str]) -> list[str]:
-    """Return the code that takes the inputs out of a place and compares the rest of it."""
+def _take_inputs(origin: Origin, number: int, space: dict[str, Any], inputs: dict[int, str]) -> list[str]:
+    """Return the code that takes the inputs out of an origin and compares the rest of it."""
     v, seen = f"v{number}", f"S[{number}]"
-    if None in place.inputs:
-        inputs[place.inputs[None]] = v
+    if None in origin.inputs:
+        inputs[origin.inputs[None]] = v
         return [f"if type({v}) is not float: return False"]
-    lines = [f"if type({v}) is not {seen}[0]: return False", f"ids = {_ids_code(place.kind, v)}"]
-    lines += [f"ids[{index}] = 0" for index in _input_positions(place)]
+    lines = [f"if type({v}) is not {seen}[0]: return False", f"ids = {_ids_code(origin.kind, v)}"]
+    lines += [f"ids[{index}] = 0" for index in _input_positions(origin)]
     lines.append(f"if ids != {seen}[1]: return False")
-    for count, (key, position) in enumerate(place.inputs.items()):
+    for count, (key, position) in enumerate(origin.inputs.items()):
         space[f"k{number}_{count}"] = key
         inputs[position] = item = f"{v}_{count}"
         lines += [f"{item} = {v}[k{number}_{count}]", f"if type({item}) is not float: return False"]
     return lines
 
 
-def _input_positions(place: Place) -> list[int]:
+def _input_positions(origin: Origin) -> list[int]:
     """Return the positions of a container's inputs in the list of ids of its content."""
-    first = len(place.key[1]) if place.kind is dict else 0
-    return [first + index for index in place.indices()]
+    first = len(origin.key[1]) if origin.kind is dict else 0
+    return [first + index for index in origin.indices()]
 
 
-def _without_inputs(place: Place, seen: Any) -> Any:
-    """Return `seen` with the ids of a place's inputs set to 0, so that the quick comparison ignores them."""
+def _without_inputs(origin: Origin, seen: Any) -> Any:
+    """Return `seen` with the ids of an origin's inputs set to 0, so that the quick comparison ignores them."""
     if isinstance(seen, Seen):
-        for position in _input_positions(place) if place.inputs else ():
+        for position in _input_positions(origin) if origin.inputs else ():
             seen.ids[position] = 0
     return seen
 
 
-def _differs(place: Place, number: int, space: dict[str, Any]) -> str:
-    """Return the code that tells whether the value in a place's variable differs from the one that was seen."""
-    v, kind = f"v{number}", place.kind
-    if place.itself is not None and kind is not Tensor:
-        space[f"i{number}"] = place.itself
-        return f"{v} is not i{number}() or {_has_changed(place, number, space)}"
-    return _has_changed(place, number, space)
+def _differs(origin: Origin, number: int, space: dict[str, Any]) -> str:
+    """Return the code that tells whether the value in an origin's variable differs from the one that was seen."""
+    v, kind = f"v{number}", origin.kind
+    if origin.itself is not None and kind is not Tensor:
+        space[f"i{number}"] = origin.itself
+        return f"{v} is not i{number}() or {_has_changed(origin, number, space)}"
+    return _has_changed(origin, number, space)
 
 
-def _has_changed(place: Place, number: int, space: dict[str, Any]) -> str:
-    """Return the code that tells whether the content of the value in a place's variable has changed."""
+def _has_changed(origin: Origin, number: int, space: dict[str, Any]) -> str:
+    """Return the code that tells whether the content of the value in an origin's variable has changed."""
     v, seen = f"v{number}", f"S[{number}]"
-    kind = place.kind
-    if place.key is MISSING:
+    kind = origin.kind
+    if origin.key is MISSING:
         return f"{v} is not MISSING"
     if kind in PLAIN:
-        value: Any = place.plain
+        value: Any = origin.plain
         space[f"e{number}"] = value
         if value is None or value is ... or kind is bool or value != value or value == 0:
             return f"{v} is not e{number}"
@@ -567,16 +569,16 @@ def _has_changed(place: Place, number: int, space: dict[str, Any]) -> str:
         return f"{v} is not e{number} and (type({v}) is not t{number} or {v} != e{number})"
     if issubclass(kind, CONTAINERS):
         return f"type({v}) is not {seen}[0] or {_ids_code(kind, v)} != {seen}[1]"
-    if issubclass(kind, CHANGING) and place.seen is None:
-        space[f"k{number}"] = place.key
+    if issubclass(kind, CHANGING) and origin.seen is None:
+        space[f"k{number}"] = origin.key
         return f"key_of({v}) != k{number}"
     if kind is np.ndarray:
-        space[f"k{number}"] = place.key
+        space[f"k{number}"] = origin.key
         return f"{v} is not {seen}() or {v}.flags.writeable or {v}.shape != k{number}[1] or {v}.dtype != k{number}[2]"
     return f"{v} is None or {v} is not {seen}()"  # None if the object is gone
 
 
 __all__ = [
-    "ATTRIBUTE", "CELL", "CONTAINERS", "GLOBAL", "ITEM", "METHOD", "MISSING", "PLAIN", "Access", "Guards", "Place",
+    "ATTRIBUTE", "CELL", "CONTAINERS", "GLOBAL", "ITEM", "METHOD", "MISSING", "PLAIN", "Access", "Guards", "Origin",
     "describe", "key_of",
 ]  # fmt: skip

@@ -11,11 +11,11 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple, cast
 
 from hybridflow.guards.fields import Opened
-from hybridflow.guards.guards import Place
+from hybridflow.guards.guards import Origin
 
 Way = tuple[Any, ...]
 """The path to a value among the arguments: the argument's name, then keys, positions and fields."""
-Source = Place | Way
+Source = Origin | Way
 
 
 class Relation(NamedTuple):
@@ -31,7 +31,7 @@ class Relation(NamedTuple):
 
 def path_of(source: Source) -> str:
     """Return a source as the user would write it."""
-    if isinstance(source, Place):
+    if isinstance(source, Origin):
         return source.path
     name, *keys = source
     return str(name) + "".join([f"[{key!r}]" for key in keys])
@@ -39,14 +39,14 @@ def path_of(source: Source) -> str:
 
 def at_way(arguments: dict[str, Any], way: Way) -> Any:
     """Return the value at a path among a call's arguments."""
-    found: Any = arguments
+    value: Any = arguments
     for key in way:
-        found = found.values[found.names.index(key)] if type(found) is Opened else found[key]
-    return found.given if type(found) is Opened else found
+        value = value.values[value.names.index(key)] if type(value) is Opened else value[key]
+    return value.given if type(value) is Opened else value
 
 
 def _value(source: Source, arguments: dict[str, Any]) -> Any:
-    return source.now() if isinstance(source, Place) else at_way(arguments, source)
+    return source.now() if isinstance(source, Origin) else at_way(arguments, source)
 
 
 class Identities(NamedTuple):
@@ -54,45 +54,45 @@ class Identities(NamedTuple):
 
     Attributes:
         relations: the relations in which an argument takes part.
-        apart: the places of containers that the trace changed; none of these may be part of an argument.
+        apart: the origins of containers that the trace changed; none of these may be part of an argument.
     """
 
     relations: tuple[Relation, ...]
-    apart: tuple[Place, ...]
+    apart: tuple[Origin, ...]
 
     def changes(self, arguments: dict[str, Any]) -> list[tuple[str, str, str]]:
         """Return ``(what, before, after)`` for each identity in which a call differs from the traced one."""
-        found: list[tuple[str, str, str]] = []
+        changes: list[tuple[str, str, str]] = []
         for one in self.relations:
             same = _value(one.first, arguments) is _value(one.second, arguments)
             if same is not one.same:
-                found.append((f"{path_of(one.first)} is {path_of(one.second)}", str(one.same), str(same)))
+                changes.append((f"{path_of(one.first)} is {path_of(one.second)}", str(one.same), str(same)))
         if self.apart:
             given = mutable_in(arguments)
-            for place in self.apart:
-                name = given.get(id(place.now()))
+            for origin in self.apart:
+                name = given.get(id(origin.now()))
                 if name is not None:
-                    found.append((f"{place.path}, which is changed", "no part of an argument", f"part of {name}"))
-        return found
+                    changes.append((f"{origin.path}, which is changed", "no part of an argument", f"part of {name}"))
+        return changes
 
 
 def mutable_in(arguments: dict[str, Any]) -> dict[int, str]:
     """Return the ids of the lists, dicts and deques in arguments, each with the name of its argument."""
-    found: dict[int, str] = {}
+    mutable: dict[int, str] = {}
     for name, value in arguments.items():
         pending = [value]
         while pending:
             one = pending.pop()
             if isinstance(one, list | dict | deque):
-                if id(one) in found:
+                if id(one) in mutable:
                     continue
-                found[id(one)] = name
+                mutable[id(one)] = name
             if isinstance(one, dict):
                 pending += cast("dict[Any, Any]", one).values()
             elif isinstance(one, list | tuple | deque):
                 pending += cast("Sequence[Any]", one)
             elif type(one) is Opened:
                 pending += one.values
-    return found
+    return mutable
 
 

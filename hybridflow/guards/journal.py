@@ -115,8 +115,8 @@ class Journal:
         if type(own) is dict and type(obj).__setattr__ is not object.__setattr__:
             for value in (own, *own.values()):
                 self.content(value)
-        found: Any = getattr(type(obj), name, None)
-        if isinstance(own, dict) and not hasattr(type(found), "__set__"):
+        in_class: Any = getattr(type(obj), name, None)
+        if isinstance(own, dict) and not hasattr(type(in_class), "__set__"):
             self.item_of(own, name, obj)
             return
 

@@ -63,12 +63,12 @@ def _trained(builder: GraphBuilder) -> dict[Node, VariableState]:
 
     The keys are the nodes of their leaves.
     """
-    found: dict[Node, VariableState] = {}
+    states: dict[Node, VariableState] = {}
     for state in builder.assigned():
         notes = state.variable.active_notes
         if notes is not None and _is_of_gradients(state.edge[0], builder):
-            found[notes.cell._leaf] = state
-    return found
+            states[notes.cell._leaf] = state
+    return states
 
 
 def _gone(nodes: Iterable[Node], trained: Mapping[Node, VariableState]) -> list[str]:

@@ -99,18 +99,18 @@ def makes_random_source(function: Any) -> bool:
 
 
 def moving(
-    function: Any, args: Sequence[Any], kwargs: Mapping[str, Any], found: Known
+    function: Any, args: Sequence[Any], kwargs: Mapping[str, Any], observations: Known
 ) -> str | None:
     """Return the name of a function that gives another result at every call, or that moves a stream; else None."""
     owner = getattr(function, "__self__", None)
     name = getattr(function, "__name__", "?")
     if function is builtins.next:
-        return "next()" if args and found.is_outside(args[0]) else None
+        return "next()" if args and observations.is_outside(args[0]) else None
     if isinstance(owner, random.Random | np.random.Generator | np.random.RandomState):
         module = "random." if isinstance(owner, random.Random) else "numpy.random's "
-        return None if name == "seed" or found.is_made_here(owner) else f"{module}{name}()"
+        return None if name == "seed" or observations.is_made_here(owner) else f"{module}{name}()"
     stream = kwargs.get("file") if function is builtins.print else owner
-    if isinstance(stream, io.IOBase) and stream not in (sys.stdout, sys.stderr) and found.is_outside(stream):
+    if isinstance(stream, io.IOBase) and stream not in (sys.stdout, sys.stderr) and observations.is_outside(stream):
         return f"{type(stream).__name__}.{name}()" if stream is owner else f"print(file={type(stream).__name__})"
     if makes_random_source(function) and (not args or args[0] is None):
         return f"{name}() without a seed"

@@ -119,15 +119,15 @@ _SIZES: dict[type, type] = {int: Dim, float: SizeFloat}
 
 def _our_dtype(operands: Sequence[Any], *, as_float: bool) -> DType:
     """Return the dtype to which hybridflow's operators convert the operands."""
-    found: DType | None = None
+    dtype: DType | None = None
     for one in operands:
         if not _is_plain_number(one):
-            found = as_dtype(one.dtype) if found is None else promote_types(found, as_dtype(one.dtype))
+            dtype = as_dtype(one.dtype) if dtype is None else promote_types(dtype, as_dtype(one.dtype))
     for one in operands:
         if _is_plain_number(one):
-            found = default_dtype_of(one) if found is None else weak_dtype_of(one, found)
-    assert found is not None
-    return as_differentiable(found) if as_float else found
+            dtype = default_dtype_of(one) if dtype is None else weak_dtype_of(one, dtype)
+    assert dtype is not None
+    return as_differentiable(dtype) if as_float else dtype
 
 
 def _loop(ufunc: np.ufunc, operands: Sequence[Any]) -> tuple[Any, ...]:
@@ -180,11 +180,11 @@ def _require_same_values(array: TracedArray, ufunc: np.ufunc, what: str, operand
 
 
 def _our_function(name: str, what: str) -> Callable[..., Any]:
-    found = getattr(sys.modules["hybridflow"], name, None)
-    if found is None:
+    function = getattr(sys.modules["hybridflow"], name, None)
+    if function is None:
         text = message(f"{what}: a compiled function does not know it", hint="Use the functions of hf.")
         raise ArgumentTypeError(text)
-    return found
+    return function
 
 
 def _with_tensor(ufunc: np.ufunc, operands: Sequence[Any]) -> Any:
@@ -254,8 +254,8 @@ def _array_function(self: TracedArray, function: Any, types: Any, args: Any, kwa
     """Run a function of NumPy that is also a method of arrays."""
     name = function.__name__
     if args and type(args[0]) is TracedArray and name in _AS_FUNCTIONS:
-        found = getattr(args[0], name)
-        return found(*args[1:], **kwargs) if callable(found) else found
+        method = getattr(args[0], name)
+        return method(*args[1:], **kwargs) if callable(method) else method
     raise _refused(self, f"numpy.{name}", f"a compiled function cannot call numpy.{name} of what each call passes")
 
 
@@ -358,8 +358,8 @@ def _array_like_scalar(array: TracedArray, tensor: Any) -> TracedArray:
 def _clip(self: TracedArray, min: Any = None, max: Any = None) -> Any:
     if min is None and max is None:
         raise _refused(self, "ndarray.clip", "it is called without a bound")
-    found: Any = self if min is None else _applied(np.maximum, "maximum", (self, min))
-    return found if max is None else _applied(np.minimum, "minimum", (found, max))
+    clipped: Any = self if min is None else _applied(np.maximum, "maximum", (self, min))
+    return clipped if max is None else _applied(np.minimum, "minimum", (clipped, max))
 
 
 def _divmod(self: TracedArray, other: Any) -> Any:

@@ -22,7 +22,7 @@ from hybridflow.guards.access import ATTRIBUTE, ITSELF, TYPE
 from hybridflow.guards.choices import Choices
 from hybridflow.guards.effects import Augmented, Change, Effects, is_constant
 from hybridflow.guards.fields import is_by_fields
-from hybridflow.guards.guards import CHANGING, CONTAINERS, ITEM, PLAIN, Access, Guards, Place, weak
+from hybridflow.guards.guards import CHANGING, CONTAINERS, ITEM, PLAIN, Access, Guards, Origin, weak
 from hybridflow.guards.identities import Identities, Relation, Source, Way, at_way, mutable_in, path_of
 from hybridflow.guards.journal import new_journal
 from hybridflow.guards.kinds import is_leaf, is_one_of_several, is_structure
@@ -58,7 +58,7 @@ class Observations:
         With `asks_trainable`, the trace depends on the flags of all its own Variables too.
         """
         self.effects: list[str] = []
-        self._outside: dict[int, tuple[Any, Place]] = {}
+        self._outside: dict[int, tuple[Any, Origin]] = {}
         self._inputs: dict[int, tuple[Any, str, tuple[Any, ...]]] = {}
         self._arguments: dict[str, Any] = {}
         self._given: dict[int, tuple[Any, list[Way]]] = {}
@@ -68,13 +68,13 @@ class Observations:
         """Which of a call's arguments must be the same object; set when the trace ends, None if it does not matter."""
         self.orders: set[tuple[Any, ...]] = set()
         """The dicts among the arguments whose order was read, each as the argument's name and the keys on the way."""
-        self._also: dict[int, dict[Place, None]] = {}  # further places of objects outside
-        self._places: dict[tuple[int, Access, Any], Place] = {}
+        self._also: dict[int, dict[Origin, None]] = {}  # further origins of objects outside
+        self._origins: dict[tuple[int, Access, Any], Origin] = {}
         self._keys: list[Any] = []  # keeps alive the objects whose ids are keys here
-        self._roots: dict[int, Place] = {}
-        self._tensors: dict[int, list[Place]] = {}
+        self._roots: dict[int, Origin] = {}
+        self._tensors: dict[int, list[Origin]] = {}
         self._made: dict[int, Callable[[], Any]] = {}
-        self._doubtful: dict[int, Place] = {}
+        self._doubtful: dict[int, Origin] = {}
         self._whole: dict[int, Any] = {}
         self.looked_up: set[int] = set()
         """The ids of the containers from outside whose keys are known to be compared with others."""
@@ -89,13 +89,13 @@ class Observations:
 
     # -- what is outside ----------------------------------------------------------------------------------------
 
-    def root(self, holder: Any, label: str, *, lasting: bool = False) -> Place:
-        """Return the place of a namespace, a cell or an object that calls bring along."""
-        found = self._roots.get(id(holder))
-        if found is None:
-            found = self._roots[id(holder)] = Place.root(holder, label, lasting=lasting)
+    def root(self, holder: Any, label: str, *, lasting: bool = False) -> Origin:
+        """Return the origin of a namespace, a cell or an object that calls bring along."""
+        origin = self._roots.get(id(holder))
+        if origin is None:
+            origin = self._roots[id(holder)] = Origin.root(holder, label, lasting=lasting)
             self._keys.append(holder)
-        return found
+        return origin
 
     def object(self, value: Any, label: str, *, lasting: bool = False) -> None:
         """Register an object that calls bring along (``self``, an argument) as an object outside."""
@@ -115,12 +115,12 @@ class Observations:
 
     @property
     def size(self) -> int:
-        """The number of places that were read."""
-        return len(self._places)
+        """The number of origins that were read."""
+        return len(self._origins)
 
-    def place_or_root(self, obj: Any) -> Place:
-        """Return the place where an object was read; make the object a root if there is none."""
-        return self.place_of(obj) or self.root(obj, getattr(obj, "__name__", type(obj).__name__))
+    def origin_or_root(self, obj: Any) -> Origin:
+        """Return the origin where an object was read; make the object a root if there is none."""
+        return self.origin_of(obj) or self.root(obj, getattr(obj, "__name__", type(obj).__name__))
 
     def made_here(self, obj: Any) -> None:
         """Record that the trace has just created an object."""
@@ -128,22 +128,22 @@ class Observations:
 
     def is_made_here(self, obj: Any) -> bool:
         """Whether the trace created an object."""
-        found = self._made.get(id(obj))
-        return found is not None and found() is obj
+        made = self._made.get(id(obj))
+        return made is not None and made() is obj
 
-    def doubtful(self, obj: Any) -> Place | None:
-        """Return the place of an object that the trace may have created itself; if so, the object is soon gone.
+    def doubtful(self, obj: Any) -> Origin | None:
+        """Return the origin of an object that the trace may have created itself; if so, the object is soon gone.
 
         Return None for objects that cannot be referenced weakly: whether they are gone cannot be told.
         """
-        found = self._doubtful.get(id(obj))
-        if found is None and not is_leaf(obj):
+        origin = self._doubtful.get(id(obj))
+        if origin is None and not is_leaf(obj):
             try:
                 weakref.ref(obj)
             except TypeError:
                 return None
-            found = self._doubtful[id(obj)] = self.root(obj, type(obj).__name__)
-        return found
+            origin = self._doubtful[id(obj)] = self.root(obj, type(obj).__name__)
+        return origin
 
     def known(self, value: Any) -> None:
         """Watch the functions and methods in a value that a known object holds; each becomes a root."""
@@ -157,7 +157,7 @@ class Observations:
         """Whether everything in a value is already recorded as read; mark it as recorded if it lives outside."""
         if id(value) in self._whole:
             return True
-        if self.place_of(value) is not None or isinstance(value, type | types.FunctionType):
+        if self.origin_of(value) is not None or isinstance(value, type | types.FunctionType):
             self._whole[id(value)] = value
         return False
 
@@ -211,9 +211,9 @@ class Observations:
 
     def stands_for(self, copy: Any, original: Any) -> None:
         """Record reads from a copy, which the trace has created, as reads from the original."""
-        place = self.place_of(original)
-        if place is not None:
-            self._outside[id(copy)] = (copy, place)
+        origin = self.origin_of(original)
+        if origin is not None:
+            self._outside[id(copy)] = (copy, origin)
         else:
             self.made_here(copy)
 
@@ -224,10 +224,10 @@ class Observations:
             for key, item in items_of(value):
                 self.argument(item, f"{label}[{key!r}]", (*way, key))
 
-    def place_of(self, obj: Any) -> Place | None:
-        """Return the place where an object was read; None if the trace created it."""
-        found = self._outside.get(id(obj))
-        return None if found is None or found[0] is not obj else found[1]
+    def origin_of(self, obj: Any) -> Origin | None:
+        """Return the origin where an object was read; None if the trace created it."""
+        outside = self._outside.get(id(obj))
+        return None if outside is None or outside[0] is not obj else outside[1]
 
     def is_outside(self, obj: Any) -> bool:
         """Whether an object existed before the trace: it was read from outside or is an argument."""
@@ -235,23 +235,23 @@ class Observations:
 
     # -- reads ------------------------------------------------------------------------------------------------
 
-    def read(self, parent: Place, access: Access, name: Any, value: Any) -> Any:
+    def read(self, parent: Origin, access: Access, name: Any, value: Any) -> Any:
         """Record a value that the trace read, and return what the trace sees in its stead."""
-        place = self._read(parent, access, name, value)
-        if place is None:
+        origin = self._read(parent, access, name, value)
+        if origin is None:
             return value
         if type(value) is float:
-            return self.floats.read(place, value)
-        found = self.floats.read_container(place, value, self._inside)
-        if found is not value and id(found) not in self._outside:
+            return self.floats.read(origin, value)
+        seen = self.floats.read_container(origin, value, self._inside)
+        if seen is not value and id(seen) not in self._outside:
             self._outside.update({id(copy): (copy, at) for copy, at in self.floats.copies()})
-        return found
+        return seen
 
-    def look(self, parent: Place, access: Access, name: Any, value: Any) -> None:
+    def look(self, parent: Origin, access: Access, name: Any, value: Any) -> None:
         """Record a value that the trace receives directly, so that no stand-in can replace it."""
-        place = self._read(parent, access, name, value)
-        if place is not None:
-            self.floats.look(place, value)
+        origin = self._read(parent, access, name, value)
+        if origin is not None:
+            self.floats.look(origin, value)
 
     def answered(self, question: Question, value: Any) -> Any:
         """Record the result of a function that only reads; the function is called again before each call."""
@@ -263,78 +263,78 @@ class Observations:
             self.look(self.root(_LIBRARIES, "libraries", lasting=True), ANSWER, question, value)
         return value
 
-    def _inside(self, container: Any, key: Any) -> Place | None:
-        """Return the place of a container inside a container."""
-        return self.place_of(container[key])
+    def _inside(self, container: Any, key: Any) -> Origin | None:
+        """Return the origin of a container inside a container."""
+        return self.origin_of(container[key])
 
-    def _read(self, parent: Place, access: Access, name: Any, value: Any) -> Place | None:
+    def _read(self, parent: Origin, access: Access, name: Any, value: Any) -> Origin | None:
         if is_traced(value):
             return None
         try:
             key = (id(parent), access, name)
-            place = self._places.get(key)
+            origin = self._origins.get(key)
         except TypeError:  # a key of a container that cannot be hashed: an index array of NumPy, say
             return None
-        if place is None:
-            place = self._add(parent, access, name, value, guarded=True)
-        elif not place.guarded:
-            place.guarded = True  # it was written before this read: its value before the write counts
-            self._register_inside(value, place)
-        self._register(value, place)
-        return place
+        if origin is None:
+            origin = self._add(parent, access, name, value, guarded=True)
+        elif not origin.guarded:
+            origin.guarded = True  # it was written before this read: its value before the write counts
+            self._register_inside(value, origin)
+        self._register(value, origin)
+        return origin
 
-    def load(self, parent: Place, access: Access, name: Any, value: Any) -> None:
+    def load(self, parent: Origin, access: Access, name: Any, value: Any) -> None:
         """Record a number or container that is loaded only to be changed: only its type counts."""
-        place = self._places.get((id(parent), access, name))
-        if place is None:
-            place = self._add(parent, access, name, value, guarded=False)
-        known = self._outside.setdefault(id(value), (value, place))[1]
-        if known is not place:
-            self._also.setdefault(id(value), {})[place] = None
-        self._read(place, TYPE, None, type(value))
+        origin = self._origins.get((id(parent), access, name))
+        if origin is None:
+            origin = self._add(parent, access, name, value, guarded=False)
+        known = self._outside.setdefault(id(value), (value, origin))[1]
+        if known is not origin:
+            self._also.setdefault(id(value), {})[origin] = None
+        self._read(origin, TYPE, None, type(value))
 
-    def _add(self, parent: Place, access: Access, name: Any, value: Any, *, guarded: bool) -> Place:
-        place = Place(parent, access, name, value, user_place(3), guarded=guarded)
-        self._places[id(parent), access, name] = place
-        if place.tensor:
-            self._tensors.setdefault(place.tensor, []).append(place)
+    def _add(self, parent: Origin, access: Access, name: Any, value: Any, *, guarded: bool) -> Origin:
+        origin = Origin(parent, access, name, value, user_place(3), guarded=guarded)
+        self._origins[id(parent), access, name] = origin
+        if origin.tensor:
+            self._tensors.setdefault(origin.tensor, []).append(origin)
             self._keys.append(value)
-        return place
+        return origin
 
-    def _register(self, value: Any, place: Place) -> None:
+    def _register(self, value: Any, origin: Origin) -> None:
         """Register a value and its content as outside the trace."""
         if is_leaf(value) or id(value) in self._inputs:
             return
         known = self._outside.get(id(value))
         if known is not None:
-            # A container is compared by its content, and the other place already covers the content of this one.
+            # A container is compared by its content, and the other origin already covers the content of this one.
             changes = isinstance(value, (*CONTAINERS, *CHANGING))
-            if known[1] is not place and known[1].parent is not None and changes:
-                place.alias = known[1]
-            elif known[1] is not place:
-                self._also.setdefault(id(value), {})[place] = None
+            if known[1] is not origin and known[1].parent is not None and changes:
+                origin.alias = known[1]
+            elif known[1] is not origin:
+                self._also.setdefault(id(value), {})[origin] = None
             return
-        self._outside[id(value)] = (value, place)
-        self._register_inside(value, place)
+        self._outside[id(value)] = (value, origin)
+        self._register_inside(value, origin)
 
-    def _register_inside(self, value: Any, place: Place) -> None:
+    def _register_inside(self, value: Any, origin: Origin) -> None:
         if isinstance(value, (*CONTAINERS, set, frozenset)) or type(value) in WRAPPERS:
             for part in parts_of(value):
                 if part.access is None:
                     self.object(part.value, type(part.value).__name__)
                 elif part.access is ITEM:
-                    self._register_item(place, part.name, part.value)
+                    self._register_item(origin, part.name, part.value)
                 elif type(value) in WRAPPERS:
-                    self._read(place, part.access, part.name, part.value)
+                    self._read(origin, part.access, part.name, part.value)
 
-    def _register_item(self, parent: Place, key: Any, item: Any) -> None:
+    def _register_item(self, parent: Origin, key: Any, item: Any) -> None:
         if type(item) not in PLAIN:  # those count with the container
             self._read(parent, ITEM, key, item)
 
     def value_read(self, tensor: Tensor) -> None:
         """Record that the number in a tensor from outside was read: another tensor will not do."""
-        for place in self._tensors.get(id(tensor), ()):
-            place.itself = weak(tensor)
+        for origin in self._tensors.get(id(tensor), ()):
+            origin.itself = weak(tensor)
 
     # -- which object is which ------------------------------------------------------------------------------------
 
@@ -362,7 +362,7 @@ class Observations:
         if is_one_of_several(given) and not isinstance(given, Variable):
             self.floats.require_plain(obj)
             for source in self._sources(obj):
-                if isinstance(source, Place):
+                if isinstance(source, Origin):
                     source.itself = weak(given)
                 else:
                     self.not_again(f"which object {path_of(source)} is", moves=False)
@@ -370,21 +370,21 @@ class Observations:
 
     def _given_for(self, value: Any) -> Any:
         """Return the call's own object for an object that the trace sees."""
-        found = self._given.get(id(value))
-        return value if found is None or found[0] is not value else at_way(self._arguments, found[1][0])
+        given = self._given.get(id(value))
+        return value if given is None or given[0] is not value else at_way(self._arguments, given[1][0])
 
     def _sources(self, value: Any) -> list[Source]:
         """Return everywhere a value was found; empty if the trace created it."""
         given = self._given.get(id(value))
         ways: list[Source] = [] if given is None or given[0] is not value else [*given[1]]
         if isinstance(value, Variable):
-            places = [one for one in self._places.values() if issubclass(one.kind, Variable) and one.seen() is value]
+            origins = [one for one in self._origins.values() if issubclass(one.kind, Variable) and one.seen() is value]
         elif type(value) is Tensor:
-            places = self._tensors.get(id(value), [])
+            origins = self._tensors.get(id(value), [])
         else:
-            place = self.place_of(value)
-            places = [] if place is None else [place, *self._also.get(id(value), ())]
-        return [*ways, *[one for one in places if one.parent is not None or not ways]]
+            origin = self.origin_of(value)
+            origins = [] if origin is None else [origin, *self._also.get(id(value), ())]
+        return [*ways, *[one for one in origins if one.parent is not None or not ways]]
 
     def _relate(self, firsts: Sequence[Source], seconds: Sequence[Source], *, same: bool) -> None:
         for sources in (firsts, seconds):
@@ -393,27 +393,27 @@ class Observations:
         if firsts[0] != seconds[0]:
             self._relations[Relation(firsts[0], seconds[0], same)] = None
 
-    def _relate_changed(self) -> tuple[Place, ...]:
-        """Relate the containers that the trace changed to those it read, and return the places of the changed ones."""
+    def _relate_changed(self) -> tuple[Origin, ...]:
+        """Relate the containers that the trace changed to those it read, and return the origins of the changed ones."""
         known = list(self._outside.values())
-        read = [place for obj, place in known if isinstance(obj, _MUTABLE) and place.guarded]
-        changed = [(obj, place) for obj, place in known if id(obj) in self._changed]
-        for obj, place in changed:
-            self._relate(self._sources(obj), (place,), same=True)
+        read = [origin for obj, origin in known if isinstance(obj, _MUTABLE) and origin.guarded]
+        changed = [(obj, origin) for obj, origin in known if id(obj) in self._changed]
+        for obj, origin in changed:
+            self._relate(self._sources(obj), (origin,), same=True)
             for other in read:
-                if other is not place and other.kind is place.kind:
-                    self._relate((place,), (other,), same=False)
-        return tuple([place for _, place in changed])
+                if other is not origin and other.kind is origin.kind:
+                    self._relate((origin,), (other,), same=False)
+        return tuple([origin for _, origin in changed])
 
     def use_order(self, obj: Any) -> None:
         """Record that the trace used the order of a dict."""
         if not isinstance(obj, dict):
             return
         items = cast("dict[Any, Any]", obj)
-        found = self._inputs.get(id(items))
-        if found is not None:
-            self.orders.add(found[2])
-        elif items and self.place_of(items) is None:
+        origin = self._inputs.get(id(items))
+        if origin is not None:
+            self.orders.add(origin[2])
+        elif items and self.origin_of(items) is None:
             for given, _, way in self._inputs.values():  # Python creates a new dict for keywords
                 same = type(given) is dict and len(way) == 1 and list(given) == list(items)
                 if same and all(map(is_, given.values(), items.values())):
@@ -435,7 +435,7 @@ class Observations:
 
     def write(
         self,
-        parent: Place,
+        parent: Origin,
         access: Access,
         name: Any,
         before: Any,
@@ -460,25 +460,25 @@ class Observations:
         """
         what = access.path.format(p=parent.path, n=name)
         self._refuse(what, (value,), nested=nested)
-        place = self._places.get((id(parent), access, name))
-        if place is None and not is_traced(before):
-            place = self._add(parent, access, name, before, guarded=False)
-        self.floats.write(place, before)
+        origin = self._origins.get((id(parent), access, name))
+        if origin is None and not is_traced(before):
+            origin = self._add(parent, access, name, before, guarded=False)
+        self.floats.write(origin, before)
         names = holder if isinstance(holder, dict) else getattr(holder, "__dict__", None)
-        self.floats.write(self.place_of(names), names)  # the code may have read it too, through a copy
-        self._do(parent, holder, change, place)
+        self.floats.write(self.origin_of(names), names)  # the code may have read it too, through a copy
+        self._do(parent, holder, change, origin)
         self._note(what)
 
-    def stays(self, at: Place, access: Access, name: Any, before: Any, value: Any, *, nested: bool) -> bool:
+    def stays(self, at: Origin, access: Access, name: Any, before: Any, value: Any, *, nested: bool) -> bool:
         """Whether the trace stores the value that is already there; later calls skip the write and check the value."""
         if value is before and isinstance(value, (*CONTAINERS, *CHANGING)):
             return True  # as ``+=`` does
-        place = self._places.get((id(at), access, name))
-        if found := value is before and not (place and place.written) and (nested or not is_constant(value)):
+        origin = self._origins.get((id(at), access, name))
+        if stays := value is before and not (origin and origin.written) and (nested or not is_constant(value)):
             self.look(at, access, name, value)
-        return found
+        return stays
 
-    def keeps(self, parent: Place, obj: Any, name: str, *, nested: bool) -> None:
+    def keeps(self, parent: Origin, obj: Any, name: str, *, nested: bool) -> None:
         """Record that an object is about to keep a value for later calls, which then only read it.
 
         Raises:
@@ -500,8 +500,8 @@ class Observations:
         Raises:
             MutationError: the container is an argument, a value is traced, or this is in a branch or a loop body.
         """
-        found = self._inputs.get(id(obj))
-        label = self._in_arguments.get(id(obj)) if found is None else found[1]
+        known_place = self._inputs.get(id(obj))
+        label = self._in_arguments.get(id(obj)) if known_place is None else known_place[1]
         if label is not None:
             raise MutationError(
                 message(
@@ -511,17 +511,17 @@ class Observations:
                     hint="Build a new structure and return it.",
                 )
             )
-        place = self.place_of(obj)
-        if place is None:
+        origin = self.origin_of(obj)
+        if origin is None:
             return
-        self._refuse(place.path + how, values, nested=nested)
-        self.floats.write(place, obj)
+        self._refuse(origin.path + how, values, nested=nested)
+        self.floats.write(origin, obj)
         self._changed.add(id(obj))
-        self._do(place, obj, change, place)
-        self._note(place.path + how)
+        self._do(origin, obj, change, origin)
+        self._note(origin.path + how)
 
-    def _do(self, where: Place, holder: Any, change: Change, changed: Place | None) -> None:
-        """Have later calls repeat a change. If they cannot, guard the place by its value before the change."""
+    def _do(self, where: Origin, holder: Any, change: Change, changed: Origin | None) -> None:
+        """Have later calls repeat a change. If they cannot, guard the origin by its value before the change."""
         change.note(self.journal, holder)
         if not self.repeated.add(where, holder, change, len(self._checks)) and changed is not None:
             changed.guarded = True
@@ -558,11 +558,11 @@ class Observations:
 
     def variable_paths(self) -> dict[int, str]:
         """Return the path by which each Variable from outside was first reached, by the Variable's id."""
-        found: dict[int, str] = {}
-        for place in self._places.values():
-            if issubclass(place.kind, Variable):
-                found.setdefault(id(place.seen()), place.path)
-        return found
+        paths: dict[int, str] = {}
+        for origin in self._origins.values():
+            if issubclass(origin.kind, Variable):
+                paths.setdefault(id(origin.seen()), origin.path)
+        return paths
 
     # -- the end ----------------------------------------------------------------------------------------------
 
@@ -578,17 +578,17 @@ class Observations:
             flags = TrainableFlags([*asked.values()])
             kept.append(flags)
             self.read(self.root(flags, "which Variables are trainable"), ATTRIBUTE, "value", flags.value)
-        places = [*self._places.values()]
+        origins = [*self._origins.values()]
         changed = self._relate_changed()
         relations = [*self._relations]
-        among = tuple([one for one in relations if not (isinstance(one[0], Place) and isinstance(one[1], Place))])
+        among = tuple([one for one in relations if not (isinstance(one[0], Origin) and isinstance(one[1], Origin))])
         apart = changed if self._in_arguments else ()
         if among or apart:
             self.identities = Identities(among, apart)
         self.forget()
-        if not any(place.guarded for place in places):
+        if not any(origin.guarded for origin in origins):
             return None
-        return Guards(places, captures, kept, [cast(Any, one) for one in relations if one not in among])
+        return Guards(origins, captures, kept, [cast(Any, one) for one in relations if one not in among])
 
 
 _MUTABLE = (list, dict, deque, set, bytearray, np.ndarray)

@@ -43,7 +43,7 @@ from hybridflow.guards.questions import question_of
 from hybridflow.ir.builder import GraphBuilder
 
 
-def observations() -> tuple[Observations | None, bool]:
+def current_observations() -> tuple[Observations | None, bool]:
     """Return the observations of the current trace, and whether one of its branches or loop bodies is being traced."""
     context = CONTEXT.get()
     tracer = None if context is None else context.tracer
@@ -67,8 +67,8 @@ def read_free(cell: CellType, name: str, value: Any) -> Any:
         name: the name.
         value: the value that Python found.
     """
-    found, _ = observations()
-    return value if found is None else found.read(found.root(cell, name), CELL, name, value)
+    observations, _ = current_observations()
+    return value if observations is None else observations.read(observations.root(cell, name), CELL, name, value)
 
 
 def read_global(namespace: dict[str, Any], name: str, value: Any) -> Any:
@@ -79,84 +79,84 @@ def read_global(namespace: dict[str, Any], name: str, value: Any) -> Any:
         name: the name.
         value: the value that Python found.
     """
-    found, _ = observations()
-    if found is not None and not is_layers(namespace.get("__name__")):
+    observations, _ = current_observations()
+    if observations is not None and not is_layers(namespace.get("__name__")):
         if name in namespace:
-            return found.read(found.root(namespace, "globals"), GLOBAL, name, value)
-        reading.builtin(found, namespace, name, value)
+            return observations.read(observations.root(namespace, "globals"), GLOBAL, name, value)
+        reading.builtin(observations, namespace, name, value)
     return value
 
 
 def read_attr(obj: Any, name: str) -> Any:
     """Return ``obj.name``. A missing attribute is recorded too, as the code may handle the error."""
-    found, _ = observations()
-    if found is not None:
-        found.choices.read_one(obj)
+    observations, _ = current_observations()
+    if observations is not None:
+        observations.choices.read_one(obj)
     try:
         value = getattr(obj, name)
     except AttributeError:
-        if found is not None:
-            reading.attribute(found, obj, name, MISSING)
+        if observations is not None:
+            reading.attribute(observations, obj, name, MISSING)
         raise
-    return value if found is None else reading.attribute(found, obj, name, value)
+    return value if observations is None else reading.attribute(observations, obj, name, value)
 
 
 def class_attribute(obj: Any, name: str) -> Any:
     """Return what the class of an object defines under a name; a descriptor is returned itself."""
-    found, _ = observations()
-    return IN_CLASS.get(type(obj), name) if found is None else reading.class_attribute(found, obj, name)
+    observations, _ = current_observations()
+    return IN_CLASS.get(type(obj), name) if observations is None else reading.class_attribute(observations, obj, name)
 
 
 def of_super(obj: Any, name: str) -> Any:
     """Return the attribute that ``super()`` finds, as its class defines it; a descriptor is returned itself."""
-    found, _ = observations()
-    return MISSING if found is None else reading.of_super(found, obj, name)
+    observations, _ = current_observations()
+    return MISSING if observations is None else reading.of_super(observations, obj, name)
 
 
 def constructed(cls: type) -> None:
     """Record that a user's class is about to create an object."""
-    found, _ = observations()
-    if found is not None:
+    observations, _ = current_observations()
+    if observations is not None:
         for name in ("__new__", "__init__"):
-            found.read(found.root(cls, cls.__name__), IN_CLASS, name, IN_CLASS.get(cls, name))
+            observations.read(observations.root(cls, cls.__name__), IN_CLASS, name, IN_CLASS.get(cls, name))
 
 
 def made_class(made: Any) -> Any:
     """Return what a ``class`` statement has just made."""
-    found, _ = observations()
-    if found is not None and isinstance(made, type):
-        reading.made_class(found, made)
+    observations, _ = current_observations()
+    if observations is not None and isinstance(made, type):
+        reading.made_class(observations, made)
     return made
 
 
 def stands_for(copy: Any, original: Any) -> None:
     """Record that reads from a copy, which the trace has created, are reads from the original."""
-    found, _ = observations()
-    if found is not None:
-        found.stands_for(copy, original)
+    observations, _ = current_observations()
+    if observations is not None:
+        observations.stands_for(copy, original)
 
 
 def own(obj: Any, name: str) -> None:
     """Record whether an object has an attribute in its own ``__dict__``, and its value there."""
-    found, _ = observations()
-    place = None if found is None else found.place_of(obj)
-    if found is not None and place is not None:
-        found.read(place, IN_INSTANCE, name, IN_INSTANCE.get(obj, name))
+    observations, _ = current_observations()
+    origin = None if observations is None else observations.origin_of(obj)
+    if observations is not None and origin is not None:
+        observations.read(origin, IN_INSTANCE, name, IN_INSTANCE.get(obj, name))
 
 
 def summarised(obj: Any, access: Access) -> None:
     """Record a summary of an object's content, which `access` computes."""
-    found, _ = observations()
-    place = None if found is None else found.place_of(obj)
-    if found is not None and place is not None:
-        found.look(place, access, None, access.get(obj, None))
+    observations, _ = current_observations()
+    origin = None if observations is None else observations.origin_of(obj)
+    if observations is not None and origin is not None:
+        observations.look(origin, access, None, access.get(obj, None))
 
 
 def counts_trainable(variable: Variable) -> None:
     """Record that the trace depends on whether a Variable is trainable."""
-    found, _ = observations()
-    if found is not None:
-        found.counts_trainable[id(variable)] = variable
+    observations, _ = current_observations()
+    if observations is not None:
+        observations.counts_trainable[id(variable)] = variable
 
 
 def absent(obj: Any, name: str) -> None:
@@ -167,22 +167,22 @@ def absent(obj: Any, name: str) -> None:
 
 def made(obj: Any) -> Any:
     """Record that the trace has just created an object, and return the object."""
-    found, _ = observations()
-    if found is not None:
-        found.made_here(obj)
+    observations, _ = current_observations()
+    if observations is not None:
+        observations.made_here(obj)
     return obj
 
 
 def is_made_here(obj: Any) -> bool:
     """Whether the trace created an object."""
-    found, _ = observations()
-    return found is not None and found.is_made_here(obj)
+    observations, _ = current_observations()
+    return observations is not None and observations.is_made_here(obj)
 
 
 def is_known(obj: Any) -> bool:
     """Whether an object was read from outside the trace."""
-    found, _ = observations()
-    return found is not None and found.place_of(obj) is not None
+    observations, _ = current_observations()
+    return observations is not None and observations.origin_of(obj) is not None
 
 
 def has_assigned() -> bool:
@@ -197,54 +197,54 @@ def has_assigned() -> bool:
 
 def keeps(obj: Any, name: str) -> None:
     """Record that an object is about to keep a value under a name, and how to undo that."""
-    found, nested = observations()
-    place = None if found is None else found.place_of(obj)
-    if found is not None and place is not None:
-        found.keeps(place, obj, name, nested=nested)
+    observations, nested = current_observations()
+    origin = None if observations is None else observations.origin_of(obj)
+    if observations is not None and origin is not None:
+        observations.keeps(origin, obj, name, nested=nested)
 
 
 def called(function: FunctionType) -> None:
     """Record that a user's function is about to be called."""
-    found, _ = observations()
-    if found is not None:
-        reading.called(found, function)
+    observations, _ = current_observations()
+    if observations is not None:
+        reading.called(observations, function)
 
 
 def special(obj: Any, *names: str) -> None:
     """Record that Python is about to call special methods of an object by itself."""
-    found, _ = observations()
-    if found is not None:
-        reading.special(found, obj, names)
+    observations, _ = current_observations()
+    if observations is not None:
+        reading.special(observations, obj, names)
 
 
 def whole(*values: Any) -> None:
     """Record that everything in these values may be read by code whose reads are not seen."""
-    found, _ = observations()
-    if found is not None:
-        reading.whole(found, *values)
+    observations, _ = current_observations()
+    if observations is not None:
+        reading.whole(observations, *values)
 
 
 def read_item(obj: Any, key: Any) -> Any:
     """Return ``obj[key]``."""
-    found, _ = observations()
-    if found is not None:
-        _item(found, obj, key)
+    observations, _ = current_observations()
+    if observations is not None:
+        _item(observations, obj, key)
     return obj[key]
 
 
-def _item(found: Observations, obj: Any, key: Any) -> None:
+def _item(observations: Observations, obj: Any, key: Any) -> None:
     """Record that an item of an object is about to be read or looked up."""
-    require_untraced_key(found, obj, key)
+    require_untraced_key(observations, obj, key)
     if isinstance(obj, reading.BY_HASH):
-        reading.looked_up(found, obj, key)
+        reading.looked_up(observations, obj, key)
     elif type(key) not in PLAIN:
-        reading.made_array(found, (key,))
-    found.choices.read_one(obj)
+        reading.made_array(observations, (key,))
+    observations.choices.read_one(obj)
     if isinstance(obj, CONTAINERS):
         if type(obj) not in CONTAINERS:
-            reading.special(found, obj, ("__missing__",))
+            reading.special(observations, obj, ("__missing__",))
     elif not isinstance(obj, ARRAYS):
-        reading.whole(found, obj)
+        reading.whole(observations, obj)
 
 
 # -- loads that only serve a change, for values of the `LOADED` types ---------------------------------------------
@@ -252,19 +252,19 @@ def _item(found: Observations, obj: Any, key: Any) -> None:
 
 def load_free(cell: CellType, name: str, value: Any) -> Any:
     """Return the value of a name of an enclosing function."""
-    found, _ = observations()
-    if found is None or type(value) not in LOADED:
+    observations, _ = current_observations()
+    if observations is None or type(value) not in LOADED:
         return read_free(cell, name, value)
-    found.load(found.root(cell, name), CELL, name, value)
+    observations.load(observations.root(cell, name), CELL, name, value)
     return value
 
 
 def load_global(namespace: dict[str, Any], name: str, value: Any) -> Any:
     """Return the value of a global name."""
-    found, _ = observations()
-    if found is None or type(value) not in LOADED or name not in namespace:
+    observations, _ = current_observations()
+    if observations is None or type(value) not in LOADED or name not in namespace:
         return read_global(namespace, name, value)
-    found.load(found.root(namespace, "globals"), GLOBAL, name, value)
+    observations.load(observations.root(namespace, "globals"), GLOBAL, name, value)
     return value
 
 
@@ -275,10 +275,10 @@ def load_attr(obj: Any, name: str) -> Any:
         return MISSING
     if hasattr(type(IN_CLASS.get(type(obj), name)), "__set__"):
         return MISSING
-    found, _ = observations()
-    place = None if found is None else found.place_of(obj)
-    if found is not None and place is not None:
-        found.load(place, ATTRIBUTE, name, value)
+    observations, _ = current_observations()
+    origin = None if observations is None else observations.origin_of(obj)
+    if observations is not None and origin is not None:
+        observations.load(origin, ATTRIBUTE, name, value)
     return value
 
 
@@ -291,13 +291,13 @@ def load_item(obj: Any, key: Any) -> Any:
 
 def augmented(operate: Callable[[Any, Any], Any], operand: Any, value: Any) -> None:
     """Record the result of an augmented assignment, which is about to be stored."""
-    found, _ = observations()
-    if found is not None:
-        found.augmented = Augmented(operate, operand, value)
+    observations, _ = current_observations()
+    if observations is not None:
+        observations.augmented = Augmented(operate, operand, value)
 
 
 
-def require_untraced_key(found: Observations, container: Any, key: Any) -> None:
+def require_untraced_key(observations: Observations, container: Any, key: Any) -> None:
     """Raise if a traced tensor is looked up among keys outside that are tensors: those are the eager tensors.
 
     Raises:
@@ -305,7 +305,7 @@ def require_untraced_key(found: Observations, container: Any, key: Any) -> None:
     """
     if type(key) is not Tensor or key._value is not None or not isinstance(container, reading.BY_HASH):
         return
-    if found.is_outside(container) and any(type(one) is Tensor for one in cast("set[Any]", container)):
+    if observations.is_outside(container) and any(type(one) is Tensor for one in cast("set[Any]", container)):
         raise TracedValueError(
             message(
                 "compile: a traced tensor is looked up among tensors that are keys, which is by which tensor it is",
@@ -317,62 +317,62 @@ def require_untraced_key(found: Observations, container: Any, key: Any) -> None:
 
 def asked(container: Any, item: Any) -> None:
     """Record that ``item in container`` is about to be evaluated."""
-    found, _ = observations()
-    if found is None:
+    observations, _ = current_observations()
+    if observations is None:
         return
-    found.choices.read(container)
-    require_untraced_key(found, container, item)
+    observations.choices.read(container)
+    require_untraced_key(observations, container, item)
     if isinstance(container, (*CONTAINERS, set, frozenset)):
         if isinstance(container, reading.BY_HASH):
-            reading.looked_up(found, container, item)
+            reading.looked_up(observations, container, item)
         else:
             for one in (item, *container):
-                reading.special(found, one, ("__eq__",))
+                reading.special(observations, one, ("__eq__",))
     elif not isinstance(container, ARRAYS):
-        reading.whole(found, container, item)
+        reading.whole(observations, container, item)
 
 
 def same(a: Any, b: Any) -> bool:
     """Return ``a is b``."""
-    found, _ = observations()
-    return a is b if found is None else found.same(a, b)
+    observations, _ = current_observations()
+    return a is b if observations is None else observations.same(a, b)
 
 
 def identity(obj: Any) -> int:
     """Return ``id(obj)``."""
-    found, _ = observations()
-    return id(obj) if found is None else found.identity(obj)
+    observations, _ = current_observations()
+    return id(obj) if observations is None else observations.identity(obj)
 
 
 def chosen(made: Any, sources: Iterable[Any]) -> None:
     """Record a structure that a branch or loop on tensors made, and the sources it was merged from."""
-    found, _ = observations()
-    if found is not None:
-        found.choices.made(made, sources)
+    observations, _ = current_observations()
+    if observations is not None:
+        observations.choices.made(made, sources)
 
 
 def looked_at(*values: Any) -> None:
     """Record that an operator or a truth test reads containers."""
-    found, _ = observations()
-    if found is not None:
+    observations, _ = current_observations()
+    if observations is not None:
         for one in values:
-            found.choices.read(one)
+            observations.choices.read(one)
 
 
 def importing(name: str, module: str) -> None:
     """Record that an import statement is about to fail: a module, or a name in it, does not exist."""
-    found, _ = observations()
-    if found is None:
+    observations, _ = current_observations()
+    if observations is None:
         return
     source = sys.modules.get(module)
     if source is None:
         with suppress(ImportError, ValueError):
             if find_spec(module) is not None:
                 return
-        found.read(found.root(sys.modules, "sys.modules"), ITEM, module, MISSING)
+        observations.read(observations.root(sys.modules, "sys.modules"), ITEM, module, MISSING)
     elif name and not hasattr(source, name) and is_watched_module(source):
-        found.read(found.root(sys.modules, "sys.modules"), ITEM, module, source)
-        reading.attribute(found, source, name, MISSING)
+        observations.read(observations.root(sys.modules, "sys.modules"), ITEM, module, source)
+        reading.attribute(observations, source, name, MISSING)
 
 
 def imported(name: str, value: Any, module: str) -> Any:
@@ -383,61 +383,61 @@ def imported(name: str, value: Any, module: str) -> Any:
         value: the value that Python found.
         module: the module's name.
     """
-    found, _ = observations()
+    observations, _ = current_observations()
     source = sys.modules.get(module)
-    if found is None or source is None or not is_watched_module(source):
+    if observations is None or source is None or not is_watched_module(source):
         return value
     for one in (module, *(() if name else (module.partition(".")[0],))):
-        found.read(found.root(sys.modules, "sys.modules"), ITEM, one, sys.modules[one])
-    return reading.attribute(found, source, name, value) if name and value is not source else value
+        observations.read(observations.root(sys.modules, "sys.modules"), ITEM, one, sys.modules[one])
+    return reading.attribute(observations, source, name, value) if name and value is not source else value
 
 
 def every_global(names: dict[str, Any]) -> dict[str, Any]:
     """Return the result of ``globals()``."""
-    found, _ = observations()
+    observations, _ = current_observations()
     module = sys.modules.get(str(names.get("__name__")))
-    if found is None:
+    if observations is None:
         return names
     if module is None or vars(module) is not names:
-        found.not_again("the globals of what is no module")
+        observations.not_again("the globals of what is no module")
         return names
-    return found.read(found.place_or_root(module), ATTRIBUTE, "__dict__", names)
+    return observations.read(observations.origin_or_root(module), ATTRIBUTE, "__dict__", names)
 
 
 def answer(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any], value: Any) -> Any:
     """Return the result of an unconverted function. If the function only reads, it is called again before each call."""
-    found, _ = observations()
-    question = None if found is None else question_of(function, args, kwargs)
-    return value if found is None or question is None else found.answered(question, value)
+    observations, _ = current_observations()
+    question = None if observations is None else question_of(function, args, kwargs)
+    return value if observations is None or question is None else observations.answered(question, value)
 
 
 def iterate(obj: Iterable[Any]) -> Any:
     """Return what a ``for`` loop or a comprehension iterates over."""
-    found, _ = observations()
-    if found is not None:
-        run_over(found, obj)
+    observations, _ = current_observations()
+    if observations is not None:
+        run_over(observations, obj)
     return obj
 
 
-def run_over(found: Observations, obj: Any) -> None:
+def run_over(observations: Observations, obj: Any) -> None:
     """Record that something iterates over an object's items."""
-    found.choices.read_one(obj)
-    found.use_order(obj)
-    if not isinstance(obj, (*CONTAINERS, *ARRAYS)) and found.is_outside(obj):
-        reading.whole(found, obj)
+    observations.choices.read_one(obj)
+    observations.use_order(obj)
+    if not isinstance(obj, (*CONTAINERS, *ARRAYS)) and observations.is_outside(obj):
+        reading.whole(observations, obj)
 
 
 def runs_as_it_is(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
     """Record that a user's function is about to run unconverted: it may read its arguments and what its code names."""
-    found, _ = observations()
-    if found is None:
+    observations, _ = current_observations()
+    if observations is None:
         return
     if type(function) is MethodType:
         function, args = function.__func__, (function.__self__, *args)
     if type(function) is FunctionType:
-        reading.runs_as_it_is(found, function, args, kwargs)
+        reading.runs_as_it_is(observations, function, args, kwargs)
     else:
-        reading.whole(found, function, *args, *kwargs.values())
+        reading.whole(observations, function, *args, *kwargs.values())
 
 
 # -- writes -------------------------------------------------------------------------------------------------------
@@ -445,14 +445,14 @@ def runs_as_it_is(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) 
 
 def changes(obj: Any, what: str) -> None:
     """Record that an object or container, from outside or not, is about to be changed."""
-    found, _ = observations()
-    if found is not None:
-        found.choices.changed(obj, what)
+    observations, _ = current_observations()
+    if observations is not None:
+        observations.choices.changed(obj, what)
 
 
-def _change(found: Observations, value: Any, target: Target, *, augmented: bool) -> Change:
+def _change(observations: Observations, value: Any, target: Target, *, augmented: bool) -> Change:
     """Return the change by which later calls repeat a store."""
-    made = found.augmented
+    made = observations.augmented
     if augmented and made is not None and made.value is value:
         return made.change(target)
     return target.stored(value)
@@ -462,16 +462,16 @@ def writes_attr(
     obj: Any, name: Any, value: Any, *, put: Callable[..., None] = setattr, augmented: bool = False
 ) -> None:
     """Record that an attribute is about to be stored or deleted, and how to undo that."""
-    found, nested = observations()
-    place = None if found is None else found.place_of(obj)
-    if found is None or place is None or type(name) is not str:
+    observations, nested = current_observations()
+    origin = None if observations is None else observations.origin_of(obj)
+    if observations is None or origin is None or type(name) is not str:
         return
     before = stored(obj, name)
     if value is MISSING and before is MISSING:
-        found.look(place, ATTRIBUTE, name, MISSING)  # the delete raises, and the code may handle it
-    elif not found.stays(place, ATTRIBUTE, name, before, value, nested=nested):
-        change = _change(found, value, attribute(name, put), augmented=augmented)
-        found.write(place, ATTRIBUTE, name, before, value, obj, change, nested=nested)
+        observations.look(origin, ATTRIBUTE, name, MISSING)  # the delete raises, and the code may handle it
+    elif not observations.stays(origin, ATTRIBUTE, name, before, value, nested=nested):
+        change = _change(observations, value, attribute(name, put), augmented=augmented)
+        observations.write(origin, ATTRIBUTE, name, before, value, obj, change, nested=nested)
 
 
 def write_attr(obj: Any, name: str, value: Any, *, augmented: bool = False) -> None:
@@ -488,13 +488,13 @@ def write_attr_by(put: Callable[..., None], obj: Any, name: str, value: Any) -> 
 
 def write_item(obj: Any, key: Any, value: Any, *, augmented: bool = False) -> None:
     """Do ``obj[key] = value``."""
-    found, nested = observations()
-    if found is not None:
+    observations, nested = current_observations()
+    if observations is not None:
         if type(key) is slice:
-            run_over(found, value)
+            run_over(observations, value)
         again = type(obj) in LOADED and is_constant(key)
-        change = _change(found, value, item(key), augmented=augmented) if again else OTHER
-        found.change(obj, f"[{key!r}]", (value,), change, nested=nested)
+        change = _change(observations, value, item(key), augmented=augmented) if again else OTHER
+        observations.change(obj, f"[{key!r}]", (value,), change, nested=nested)
     obj[key] = value
 
 
@@ -506,21 +506,21 @@ def delete_attr(obj: Any, name: str) -> None:
 
 def delete_item(obj: Any, key: Any) -> None:
     """Do ``del obj[key]``."""
-    found, nested = observations()
-    if found is not None:
-        found.change(obj, f"[{key!r}]", (), OTHER, nested=nested)
+    observations, nested = current_observations()
+    if observations is not None:
+        observations.change(obj, f"[{key!r}]", (), OTHER, nested=nested)
     del obj[key]
 
 
 def write_global(namespace: dict[str, Any], name: str, value: Any, *, augmented: bool = False) -> Any:
     """Record a store to a global name, and return the value; the caller stores it afterwards."""
-    found, nested = observations()
-    if found is None:
+    observations, nested = current_observations()
+    if observations is None:
         return value
-    before, place = namespace.get(name, MISSING), found.root(namespace, "globals")
-    if not found.stays(place, GLOBAL, name, before, value, nested=nested):
-        change = _change(found, value, global_name(name), augmented=augmented)
-        found.write(place, GLOBAL, name, before, value, namespace, change, nested=nested)
+    before, origin = namespace.get(name, MISSING), observations.root(namespace, "globals")
+    if not observations.stays(origin, GLOBAL, name, before, value, nested=nested):
+        change = _change(observations, value, global_name(name), augmented=augmented)
+        observations.write(origin, GLOBAL, name, before, value, namespace, change, nested=nested)
     return value
 
 
@@ -531,13 +531,13 @@ def delete_global(namespace: dict[str, Any], name: str) -> None:
 
 def write_free(cell: CellType, name: str, value: Any, *, augmented: bool = False) -> Any:
     """Record a store to a ``nonlocal`` name of a function outside the trace, and return the value to store."""
-    found, nested = observations()
-    if found is None:
+    observations, nested = current_observations()
+    if observations is None:
         return value
-    before, place = CELL.get(cell, name), found.root(cell, name)
-    if not found.stays(place, CELL, name, before, value, nested=nested):
-        change = _change(found, value, CELL_VALUE, augmented=augmented)
-        found.write(place, CELL, name, before, value, cell, change, nested=nested)
+    before, origin = CELL.get(cell, name), observations.root(cell, name)
+    if not observations.stays(origin, CELL, name, before, value, nested=nested):
+        change = _change(observations, value, CELL_VALUE, augmented=augmented)
+        observations.write(origin, CELL, name, before, value, cell, change, nested=nested)
     return value
 
 

@@ -35,18 +35,18 @@ def is_watched(function: Any) -> bool:
 @contextmanager
 def opened() -> Generator[list[str]]:
     """Collect the names of what asks the file system in a ``with`` block, unless a profiler of the user's is on."""
-    found: list[str] = []
+    events: list[str] = []
 
     def heard(frame: FrameType, event: str, called: Any) -> None:
         if event == "c_call" and called in _ASKS and not _is_for_itself(frame):
-            found.append(called.__name__)
+            events.append(called.__name__)
 
     if sys.getprofile() is not None:
-        yield found
+        yield events
         return
     sys.setprofile(heard)
     try:
-        yield found
+        yield events
     finally:
         sys.setprofile(None)
 

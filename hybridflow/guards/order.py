@@ -11,19 +11,19 @@ _DICTS = (dict, defaultdict)
 
 def key_types(structure: Any) -> tuple[type, ...]:
     """Return the types of the keys of all dicts in a structure, except dicts whose keys are all strings."""
-    found: tuple[type, ...] = ()
+    types: tuple[type, ...] = ()
     items: Iterable[Any] = ()
     if isinstance(structure, dict):
         named = cast("dict[Any, Any]", structure)
         if {*map(type, named)} - _STRING:
-            found = tuple(map(type, sorted(named)))
-        items = [named[key] for key in sorted(named)] if found else named.values()
+            types = tuple(map(type, sorted(named)))
+        items = [named[key] for key in sorted(named)] if types else named.values()
     elif isinstance(structure, list | tuple):
         items = cast("list[Any]", structure)
     for item in items:
         if isinstance(item, dict | list | tuple):
-            found += key_types(item)
-    return found
+            types += key_types(item)
+    return types
 
 
 _STRING = {str}
@@ -49,10 +49,10 @@ def order_at(arguments: dict[str, Any], way: tuple[Any, ...]) -> list[Any]:
         arguments: the arguments by name.
         way: the path to the dict: the argument's name, then keys.
     """
-    found: Any = arguments
+    value: Any = arguments
     for key in way:
-        found = found[key]
-    return list(found)
+        value = value[key]
+    return list(value)
 
 
 def skeleton(structure: Any) -> Any:

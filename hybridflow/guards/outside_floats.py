@@ -1,7 +1,7 @@
 """Python floats that a function reads outside its arguments: they become inputs once a second value is seen.
 
 A learning rate that an optimizer keeps is a constant of the first trace. When a later trace finds another value in the
-same place, the place becomes an input, like a float argument: see `hybridflow.core.traced_float`. Floats in lists,
+same origin, the origin becomes an input, like a float argument: see `hybridflow.core.traced_float`. Floats in lists,
 tuples and dicts are read through a copy of the container, in which stand-ins replace the inputs.
 """
 
@@ -12,13 +12,13 @@ from contextlib import contextmanager
 from typing import Any, NamedTuple, cast
 
 from hybridflow.core.traced_float import NeedsNumber, TracedFloat
-from hybridflow.guards.guards import CONTAINERS, ITEM, Place
+from hybridflow.guards.guards import CONTAINERS, ITEM, Origin
 from hybridflow.guards.signature import static_key
 
 Way = tuple[Any, ...]
-"""The path to a place: the same in every trace of a function."""
+"""The path to an origin: the same in every trace of a function."""
 _MOST = 4096
-"""The most places at which a function remembers the floats it saw."""
+"""The most origins at which a function remembers the floats it saw."""
 _LONG = 64
 """Longer lists, tuples and dicts are read directly: they are data rather than settings."""
 
@@ -44,7 +44,7 @@ class SeenFloats:
         return way not in self._by_value
 
     def keep_by_value(self, ways: Iterable[Way]) -> None:
-        """Record that the code needs the numbers in these places: they stay constants."""
+        """Record that the code needs the numbers in these origins: they stay constants."""
         self._by_value.update(ways)
 
     def clear(self) -> None:
@@ -57,7 +57,7 @@ class _Input(NamedTuple):
     """A float that is an input of a trace.
 
     Attributes:
-        way: the path to the place where it was read.
+        way: the path to the origin where it was read.
         value: its value when the trace read it.
         traced: its stand-in.
     """
@@ -85,9 +85,9 @@ class OutsideFloats:
         self._only_numbers = False
         self._needed: frozenset[int] = frozenset()
         self._inputs: dict[int, _Input] = {}
-        self._of_place: dict[Place, int] = {}
-        self._copies: dict[int, tuple[Any, Any]] = {}  # copy and place, by the ids of container and copy
-        self._as_they_are: set[Place] = set()
+        self._of_origin: dict[Origin, int] = {}
+        self._copies: dict[int, tuple[Any, Any]] = {}  # copy and origin, by the ids of container and copy
+        self._as_they_are: set[Origin] = set()
         self._shown: dict[int, Any] = {}  # original containers that the code may hold
         self._around: set[int] = set()
 
@@ -98,42 +98,42 @@ class OutsideFloats:
 
     def close(self) -> None:
         """Release what was read, and the trace: it refers to this object, and the cycle would need the collector."""
-        for known in (self._inputs, self._of_place, self._copies, self._shown):
+        for known in (self._inputs, self._of_origin, self._copies, self._shown):
             known.clear()
         del self._new_input, self._count
 
     # -- reads ------------------------------------------------------------------------------------------------
 
-    def read(self, place: Place, value: float) -> Any:
-        """Return what the code sees of a float in a place: the number or a stand-in."""
-        if place in self._as_they_are:
+    def read(self, origin: Origin, value: float) -> Any:
+        """Return what the code sees of a float in an origin: the number or a stand-in."""
+        if origin in self._as_they_are:
             return value
-        position = self._of_place.get(place)
+        position = self._of_origin.get(origin)
         if position is None:
-            if not self._is_input(place, way := way_of(place), value):
+            if not self._is_input(origin, way := way_of(origin), value):
                 return value
             position = self._add(way, value)
-            self._of_place[place] = place.inputs[None] = position
+            self._of_origin[origin] = origin.inputs[None] = position
         return self._inputs[position].traced
 
-    def read_container(self, place: Place, container: Any, inner: Callable[[Any, Any], Place | None]) -> Any:
+    def read_container(self, origin: Origin, container: Any, inner: Callable[[Any, Any], Origin | None]) -> Any:
         """Return what the code sees of a value: itself or, for a list, tuple or dict with inputs, a copy.
 
         Args:
-            place: where it was read.
+            origin: where it was read.
             container: the value.
-            inner: returns the place of a container inside a container, if it is known.
+            inner: returns the origin of a container inside a container, if it is known.
 
         Raises:
             NeedsNumber: a container that was read through a copy is now seen directly, as part of another one.
         """
-        made = self._copy(place, container, inner)
+        made = self._copy(origin, container, inner)
         self._show(made)
         return made
 
-    def copies(self) -> Iterable[tuple[Any, Place]]:
-        """Return the copies that stand for containers, including nested ones, each with the container's place."""
-        return [found for key, found in self._copies.items() if key == id(found[0])]
+    def copies(self) -> Iterable[tuple[Any, Origin]]:
+        """Return the copies that stand for containers, including nested ones, each with the container's origin."""
+        return [copy for key, copy in self._copies.items() if key == id(copy[0])]
 
     def _show(self, container: Any) -> None:
         """Record that the code holds a container and its content directly, not through a copy."""
@@ -148,34 +148,34 @@ class OutsideFloats:
                 self.require_numbers(self._held_in(copy))
             pending += cast("dict[Any, Any]", one).values() if isinstance(one, dict) else one
 
-    def _copy(self, place: Place, container: Any, inner: Callable[[Any, Any], Place | None]) -> Any:
+    def _copy(self, origin: Origin, container: Any, inner: Callable[[Any, Any], Origin | None]) -> Any:
         """Return a copy of a container with stand-ins for its inputs; the container itself if it has none."""
         if id(container) in self._around:
             return container
         self._around.add(id(container))
         try:
-            return self._copied(place, container, inner)
+            return self._copied(origin, container, inner)
         finally:
             self._around.discard(id(container))
 
-    def _copied(self, place: Place, container: Any, inner: Callable[[Any, Any], Place | None]) -> Any:
-        found = self._copies.get(id(container))
-        if found is not None:
-            if found[1] is not place:
-                place.alias = found[1]
-            return found[0]
+    def _copied(self, origin: Origin, container: Any, inner: Callable[[Any, Any], Origin | None]) -> Any:
+        known = self._copies.get(id(container))
+        if known is not None:
+            if known[1] is not origin:
+                origin.alias = known[1]
+            return known[0]
         kind = type(container)
         if kind not in (list, tuple, dict) or len(container) > _LONG:
             return container
-        if place in self._as_they_are or id(container) in self._shown:
+        if origin in self._as_they_are or id(container) in self._shown:
             return container
         items = container.items() if kind is dict else enumerate(container)
         replaced: dict[Any, Any] = {}
         for key, item in items:
             if type(item) is float:
-                if self._is_input(place, way := (way_of(place), ITEM.path, key), item):
-                    place.inputs[key] = self._add(way, item)
-                    replaced[key] = self._inputs[place.inputs[key]].traced
+                if self._is_input(origin, way := (way_of(origin), ITEM.path, key), item):
+                    origin.inputs[key] = self._add(way, item)
+                    replaced[key] = self._inputs[origin.inputs[key]].traced
             elif type(item) in (list, tuple, dict):
                 below = inner(container, key)
                 now = item if below is None else self._copy(below, item, inner)
@@ -187,7 +187,7 @@ class OutsideFloats:
             copy: Any = {**container, **replaced}
         else:
             copy = kind([replaced.get(number, item) for number, item in enumerate(container)])
-        self._copies[id(container)] = self._copies[id(copy)] = copy, place
+        self._copies[id(container)] = self._copies[id(copy)] = copy, origin
         return copy
 
     def _add(self, way: Way, value: float) -> int:
@@ -195,32 +195,32 @@ class OutsideFloats:
         self._inputs[position] = _Input(way, value, traced)
         return position
 
-    def _is_input(self, place: Place, way: Way, value: float) -> bool:
-        return not self._only_numbers and not place.written and self._seen.is_input(way, value)
+    def _is_input(self, origin: Origin, way: Way, value: float) -> bool:
+        return not self._only_numbers and not origin.written and self._seen.is_input(way, value)
 
     # -- where the numbers themselves are needed --------------------------------------------------------------------
 
-    def look(self, place: Place, container: Any = None) -> None:
-        """Record that a place, or the content of the container there, is seen directly.
+    def look(self, origin: Origin, container: Any = None) -> None:
+        """Record that an origin, or the content of the container there, is seen directly.
 
         Raises:
             NeedsNumber: it was read as an input before.
         """
-        self._as_they_are.add(place)
-        self.require_numbers(place.inputs.values())
+        self._as_they_are.add(origin)
+        self.require_numbers(origin.inputs.values())
         self._show(container)
 
-    def write(self, place: Place | None, container: Any = None) -> None:
-        """Record that the trace itself writes to a place or container: its floats stay constants.
+    def write(self, origin: Origin | None, container: Any = None) -> None:
+        """Record that the trace itself writes to an origin or container: its floats stay constants.
 
         Raises:
             NeedsNumber: it was read as an input before.
         """
-        if place is not None:
-            place.written = True
+        if origin is not None:
+            origin.written = True
             if self._copies.get(id(container), (None, None))[0] is container:
                 self.require_numbers(self._held_in(container))  # what is written to a copy would be lost
-            self.look(place, container)
+            self.look(origin, container)
 
     def require_plain(self, value: Any) -> None:
         """Raise if a value holds inputs: it is stored outside, or goes to code that looks at types.
@@ -232,7 +232,7 @@ class OutsideFloats:
 
     def _held_in(self, value: Any) -> list[int]:
         """Return the positions of the inputs that a value contains or is computed from."""
-        found: list[int] = []
+        positions: list[int] = []
         seen: set[int] = set()
         pending = [value]
         if type(getattr(value, "__dict__", None)) is dict and not isinstance(value, type):
@@ -240,11 +240,11 @@ class OutsideFloats:
         while pending:
             one = pending.pop()
             if type(one) is TracedFloat:
-                found += [position for position in one.arguments if position in self._inputs]
+                positions += [position for position in one.arguments if position in self._inputs]
             elif type(one) in (list, tuple, dict) and id(one) not in seen:
                 seen.add(id(one))
                 pending += one.values() if type(one) is dict else one
-        return found
+        return positions
 
     def require_numbers(self, positions: Iterable[int]) -> None:
         """Make inputs constants of the trace, by tracing anew.
@@ -302,8 +302,8 @@ class OutsideFloats:
         self._seen.keep_by_value([self._inputs[one].way for one in positions if one in self._inputs])
 
 
-def way_of(place: Place) -> Way:
-    """Return the path to a place, starting at the root's object."""
-    if place.parent is None:
-        return (id(place.holder()), place.name)
-    return (way_of(place.parent), place.access.path, place.name)
+def way_of(origin: Origin) -> Way:
+    """Return the path to an origin, starting at the root's object."""
+    if origin.parent is None:
+        return (id(origin.holder()), origin.name)
+    return (way_of(origin.parent), origin.access.path, origin.name)

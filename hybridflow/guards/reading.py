@@ -1,7 +1,7 @@
 """Turn reads into guards: of an attribute, of a class's definition, of all that a library may read in a value.
 
-An object that the trace did not create is watched from the place where it was read. An object that arrived unwatched (a
-library returned it) becomes a root and is watched from there.
+An object that the trace did not create is watched from the origin where it was read. An object that arrived unwatched
+(a library returned it) becomes a root and is watched from there.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from hybridflow.core.variable import Variable
 from hybridflow.guards import numpy_rules
 from hybridflow.guards.access import ATTRIBUTE, GLOBAL, IN_CLASS, IN_INSTANCE, ITEM, METHOD, MISSING, TYPE
 from hybridflow.guards.contents import keys_of
-from hybridflow.guards.guards import CONTAINERS, MAPPINGS, PLAIN, Place
+from hybridflow.guards.guards import CONTAINERS, MAPPINGS, PLAIN, Origin
 from hybridflow.guards.observations import Observations
 from hybridflow.guards.parts import Opaque, Part, is_watched_module, of_call, parts_of
 from hybridflow.guards.questions import Question
@@ -41,14 +41,14 @@ BY_HASH = (*MAPPINGS, set, frozenset, WeakKeyDictionary, WeakSet)
 _AS_TEXT = frozenset({"__repr__", "__str__", "__format__"})
 _NONE: Mapping[str, Any] = {}
 _MANY = 20_000
-"""The number of places above which checking them at every call costs more than tracing anew."""
+"""The number of origins above which checking them at every call costs more than tracing anew."""
 
 
-def attribute(found: Observations, obj: Any, name: str, value: Any, *, seen: bool = True) -> Any:
+def attribute(observations: Observations, obj: Any, name: str, value: Any, *, seen: bool = True) -> Any:
     """Record that ``obj.name`` was read, and return the value that the code sees.
 
     Args:
-        found: the observations of the trace.
+        observations: the observations of the trace.
         obj: the object.
         name: the attribute.
         value: the value that Python found; `MISSING` if there is none.
@@ -59,37 +59,37 @@ def attribute(found: Observations, obj: Any, name: str, value: Any, *, seen: boo
     kind = type(obj)
     if kind in _BY_CONTENT:
         if kind is Variable and name in _SETTINGS:
-            found.look(found.place_or_root(obj), ATTRIBUTE, name, value)
+            observations.look(observations.origin_or_root(obj), ATTRIBUTE, name, value)
         return value
     if kind is super:
-        of_super(found, obj, name)
+        of_super(observations, obj, name)
         return value
-    place = found.place_of(obj)
+    origin = observations.origin_of(obj)
     if isinstance(obj, ModuleType):
         if not is_watched_module(obj):
             return value
-        place = found.place_or_root(obj)
-    elif place is None and isinstance(obj, type):
-        place = found.root(obj, obj.__name__)
-    elif place is None and not found.is_made_here(obj):
-        place = found.doubtful(obj)
-    if place is None:
+        origin = observations.origin_or_root(obj)
+    elif origin is None and isinstance(obj, type):
+        origin = observations.root(obj, obj.__name__)
+    elif origin is None and not observations.is_made_here(obj):
+        origin = observations.doubtful(obj)
+    if origin is None:
         if IN_INSTANCE.get(obj, name) is MISSING:
-            class_attribute(found, obj, name)
+            class_attribute(observations, obj, name)
         own = isinstance(value, MethodType) and value.__self__ is obj  # adds nothing new
-        found.known(value.__func__ if own else value)
+        observations.known(value.__func__ if own else value)
     elif isinstance(value, MethodType) and value.__self__ is obj:
-        found.read(place, METHOD, name, value.__func__)
+        observations.read(origin, METHOD, name, value.__func__)
     elif type(value) is BuiltinMethodType and value.__self__ is obj and not isinstance(obj, ModuleType):
         return value
     elif seen:
-        return found.read(place, ATTRIBUTE, name, value)
+        return observations.read(origin, ATTRIBUTE, name, value)
     else:
-        found.look(place, ATTRIBUTE, name, value)
+        observations.look(origin, ATTRIBUTE, name, value)
     return value
 
 
-def of_super(found: Observations, obj: Any, name: str) -> Any:
+def of_super(observations: Observations, obj: Any, name: str) -> Any:
     """Record the classes in which ``super()`` looks for an attribute, in order, up to the one that has it.
 
     Returns:
@@ -98,45 +98,45 @@ def of_super(found: Observations, obj: Any, name: str) -> Any:
     kind: type = obj.__self_class__
     order = kind.__mro__
     if is_users_class(kind):
-        found.read(found.root(kind, kind.__name__), ATTRIBUTE, "__mro__", order)
+        observations.read(observations.root(kind, kind.__name__), ATTRIBUTE, "__mro__", order)
     for one in order[order.index(obj.__thisclass__) + 1 :]:
         value = IN_INSTANCE.get(one, name)
         if is_users_class(one):
-            found.read(found.root(one, one.__name__), IN_INSTANCE, name, value)
+            observations.read(observations.root(one, one.__name__), IN_INSTANCE, name, value)
         if value is not MISSING:
             return value
     return MISSING
 
 
-def kind_of(found: Observations, obj: Any) -> None:
+def kind_of(observations: Observations, obj: Any) -> None:
     """Record that an object's class was read."""
     if type(obj) is TracedArray:
         numpy_rules.kind_of(obj)
         return
-    place = found.place_of(obj)
-    if place is not None and type(obj) not in PLAIN:
-        found.read(place, TYPE, None, type(obj))
+    origin = observations.origin_of(obj)
+    if origin is not None and type(obj) not in PLAIN:
+        observations.read(origin, TYPE, None, type(obj))
 
 
-def class_attribute(found: Observations, obj: Any, name: str) -> Any:
+def class_attribute(observations: Observations, obj: Any, name: str) -> Any:
     """Record what an object's class defines under a name, and return it; a descriptor is returned itself."""
     kind = type(obj)
     value = IN_CLASS.get(kind, name)
     if not is_users_class(kind):
         return value
-    kind_of(found, obj)
-    place = found.root(kind, kind.__name__)
+    kind_of(observations, obj)
+    origin = observations.root(kind, kind.__name__)
     computed = hasattr(type(value), "__get__") and type(value) is not FunctionType  # it runs the user's code
     if not computed and getattr(kind, name, MISSING) is value:
-        found.read(place, ATTRIBUTE, name, value)
+        observations.read(origin, ATTRIBUTE, name, value)
     else:
-        found.read(place, IN_CLASS, name, value)
+        observations.read(origin, IN_CLASS, name, value)
     return value
 
 
-def made_class(found: Observations, made: type) -> None:
+def made_class(observations: Observations, made: type) -> None:
     """Take note of a class that the trace has made, and of what its metaclass, bases and attributes did to that end."""
-    found.made_here(made)
+    observations.made_here(made)
     hooks = [(type(made), name, type(made)) for name in ("__prepare__", "__new__", "__init__")]
     hooks += [(base, "__init_subclass__", made) for base in made.__mro__[1:]]
     hooks += [(type(value), "__set_name__", value) for value in vars(made).values()]
@@ -145,155 +145,157 @@ def made_class(found: Observations, made: type) -> None:
         function = getattr(method, "__func__", method)
         if not is_users_class(kind):
             continue
-        found.read(found.root(kind, kind.__name__), IN_CLASS, name, method)
+        observations.read(observations.root(kind, kind.__name__), IN_CLASS, name, method)
         if type(function) is FunctionType and is_users(function.__code__):
-            runs_as_it_is(found, function, (owner,))
+            runs_as_it_is(observations, function, (owner,))
 
 
-def builtin(found: Observations, namespace: dict[str, Any], name: str, value: Any) -> None:
+def builtin(observations: Observations, namespace: dict[str, Any], name: str, value: Any) -> None:
     """Record that a builtin was read; a global of the same name would come first."""
-    found.read(found.root(namespace, "globals"), GLOBAL, name, MISSING)
-    found.read(found.root(vars(builtins), "builtins"), GLOBAL, name, value)
+    observations.read(observations.root(namespace, "globals"), GLOBAL, name, MISSING)
+    observations.read(observations.root(vars(builtins), "builtins"), GLOBAL, name, value)
 
 
-def called(found: Observations, function: FunctionType) -> None:
+def called(observations: Observations, function: FunctionType) -> None:
     """Record that a function was called: the trace depends on its code and its defaults."""
     if is_layers(function.__module__):
         return
-    place = found.place_or_root(function)
+    origin = observations.origin_or_root(function)
     for part in of_call(function):
-        found.look(place, ATTRIBUTE, part.name, part.value)
+        observations.look(origin, ATTRIBUTE, part.name, part.value)
 
 
-def special(found: Observations, obj: Any, names: Iterable[str]) -> None:
+def special(observations: Observations, obj: Any, names: Iterable[str]) -> None:
     """Record that Python itself calls special methods of an object, so that they run unconverted."""
     if type(obj) in _BY_CONTENT:
         if type(obj) is np.ndarray and not _AS_TEXT.isdisjoint(names):
-            found.answered(Question(np.get_printoptions, (), {}), np.get_printoptions())
+            observations.answered(Question(np.get_printoptions, (), {}), np.get_printoptions())
         if isinstance(obj, CONTAINERS) and not _DEEP.isdisjoint(names):
-            whole(found, obj)
+            whole(observations, obj)
         return
     if not is_users_class(type(obj)):
-        whole(found, obj)
+        whole(observations, obj)
         return
     for name in names:
-        method = class_attribute(found, obj, name)
+        method = class_attribute(observations, obj, name)
         if isinstance(method, FunctionType) and is_users(method.__code__):
-            runs_as_it_is(found, method, (obj,))
+            runs_as_it_is(observations, method, (obj,))
         elif method is not MISSING and not isinstance(getattr(object, name, None), type(method)):
-            whole(found, obj)
+            whole(observations, obj)
 
 
-def looked_up(found: Observations, container: Any, key: Any) -> None:
+def looked_up(observations: Observations, container: Any, key: Any) -> None:
     """Take note that a key is looked up among others, which Python asks whether they are equal to it."""
     others: Iterable[Any] = ()
-    if found.is_outside(container) and id(container) not in found.looked_up:
-        found.looked_up.add(id(container))
+    if observations.is_outside(container) and id(container) not in observations.looked_up:
+        observations.looked_up.add(id(container))
         others = keys_of(container) if isinstance(container, MAPPINGS) else container
     for one in (key, *others):
         if type(one) not in PLAIN:
-            special(found, one, ("__hash__", "__eq__"))
+            special(observations, one, ("__hash__", "__eq__"))
 
 
-def made_array(found: Observations, values: Iterable[Any]) -> None:
+def made_array(observations: Observations, values: Iterable[Any]) -> None:
     """Record users' objects that hybridflow, or indexing an array, converts to numbers or arrays."""
     for one in values:
         if isinstance(one, list | tuple):
-            made_array(found, cast("list[Any]", one))
+            made_array(observations, cast("list[Any]", one))
         elif type(one) is slice:
-            made_array(found, (one.start, one.stop, one.step))
+            made_array(observations, (one.start, one.stop, one.step))
         elif is_users_class(type(one)):
-            special(found, one, [name for name in _AS_ARRAY if hasattr(type(one), name)])
+            special(observations, one, [name for name in _AS_ARRAY if hasattr(type(one), name)])
 
 
 def runs_as_it_is(
-    found: Observations, function: FunctionType, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] = _NONE
+    observations: Observations, function: FunctionType, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] = _NONE
 ) -> None:
     """Record what a user's function reads that runs unconverted."""
     from hybridflow.guards.scan import named_by
 
-    called(found, function)
+    called(observations, function)
     code = function.__code__
     names = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
     given = dict(zip(names[: code.co_argcount], args, strict=False))
     given |= {name: value for name, value in kwargs.items() if name in names}
-    whole(found, *named_by(found, function, given))
-    whole(found, *args[code.co_argcount :], *[value for name, value in kwargs.items() if name not in names])
+    whole(observations, *named_by(observations, function, given))
+    whole(observations, *args[code.co_argcount :], *[value for name, value in kwargs.items() if name not in names])
 
 
-def whole(found: Observations, *values: Any) -> None:
+def whole(observations: Observations, *values: Any) -> None:
     """Record that everything in these values may be read: they go to code whose reads are not seen."""
     waiting = list(values)
     scanned: set[tuple[CodeType, int]] = set()
     while waiting:
         value = waiting.pop()
-        if type(value) in PLAIN or found.was_whole(value):
+        if type(value) in PLAIN or observations.was_whole(value):
             continue
-        waiting += _beside(found, value)
-        if found.size > _MANY:
-            found.not_again(f"{found.size} values that a library may read are too many to be watched", moves=False)
+        waiting += _beside(observations, value)
+        if observations.size > _MANY:
+            observations.not_again(
+                f"{observations.size} values that a library may read are too many to be watched", moves=False
+            )
             return
         method = _function_of(value)
-        parts = _read_parts(found, value)
+        parts = _read_parts(observations, value)
         if method is None:
             waiting += parts
             continue
         key = method.__code__, id(value.__self__)
         if key not in scanned:
             scanned.add(key)
-            waiting += _of_method(found, method, value.__self__)
+            waiting += _of_method(observations, method, value.__self__)
 
 
-def _beside(found: Observations, value: Any) -> tuple[Any, ...]:
+def _beside(observations: Observations, value: Any) -> tuple[Any, ...]:
     """Note what counts of a value that is not in it, whether a Variable is trainable; return what else does."""
     if type(value) is Variable:
-        found.counts_trainable[id(value)] = value
+        observations.counts_trainable[id(value)] = value
     if type(value) is not decimal.Decimal:
         return ()
-    return (found.answered(Question(decimal.getcontext, (), {}), decimal.getcontext()),)
+    return (observations.answered(Question(decimal.getcontext, (), {}), decimal.getcontext()),)
 
 
-def _of_method(found: Observations, function: FunctionType, instance: Any) -> Iterator[Any]:
+def _of_method(observations: Observations, function: FunctionType, instance: Any) -> Iterator[Any]:
     """Record what a call of a user's method reads; yield the values that it passes on."""
     from hybridflow.guards.scan import named_by
 
-    called(found, function)
+    called(observations, function)
     first = function.__code__.co_varnames[: min(function.__code__.co_argcount, 1)]
-    return named_by(found, function, dict.fromkeys(first, instance))
+    return named_by(observations, function, dict.fromkeys(first, instance))
 
 
-def _read_parts(found: Observations, value: Any) -> list[Any]:
+def _read_parts(observations: Observations, value: Any) -> list[Any]:
     """Record everything that is one step inside a value, and return it."""
     from hybridflow.guards.scan import named_by
 
-    place = found.place_of(value)
-    if place is None and isinstance(value, type | FunctionType):
-        place = found.place_or_root(value)
+    origin = observations.origin_of(value)
+    if origin is None and isinstance(value, type | FunctionType):
+        origin = observations.origin_or_root(value)
     inside: list[Any] = []
     try:
         for part in parts_of(value):
-            _read_part(found, value, place, part)
+            _read_part(observations, value, origin, part)
             inside.append(part.value)
     except Opaque as what:
-        if found.place_of(value) is not None:  # otherwise the trace created it from values it has already read
-            found.not_again(f"a {what}")
+        if observations.origin_of(value) is not None:  # otherwise the trace created it from values it has already read
+            observations.not_again(f"a {what}")
     if type(value) is FunctionType and is_users(value.__code__):
-        inside += named_by(found, value)
+        inside += named_by(observations, value)
     return inside
 
 
-def _read_part(found: Observations, value: Any, place: Place | None, part: Part) -> None:
+def _read_part(observations: Observations, value: Any, origin: Origin | None, part: Part) -> None:
     if part.access is None:
-        found.object(part.holder, type(part.holder).__name__)
+        observations.object(part.holder, type(part.holder).__name__)
         return
     if part.access is ITEM and type(part.value) in PLAIN:
         return  # its container's guard covers it
     if part.holder is not None:
-        place = found.root(part.holder, part.name)
-    elif place is None and part.access is not ITEM and not found.is_made_here(value):
-        place = found.doubtful(value)
-    if place is not None:
-        found.look(place, part.access, part.name, part.value)
+        origin = observations.root(part.holder, part.name)
+    elif origin is None and part.access is not ITEM and not observations.is_made_here(value):
+        origin = observations.doubtful(value)
+    if origin is not None:
+        observations.look(origin, part.access, part.name, part.value)
 
 
 def _function_of(value: Any) -> FunctionType | None:

@@ -23,11 +23,13 @@ _NO_ARGUMENTS: Mapping[str, Any] = {}
 _NOTHING = frozenset({"PUSH_NULL", "CACHE", "NOP", "EXTENDED_ARG", "PRECALL", "RESUME"})
 
 
-def named_by(found: Observations, function: FunctionType, given: Mapping[str, Any] = _NO_ARGUMENTS) -> Iterator[Any]:
+def named_by(
+    observations: Observations, function: FunctionType, given: Mapping[str, Any] = _NO_ARGUMENTS
+) -> Iterator[Any]:
     """Guard everything that a function's code names; yield the values that it uses beyond reading attributes.
 
     Args:
-        found: the observations of the trace.
+        observations: the observations of the trace.
         function: the function.
         given: its arguments by name, as far as they are known.
     """
@@ -38,7 +40,7 @@ def named_by(found: Observations, function: FunctionType, given: Mapping[str, An
             if step.opname in _NOTHING:
                 continue
             if step.opname in _ATTRIBUTE and value is not MISSING:
-                value = _attribute(found, value, step.argval)
+                value = _attribute(observations, value, step.argval)
                 continue
             if value is not MISSING:
                 yield value
@@ -47,20 +49,20 @@ def named_by(found: Observations, function: FunctionType, given: Mapping[str, An
             for name in names:  # newer Pythons load two variables in one step
                 if value is not MISSING:
                     yield value
-                value = _loaded(found, function, step.opname, name, cells, given)
+                value = _loaded(observations, function, step.opname, name, cells, given)
 
 
 def _loaded(
-    found: Observations, function: FunctionType, step: str, name: Any, cells: dict[str, CellType],
+    observations: Observations, function: FunctionType, step: str, name: Any, cells: dict[str, CellType],
     given: Mapping[str, Any],
 ) -> Any:
     """Return the value that an instruction loads if it comes from outside; else `MISSING`."""
     if step in ("LOAD_GLOBAL", "LOAD_NAME"):
-        return _global(found, function.__globals__, name)
+        return _global(observations, function.__globals__, name)
     if step in _FREE and name in cells:
         value = CELL.get(cells[name], name)
         if value is not MISSING:
-            found.look(found.root(cells[name], name), CELL, name, value)
+            observations.look(observations.root(cells[name], name), CELL, name, value)
         return value
     return given.get(name, MISSING) if "LOAD_FAST" in step or step in _FREE else MISSING
 
@@ -72,22 +74,22 @@ def _with_inner(code: CodeType) -> Iterator[CodeType]:
             yield from _with_inner(constant)
 
 
-def _global(found: Observations, namespace: dict[str, Any], name: str) -> Any:
+def _global(observations: Observations, namespace: dict[str, Any], name: str) -> Any:
     value = namespace.get(name, MISSING)
     if value is not MISSING:
-        found.look(found.root(namespace, "globals"), GLOBAL, name, value)
+        observations.look(observations.root(namespace, "globals"), GLOBAL, name, value)
     else:
         value = getattr(builtins, name, MISSING)
-        builtin(found, namespace, name, value)
+        builtin(observations, namespace, name, value)
     return value
 
 
-def _attribute(found: Observations, value: Any, name: str) -> Any:
+def _attribute(observations: Observations, value: Any, name: str) -> Any:
     getter = getattr(type(value), name, None)
     if isinstance(getter, property):
-        class_attribute(found, value, name)
+        class_attribute(observations, value, name)
         return MethodType(getter.fget, value) if isinstance(getter.fget, FunctionType) else getter
     result = getattr(value, name, MISSING)
     if result is not MISSING:
-        attribute(found, value, name, result, seen=False)
+        attribute(observations, value, name, result, seen=False)
     return result

@@ -149,9 +149,9 @@ def static_key(value: Any, *, by_value: bool = False) -> Any:
         return kind, static_key(value.real), static_key(value.imag)
     if isinstance(value, bool | int | str | bytes | enum.Enum | type | np.dtype | TensorSpec):
         return kind, value
-    found = _key_of_parts(value, by_value)
-    if found is not None:
-        return kind, found
+    key = _key_of_parts(value, by_value)
+    if key is not None:
+        return kind, key
     if isinstance(value, types.MethodType | BoundCall):
         return kind, Identity(value.__func__), Identity(value.__self__)
     if by_value and not isinstance(value, Tensor | Variable):

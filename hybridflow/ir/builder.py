@@ -155,11 +155,11 @@ class GraphBuilder:
 
     def number_tensor(self, number: TracedFloat, dtype: DType) -> Tensor:
         """Return the tensor of shape () that holds a Python number in each call."""
-        found = self.numbers.get((id(number), dtype))
-        if found is None:
+        known = self.numbers.get((id(number), dtype))
+        if known is None:
             node = input_node(make_spec((), dtype), f"number_{len(self.numbers)}", self.scope, user_place(2))
-            found = self.numbers[id(number), dtype] = (number, node)
-        return make_tensor(None, (found[1], 0))
+            known = self.numbers[id(number), dtype] = (number, node)
+        return make_tensor(None, (known[1], 0))
 
     def value_read(self, tensor: Tensor) -> None:
         """Note that a concrete tensor was turned into NumPy or a Python number."""
@@ -197,13 +197,13 @@ class GraphBuilder:
             key: Any = edge
         else:
             key = id(tensor)
-        found = self.captures.get(key)
-        if found is None:
+        captured = self.captures.get(key)
+        if captured is None:
             node = input_node(tensor.spec, f"captured_{len(self.captures)}", self.scope, user_place(2))
             if requires(edge):
                 node.stamp = FOREVER
-            found = self.captures[key] = (tensor, node)
-        return found[1], 0
+            captured = self.captures[key] = (tensor, node)
+        return captured[1], 0
 
     def knows(self, tensor: Tensor) -> bool:
         """Whether a tensor was made in this trace or outside it, not in a branch or loop body inside it."""
@@ -240,13 +240,13 @@ class GraphBuilder:
         context = current()
         if not context.tapes and notes is None:
             return value
-        found = self.readings.get((value, context.epoch))
-        if found is None:
-            found = cast(Edge, self.bind(READ, (make_tensor(None, value),), {})._edge)
-            self.readings[value, context.epoch] = found
+        edge = self.readings.get((value, context.epoch))
+        if edge is None:
+            edge = cast(Edge, self.bind(READ, (make_tensor(None, value),), {})._edge)
+            self.readings[value, context.epoch] = edge
             if notes is not None:
-                make_leaf(found[0], notes)
-        return found
+                make_leaf(edge[0], notes)
+        return edge
 
     def _state(self, variable: Variable) -> VariableState:
         if self.outer is not None:

@@ -156,15 +156,15 @@ class Construction(GraphBuilder):
 
     def needed(self, outputs: Sequence[Edge], given: set[Edge]) -> set[Node]:
         """Return the nodes and inputs that outputs depend on; the search stops at given edges."""
-        found: set[Node] = set()
+        needed: set[Node] = set()
         stack = [edge for edge in outputs if edge not in given]
         while stack:
             node = stack.pop()[0]
-            if node in found:
+            if node in needed:
                 continue
-            found.add(node)
+            needed.add(node)
             stack.extend([edge for edge in node.inputs if edge is not None and edge not in given])
-        return found
+        return needed
 
     def side_roots(self, needed: set[Node], outputs: Sequence[Edge]) -> list[Edge]:
         """Return the checks and effects that only use values which a run computes or is fed anyway."""
@@ -172,25 +172,25 @@ class Construction(GraphBuilder):
         known |= {node for node, _ in outputs} | {node for node in self.nodes if node.op is CONSTANT}
         ends = [cast(Edge, check.ok._edge) for check in self.checks]
         private = self._private({node for node, _ in ends})
-        found = [end for end in ends if all(node in known for node in self._looked_at(end[0], private))]
+        roots = [end for end in ends if all(node in known for node in self._looked_at(end[0], private))]
         for node in self.nodes:
             if has_effect(node) and all(edge is None or edge[0] in known for edge in node.inputs):
                 known.add(node)
-                found.append((node, 0))
-        return found
+                roots.append((node, 0))
+        return roots
 
     @staticmethod
     def _looked_at(end: Node, private: set[Node]) -> set[Node]:
         """Return the nodes that a check uses, without the private nodes that only serve checks."""
-        found: set[Node] = set()
+        reached: set[Node] = set()
         stack = [end]
         while stack:
             node = stack.pop()
             if node in private:
                 stack.extend([edge[0] for edge in node.inputs if edge is not None])
             else:
-                found.add(node)
-        return found
+                reached.add(node)
+        return reached
 
     def _private(self, ends: set[Node]) -> set[Node]:
         """Return `ends` and the nodes that only they use, directly or indirectly."""
@@ -230,15 +230,15 @@ def construction_of(graph: Graph) -> Construction:
     Raises:
         TraceError: if the graph was traced or parsed.
     """
-    found = graph.construction
-    if found is None:
+    construction = graph.construction
+    if construction is None:
         if graph.nodes or graph.inputs or graph.outputs:
             raise TraceError(
                 message(f"Graph: {graph.name!r} is finished: it was traced, or read from text",
                         hint="Make a new one with hf.Graph() and add to that.")
             )  # fmt: skip
-        found = graph.construction = Construction(graph)
-    return found
+        construction = graph.construction = Construction(graph)
+    return construction
 
 
 def placeholder(shape: Sequence[int | str | None], dtype: Any = float32, name: str | None = None) -> Tensor:

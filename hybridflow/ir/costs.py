@@ -164,10 +164,10 @@ def bodies(node: Node, sizes: Sizes | None = None) -> tuple[Body, ...] | None:
     count = node.op.flops
     if not isinstance(count, Bodies):
         return None
-    found = count.of(**node.attrs)
+    bodies = count.of(**node.attrs)
     if sizes is None:
-        return found
-    return tuple([body._replace(times=substitute(body.times, sizes)) for body in found])
+        return bodies
+    return tuple([body._replace(times=substitute(body.times, sizes)) for body in bodies])
 
 
 def own_cost(node: Node, sizes: Sizes | None = None) -> Cost:
@@ -243,14 +243,14 @@ def _walk(graph: Graph, sizes: Sizes | None, around: NodeCost) -> Iterator[NodeC
 
 def _chosen(carried: tuple[Body, ...], sizes: Sizes | None) -> Body | None:
     """Return the most expensive alternative; None if there are none, or symbolic sizes leave it open."""
-    found: list[tuple[Any, Any, Body]] = []
+    costed: list[tuple[Any, Any, Body]] = []
     for body in carried:
         if body.alternative:
             cost = graph_cost(body.graph, sizes)
             if isinstance(cost.flops, Dim) or isinstance(cost.moved, Dim):
                 return None
-            found.append((cost.flops, cost.moved, body))
-    return max(found, key=lambda one: one[:2])[2] if found else None
+            costed.append((cost.flops, cost.moved, body))
+    return max(costed, key=lambda one: one[:2])[2] if costed else None
 
 
 def graph_cost(graph: Graph, sizes: Sizes | None = None) -> Cost:

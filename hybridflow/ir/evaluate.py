@@ -89,13 +89,13 @@ def bind_sizes(graph: Graph, values: Sequence[Any]) -> dict[str, int]:
 
 def symbol_positions(graph: Graph) -> tuple[tuple[int, int, str], ...]:
     """Return the input and axis from which each symbol of a graph can be read."""
-    found: dict[str, tuple[int, int, str]] = {}
+    positions: dict[str, tuple[int, int, str]] = {}
     for position, spec in enumerate(graph.input_specs if graph.dims.hints else ()):
         for axis, size in enumerate(spec.shape):
             name = size.symbol if isinstance(size, Dim) else None
             if name is not None:
-                found.setdefault(name, (position, axis, name))
-    return tuple(found.values())
+                positions.setdefault(name, (position, axis, name))
+    return tuple(positions.values())
 
 
 def sizes_around(graph: Graph) -> Mapping[str, int] | None:

@@ -70,10 +70,10 @@ def _outlined_lower(*xs: Any, graph: Graph) -> Any:
     if never() is None:  # not XLA:CPU: other backends inline it anyway, and this can be differentiated
         return one_or_all(lower_graph(graph, sizes)(*xs))
     key = ("outlined", NAMER.get(), *(() if sizes is None else sizes.items()))
-    found = graph.executables.get(key)
-    if found is None:
-        found = graph.executables[key] = outlined(lower_graph(graph, sizes))
-    return one_or_all(found(*xs))
+    lowered = graph.executables.get(key)
+    if lowered is None:
+        lowered = graph.executables[key] = outlined(lower_graph(graph, sizes))
+    return one_or_all(lowered(*xs))
 
 
 def _outlined_infer(*specs: Any, graph: Graph) -> Any:

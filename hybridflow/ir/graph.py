@@ -199,15 +199,15 @@ def nested_graphs(node: Node) -> list[Graph]:
 
 def graphs_of(graph: Graph) -> list[Graph]:
     """Return a graph and all graphs nested in it, each once."""
-    found = {graph: None}
+    graphs = {graph: None}
     waiting = [graph]
     while waiting:
         for node in waiting.pop().nodes:
             for inner in nested_graphs(node) if "nested" in node.op.traits else ():
-                if inner not in found:
-                    found[inner] = None
+                if inner not in graphs:
+                    graphs[inner] = None
                     waiting.append(inner)
-    return list(found)
+    return list(graphs)
 
 
 def plain_attrs(node: Node) -> dict[str, Any]:

@@ -43,12 +43,12 @@ class Live:
 
 def roots(graph: Graph) -> dict[Edge, Edge]:
     """Return, for every view in a graph, the value whose memory it uses."""
-    found: dict[Edge, Edge] = {}
+    roots: dict[Edge, Edge] = {}
     for node in graph.nodes:
         edge = node.inputs[0] if node.inputs and moves_nothing(node) else None
         if edge is not None:
-            found[node, 0] = found.get(edge, edge)
-    return found
+            roots[node, 0] = roots.get(edge, edge)
+    return roots
 
 
 def liveness(graph: Graph, sizes: Sizes | None = None, keeps: Keeps | None = None) -> Live:
@@ -97,9 +97,9 @@ def liveness(graph: Graph, sizes: Sizes | None = None, keeps: Keeps | None = Non
 
 def bytes_of(edge: Edge, sizes: Sizes | None) -> int:
     """Return the size of a value in bytes."""
-    found: Any = concrete(edge[0].spec(edge[1]), sizes).nbytes
-    assert not isinstance(found, Dim)
-    return found
+    size: Any = concrete(edge[0].spec(edge[1]), sizes).nbytes
+    assert not isinstance(size, Dim)
+    return size
 
 
 def _inside(node: Node, sizes: Sizes) -> int:

@@ -97,13 +97,13 @@ class _Parser:
         return self.tokens[self.index]
 
     def fail(
-        self, expected: str, token: Token | None = None, *, found: str | None = None, hint: str | None = None
+        self, expected: str, token: Token | None = None, *, got: str | None = None, hint: str | None = None
     ) -> NoReturn:
         """Raise the error for a token; by default, the next one."""
         token = token or self.token
         line, column, shown = place_in(self.text, token.position)
-        found = str(token) if found is None else found if len(found) <= _LONGEST_FOUND else shortened(found)
-        what = f"parse: line {line}, column {column}: expected {expected[:_LONGEST_FOUND]}, found {found}{shown}"
+        got = str(token) if got is None else got if len(got) <= _LONGEST_FOUND else shortened(got)
+        what = f"parse: line {line}, column {column}: expected {expected[:_LONGEST_FOUND]}, found {got}{shown}"
         raise ParseError(message(what, hint=hint))
 
     def take(self, kind: str, expected: str) -> Token:
@@ -163,7 +163,7 @@ class _Parser:
         specs = [node.spec(index) for node, index in outputs]
         if list(map(str, specs)) != list(map(str, results)):
             self.fail(f"({', '.join(map(str, specs))}), which is what the graph returns", header,
-                      found=f"({', '.join(map(str, results))})")  # fmt: skip
+                      got=f"({', '.join(map(str, results))})")  # fmt: skip
         dims, self.dims = self.dims, saved
         return Graph(name, tuple(inputs), tuple(nodes), tuple(outputs), dims)
 
@@ -219,7 +219,7 @@ class _Parser:
     def define(self, edges: dict[str, Edge], token: Token, edge: Edge) -> None:
         """Give a value its name."""
         if token.text in edges:
-            self.fail("a new name", token, found=f"{token.text}, which is defined already",
+            self.fail("a new name", token, got=f"{token.text}, which is defined already",
                       hint="Every value is defined once.")  # fmt: skip
         edges[token.text] = edge
 
@@ -250,7 +250,7 @@ class _Parser:
             while self.accept(","):
                 outputs.append(self.spec())
         if len(outputs) != len(results):
-            self.fail(f"{len(results)} specs, one per result", start, found=f"{len(outputs)} for {op.name}")
+            self.fail(f"{len(results)} specs, one per result", start, got=f"{len(outputs)} for {op.name}")
         node = make_node(op, tuple(inputs), attrs, tuple(outputs), where=_where(self.tokens[self.index - 1].place))
         for index, token in enumerate(results):
             self.define(edges, token, (node, index))
@@ -258,14 +258,14 @@ class _Parser:
 
     def op(self, token: Token) -> Op:
         """Look up an operation."""
-        found = REGISTRY.get(token.text)
-        if found is None:
+        op = REGISTRY.get(token.text)
+        if op is None:
             attached("register_rest")()
-            found = REGISTRY.get(token.text)
-        if found is None:
+            op = REGISTRY.get(token.text)
+        if op is None:
             hint = _suggest(token.text, REGISTRY, "No registered operation is called so.")
             self.fail("an operation", token, hint=hint)
-        return found
+        return op
 
     def operand(self, edges: dict[str, Edge]) -> Edge | None:
         """Read an operand; ``_`` is an input without a recorded producer, in an eager recording."""
@@ -274,11 +274,11 @@ class _Parser:
     def edge(self, edges: dict[str, Edge]) -> Edge:
         """Read a value defined above."""
         token = self.take("value", "a value such as %0")
-        found = edges.get(token.text)
-        if found is None:
+        edge = edges.get(token.text)
+        if edge is None:
             self.fail("a value defined above", token,
                       hint=_suggest(token.text, edges, "Values are defined before they are read."))  # fmt: skip
-        return found
+        return edge
 
     def attributes(self) -> dict[str, Any]:
         """Read attributes and the closing brace."""
@@ -304,7 +304,7 @@ class _Parser:
         self.expect("[")
         shape = tuple(self.listed(self.size, "]"))
         if len(shape) > MOST_AXES:
-            self.fail(f"at most {MOST_AXES} axes", token, found=f"{len(shape)}")
+            self.fail(f"at most {MOST_AXES} axes", token, got=f"{len(shape)}")
         return make_spec(shape, SHORT_NAMES[token.text])
 
     def size(self) -> int | Dim | None:
@@ -312,10 +312,10 @@ class _Parser:
         if self.accept("?"):
             return None
         token = self.token
-        found = self.value()
-        if not _is_size(found) or (type(found) is int and found < 0):
+        size = self.value()
+        if not _is_size(size) or (type(size) is int and size < 0):
             self.fail("a size", token)
-        return found
+        return size
 
     # -- attribute values -------------------------------------------------------------------------------------
 
@@ -365,10 +365,10 @@ class _Parser:
         if not self.accept("-"):
             return self.atom()
         token = self.token
-        found = self.atom()
-        if isinstance(found, bool) or not isinstance(found, int | float | Dim):
+        value = self.atom()
+        if isinstance(value, bool) or not isinstance(value, int | float | Dim):
             self.fail("a number", token)
-        return -found
+        return -value
 
     def atom(self) -> Any:
         """Read a value without arithmetic."""
@@ -392,11 +392,11 @@ class _Parser:
         """Read a string."""
         token = self.take("string", "a string")
         try:
-            found = json.loads(token.text)
-            found.encode()  # fails for half a surrogate pair
+            text = json.loads(token.text)
+            text.encode()  # fails for half a surrogate pair
         except ValueError:
             self.fail("a string with JSON's escapes", token)
-        return found
+        return text
 
     def tuple(self) -> Any:
         """Read a tuple, or a value in parentheses, after the opening one."""
@@ -427,7 +427,7 @@ class _Parser:
             return self.complex_number()
         if name == "opaque":
             self.expect("(")
-            self.fail("a value that text can hold", token, found=f"a {self.string()}",
+            self.fail("a value that text can hold", token, got=f"a {self.string()}",
                       hint="This graph exists only in the process that traced it.")  # fmt: skip
         self.fail("an attribute value", token, hint=_suggest(name, {*_RESERVED, *self.dims.hints}, ""))
 
@@ -454,7 +454,7 @@ class _Parser:
         if not of_bytes and after.kind != "number" and after.text not in ("[", "-", "complex", *_WORDS):
             return spec
         if any(not isinstance(size, int) for size in spec.shape):
-            self.fail("an array with integer sizes", token, found=str(spec))
+            self.fail("an array with integer sizes", token, got=str(spec))
         return Constant(self.hexadecimal(spec) if of_bytes else self.array(spec))
 
     def hexadecimal(self, spec: TensorSpec) -> np.ndarray[Any, Any]:
@@ -464,10 +464,10 @@ class _Parser:
         try:
             data = bytes.fromhex(self.string())
         except ValueError:
-            self.fail("hexadecimal digits", token, found="something else")
+            self.fail("hexadecimal digits", token, got="something else")
         wanted = spec.nbytes
         if len(data) != wanted:
-            self.fail(f"{wanted} bytes for {spec}", token, found=f"{len(data)} bytes")
+            self.fail(f"{wanted} bytes for {spec}", token, got=f"{len(data)} bytes")
         return np.frombuffer(data, spec.dtype).reshape(spec.shape).copy()
 
     def array(self, spec: TensorSpec) -> np.ndarray[Any, Any]:
@@ -479,7 +479,7 @@ class _Parser:
         try:
             return read_elements(values, spec.shape, spec.dtype)
         except OverflowError as error:
-            self.fail(f"elements of {spec}", start, found=str(error))
+            self.fail(f"elements of {spec}", start, got=str(error))
 
     def check_whole(self, spec: TensorSpec) -> None:
         """Raise if elements of the array were left out."""
@@ -489,7 +489,7 @@ class _Parser:
             index += 1
             depth += (token.text == "[") - (token.text == "]")
             if token.text == "..." and depth:
-                self.fail(f"all elements of {spec}", token, found="'...', where elements were left out",
+                self.fail(f"all elements of {spec}", token, got="'...', where elements were left out",
                           hint="Print the graph with print_graph(graph, elide=None).")  # fmt: skip
             if depth == 0:
                 return
@@ -503,7 +503,7 @@ class _Parser:
         size = spec.shape[depth]
         for position in range(size):
             if position and not self.accept(","):
-                self.fail(f"{size} elements on axis {depth} of {spec}", found=f"{self.token} after {position}")
+                self.fail(f"{size} elements on axis {depth} of {spec}", got=f"{self.token} after {position}")
             self.elements(spec, depth + 1, values)
         if not self.accept("]"):
             self.fail(f"']' after {size} elements on axis {depth} of {spec}")
@@ -512,10 +512,10 @@ class _Parser:
         """Read one element."""
         token = self.token
         kind = kind_of(dtype)
-        found = self.unary()
-        if not isinstance(found, _ELEMENTS[kind]) or isinstance(found, bool) != (kind == "bool"):
+        element = self.unary()
+        if not isinstance(element, _ELEMENTS[kind]) or isinstance(element, bool) != (kind == "bool"):
             self.fail(f"an element of {dtype}", token)
-        return found
+        return element
 
 
 def _is_size(value: Any) -> bool:

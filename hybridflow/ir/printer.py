@@ -89,11 +89,11 @@ def _sanitised(name: str) -> str:
 
 
 def _unique(name: str, taken: set[str]) -> str:
-    found, count = name, 0
-    while found in taken:
+    unique, count = name, 0
+    while unique in taken:
         count += 1
-        found = f"{name}_{count}"
-    return found
+        unique = f"{name}_{count}"
+    return unique
 
 
 class _Printer:
@@ -301,9 +301,9 @@ def highlighted(text: str) -> Any:
     """Return the text of a graph in colors, for a `rich` console."""
     from rich.text import Text
 
-    found = Text(text)
-    found.highlight_regex(r"(?<= = )\w+(?=\()", "bold cyan")
-    found.highlight_regex(r"\b(?:graph|return)\b", "bold")
-    found.highlight_regex(r"(?<= : )[^#\n{]*", "green")
-    found.highlight_regex(r"  # [^\n]*", "dim")
-    return found
+    coloured = Text(text)
+    coloured.highlight_regex(r"(?<= = )\w+(?=\()", "bold cyan")
+    coloured.highlight_regex(r"\b(?:graph|return)\b", "bold")
+    coloured.highlight_regex(r"(?<= : )[^#\n{]*", "green")
+    coloured.highlight_regex(r"  # [^\n]*", "dim")
+    return coloured

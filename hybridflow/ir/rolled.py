@@ -65,8 +65,8 @@ def _host_sliced(x: Any, part: Part, run: int) -> Any:
 def _dynamically_sliced(x: Any, part: Part, run: Any) -> Any:
     axis, first, step, size = part
     start = first + step * run
-    found = lax.dynamic_slice_in_dim(x, start, size or 1, axis, allow_negative_indices=False)
-    return found if size else lax.squeeze(found, [axis])
+    slice_ = lax.dynamic_slice_in_dim(x, start, size or 1, axis, allow_negative_indices=False)
+    return slice_ if size else lax.squeeze(slice_, [axis])
 
 
 def _kernel(*xs: Any, graph: Graph, count: int, takes: tuple[Take, ...], gives: tuple[int, ...]) -> Any:
@@ -77,12 +77,12 @@ def _lower(*xs: Any, graph: Graph, count: int, takes: tuple[Take, ...], gives: t
     run = lower_graph(graph, sizes_around(graph))
     if never() is None:  # not XLA:CPU, the only backend where loops were measured
         return _straight(xs, (count, takes, gives), run, _sliced, jnp.stack)
-    places = carried(takes)
+    shapes = carried(takes)
 
     def step(state: tuple[Any, tuple[Any, ...]], _: None) -> Any:
         number, before = state
         values = list(xs)
-        for position, value in zip(places, before, strict=True):
+        for position, value in zip(shapes, before, strict=True):
             values[position] = value
         results = run(*[
             _dynamically_sliced(x, take, number) if type(take) is tuple else x
@@ -91,7 +91,7 @@ def _lower(*xs: Any, graph: Graph, count: int, takes: tuple[Take, ...], gives: t
         after = tuple([results[take] for take in takes if type(take) is int])
         return (number + np.int32(1), after), tuple([results[output] for output in gives])
 
-    first = (np.int32(0), tuple([xs[position] for position in places]))
+    first = (np.int32(0), tuple([xs[position] for position in shapes]))
     (_, last), rows = lax.scan(step, first, None, length=count)
     return one_or_all((*last, *rows))
 
@@ -110,8 +110,8 @@ def _onnx(o: Any, *xs: Any, graph: Graph, count: int, takes: tuple[Take, ...], g
     def part(x: Any, part: Part, run: int) -> Any:
         axis, first, step, size = part
         start = first + step * run
-        found = o.Slice(x, o.ints([start]), o.ints([start + (size or 1)]), o.ints([axis]), o.ints([1]))
-        return found if size else o.Squeeze(found, o.ints([axis]))
+        slice_ = o.Slice(x, o.ints([start]), o.ints([start + (size or 1)]), o.ints([axis]), o.ints([1]))
+        return slice_ if size else o.Squeeze(slice_, o.ints([axis]))
 
     def stack(rows: list[Any]) -> Any:
         return o.Concat(*[o.Unsqueeze(row, o.ints([0])) for row in rows], axis=0)

@@ -169,13 +169,13 @@ class _Verifier:
                 self.fail(node, f"{node.op.name} does not take {len(inputs)} inputs with the attributes "
                           f"{', '.join(node.attrs) or 'none'}")  # fmt: skip
         try:
-            found = node.op.infer(*inputs, **node.attrs)
+            specs = node.op.infer(*inputs, **node.attrs)
         except Exception as error:
             try:
                 self.fail(node, f"{node.op.name} does not accept its inputs or attributes: {error}")
             except VerifyError as wrong:
                 raise wrong from error
-        outputs: tuple[TensorSpec, ...] = found if isinstance(found, tuple) else (found,)
+        outputs: tuple[TensorSpec, ...] = specs if isinstance(specs, tuple) else (specs,)
         if len(outputs) != len(node.outputs):
             self.fail(node, f"the node records {len(node.outputs)} outputs, but {node.op.name} gives {len(outputs)}")
         for recorded, inferred in zip(node.specs, outputs, strict=True):

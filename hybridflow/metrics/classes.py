@@ -25,17 +25,17 @@ from hybridflow.ops.statistics import argmax, cumulative_sum
 
 def labels_of(name: str, prediction: Any, target: Any) -> tuple[Tensor, Tensor]:
     """Return predicted and right labels; logits with one more axis than the targets give the largest's place."""
-    found, right = as_tensor(prediction), as_tensor(target)
-    if found.ndim == right.ndim + 1:
-        found = argmax(found, axis=-1)
-    elif kind_of(found.dtype) == "float" and found.shape == right.shape:
-        found = found > 0.5
-    if found.shape != right.shape:
+    predicted, right = as_tensor(prediction), as_tensor(target)
+    if predicted.ndim == right.ndim + 1:
+        predicted = argmax(predicted, axis=-1)
+    elif kind_of(predicted.dtype) == "float" and predicted.shape == right.shape:
+        predicted = predicted > 0.5
+    if predicted.shape != right.shape:
         raise ShapeError(
             message(f"{name}.update: predictions of shape {as_tensor(prediction).shape} for labels of shape "
                     f"{right.shape}", hint="Give logits (..., classes), or labels of the targets' shape.")
         )  # fmt: skip
-    return cast_to(found, int32), cast_to(right, int32)
+    return cast_to(predicted, int32), cast_to(right, int32)
 
 
 class Accuracy(Mean):
@@ -73,8 +73,9 @@ class TopK(Mean):
                 message(f"TopK.update: logits of shape {logits.shape} for labels of shape {labels.shape}",
                         hint="Give logits (..., classes) and labels (...).")
             )  # fmt: skip
-        _, places = top_k(logits, min(self._k, logits.shape[-1]))
-        self._take(any_true(equal(cast_to(places, int32), cast_to(labels, int32).reshape((*labels.shape, 1))), axis=-1))
+        _, classes = top_k(logits, min(self._k, logits.shape[-1]))
+        wanted = cast_to(labels, int32).reshape((*labels.shape, 1))
+        self._take(any_true(equal(cast_to(classes, int32), wanted), axis=-1))
 
 
 class ConfusionMatrix(Metric):
@@ -88,8 +89,8 @@ class ConfusionMatrix(Metric):
 
     def update(self, prediction: Any, target: Any) -> None:
         """Take a batch into account."""
-        found, right = labels_of(type(self).__name__, prediction, target)
-        rows, columns = (one_hot(one.reshape((-1,)), self._classes, dtype=float64) for one in (right, found))
+        predicted, right = labels_of(type(self).__name__, prediction, target)
+        rows, columns = (one_hot(one.reshape((-1,)), self._classes, dtype=float64) for one in (right, predicted))
         self._add("matrix", matmul(rows.T, columns))
 
     def result(self) -> Tensor:
@@ -162,10 +163,10 @@ class AUC(Metric):
     def update(self, prediction: Any, target: Any) -> None:
         """Take scores and labels into account."""
         scores, labels = self._alike(prediction, target)
-        place = cast_to(clip(floor(scores.reshape((-1,)) * float(self._bins)), 0, self._bins - 1), int32)
+        bin_index = cast_to(clip(floor(scores.reshape((-1,)) * float(self._bins)), 0, self._bins - 1), int32)
         for name, label in (("positive", 1), ("negative", 0)):
             counted = cast_to(equal(cast_to(labels.reshape((-1,)), int32), label), float64)
-            self._sums[name].assign(self._read(name).at[place].add(counted))
+            self._sums[name].assign(self._read(name).at[bin_index].add(counted))
 
     def result(self) -> Tensor:
         """Return the area, 0 if one of the labels has not come yet."""

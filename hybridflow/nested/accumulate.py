@@ -132,10 +132,10 @@ def _run(
         value, aux = with_aux(result) if chosen.has_aux else (result, None)
         require_scalar(value)
         sources = [[arguments[n] for n in whole], variables, [arguments[n] for n in numbers if n in batch]]
-        found = tape.gradient(value, sources, unconnected_gradients="zero")
-        new = jax.tree_util.tree_leaves(found[:2])
+        gradients = tape.gradient(value, sources, unconnected_gradients="zero")
+        new = jax.tree_util.tree_leaves(gradients[:2])
         added = [old + PUBLIC.astype(one, old.dtype) for old, one in zip(sums, new, strict=True)]
-        return added, (value, aux, found[2])
+        return added, (value, aux, gradients[2])
 
     summed, (values, aux, of_rows) = scan(step, [*map(_sum_of, (*leaves, *variables))], rows)
     scale = chosen.parts if mean else 1
@@ -203,8 +203,8 @@ def _sum_of(leaf: Any) -> Tensor:
 
 
 def _like(gradient: Any, source: Any, scale: int) -> Tensor:
-    found = gradient / scale if scale != 1 else gradient
-    return PUBLIC.astype(found, source.dtype if isinstance(source, Variable) else as_tensor(source).dtype)
+    scaled = gradient / scale if scale != 1 else gradient
+    return PUBLIC.astype(scaled, source.dtype if isinstance(source, Variable) else as_tensor(source).dtype)
 
 
 def _joined(gradient: Any, scale: int) -> Tensor:

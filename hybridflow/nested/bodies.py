@@ -213,13 +213,13 @@ def hoisted(graph: Graph, first: int, constants: Sequence[Tensor]) -> tuple[Grap
     Returns:
         The new body, and the values that it takes as additional inputs.
     """
-    found = hoist(graph, first)
-    if found is None:
+    hoisted = hoist(graph, first)
+    if hoisted is None:
         return graph, []
     tracer = tracer_now()
     values: dict[Edge, Tensor] = {}
     values.update({(node, 0): tensor for node, tensor in zip(graph.inputs[first:], constants, strict=True)})
-    for node in found.nodes:
+    for node in hoisted.nodes:
         attrs = {name: value for name, value in node.attrs.items() if name != "residuals"}
         residuals = bool(node.op.saves.hidden) and (bool(node.attrs.get("residuals")) or bool(current().tapes))
         outer, tracer.place = tracer.place, node.where
@@ -229,21 +229,21 @@ def hoisted(graph: Graph, first: int, constants: Sequence[Tensor]) -> tuple[Grap
         finally:
             tracer.place = outer
         values.update({(node, index): tensor for index, tensor in enumerate(outputs)})
-    return found.graph, [values[edge] for edge in found.values]
+    return hoisted.graph, [values[edge] for edge in hoisted.values]
 
 
 def trace_function(
     name: str, fn: Callable[..., Any], specs: Sequence[TensorSpec], build: Callable[[Sequence[Tensor]], tuple[Any, ...]]
 ) -> tuple[Traced, Any, list[Any]]:
     """Trace a user's function of structures; return its graph, the result's structure, and the leaves as returned."""
-    found: dict[str, Any] = {}
+    structure: dict[str, Any] = {}
 
     def flat(*tensors: Tensor) -> list[Tensor]:
-        found["leaves"], found["tree"] = jax.tree_util.tree_flatten(fn(*build(tensors)))
-        return [as_tensor(leaf) for leaf in found["leaves"]]
+        structure["leaves"], structure["tree"] = jax.tree_util.tree_flatten(fn(*build(tensors)))
+        return [as_tensor(leaf) for leaf in structure["leaves"]]
 
     traced = trace_with_variables(flat, specs, name)
-    return traced, found["tree"], found["leaves"]
+    return traced, structure["tree"], structure["leaves"]
 
 
 # -- errors -------------------------------------------------------------------------------------------------------

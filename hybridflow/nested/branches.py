@@ -71,8 +71,8 @@ def cond(pred: Any, true_fn: Callable[..., Any], false_fn: Callable[..., Any], *
     chosen = predicate("cond", pred)
     if current().tracer is None:
         leaves, tree = own_leaves(operands)
-        found, tree = own_leaves((true_fn if bool(chosen) else false_fn)(*jax.tree_util.tree_unflatten(tree, leaves)))
-        return jax.tree_util.tree_unflatten(tree, found)
+        leaves_, tree = own_leaves((true_fn if bool(chosen) else false_fn)(*jax.tree_util.tree_unflatten(tree, leaves)))
+        return jax.tree_util.tree_unflatten(tree, leaves_)
     leaves, tree = leaves_of(operands)
     specs = [leaf.spec for leaf in leaves]
 
@@ -240,15 +240,15 @@ class CondSplit(NamedTuple):
 
 def _split(true: Graph, false: Graph) -> CondSplit:
     key = ("cond", false)
-    found = true.executables.get(key)
-    if found is None:
+    split = true.executables.get(key)
+    if split is None:
         wanted = tuple([True] * len(true.inputs))
         a, b = split_gradient(true, wanted), split_gradient(false, wanted)
         specs_a, specs_b = a.forward.output_specs[len(true.outputs) :], b.forward.output_specs[len(false.outputs) :]
         visible = len(true.outputs)
         forward_true, forward_false = _padded(a.forward, visible, (), specs_b), _padded(b.forward, visible, specs_a, ())
-        found = true.executables[key] = CondSplit(a, b, forward_true, forward_false)
-    return found
+        split = true.executables[key] = CondSplit(a, b, forward_true, forward_false)
+    return split
 
 
 def _padded(graph: Graph, visible: int, before: Sequence[TensorSpec], after: Sequence[TensorSpec]) -> Graph:
@@ -312,8 +312,8 @@ def _vjp(F: Any, g: Any, y: Any, pred: Any, *xs: Any, true: Graph, false: Graph)
         def run(*tensors: Tensor) -> list[Tensor]:
             kept = tensors[first : first + one.residuals]
             cotangents = tensors[len(tensors) - len(given) :]
-            found = iter(inline(one.backward, [*[tensors[read.index(i)] for i in one.reads], *kept, *cotangents]))
-            mine = [next(found) if has else None for has in one.present]
+            gradients = iter(inline(one.backward, [*[tensors[read.index(i)] for i in one.reads], *kept, *cotangents]))
+            mine = [next(gradients) if has else None for has in one.present]
             return [
                 zeros(xs[i]) if value is None else value for i, value in enumerate(mine) if present[i]
             ]  # fmt: skip
@@ -321,8 +321,8 @@ def _vjp(F: Any, g: Any, y: Any, pred: Any, *xs: Any, true: Graph, false: Graph)
         return trace_body(run, [tensor.spec for tensor in inputs], one.backward.name).graph
 
     attrs = {"true": backward(split.true, len(read)), "false": backward(split.false, middle)}
-    found = iter(bind_all(COND, (pred, *inputs), attrs))
-    return [None, *[next(found) if has else None for has in present]]
+    results = iter(bind_all(COND, (pred, *inputs), attrs))
+    return [None, *[next(results) if has else None for has in present]]
 
 
 def _onnx(o: Any, pred: Any, *xs: Any, true: Graph, false: Graph) -> Any:

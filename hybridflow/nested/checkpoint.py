@@ -89,19 +89,19 @@ def _traced(fn: Callable[..., Any], policy: Policy, args: tuple[Any, ...], kwarg
     """Add one operation to the trace, and pass assigned Variables and checks on to the trace."""
     call = Call(fn, args, kwargs)
     arguments = call.take()
-    found: list[Outcome] = []
+    outcomes: list[Outcome] = []
 
     def body(*tensors: Tensor) -> list[Tensor]:
-        found[:] = [call.run(tensors)]
-        return [as_tensor(tensor) for tensor in found[0].tensors]
+        outcomes[:] = [call.run(tensors)]
+        return [as_tensor(tensor) for tensor in outcomes[0].tensors]
 
     traced = trace_with_variables(body, [tensor.spec for tensor in arguments], call.name)
     inputs = [*arguments, *inputs_around(traced)]
     made: list[Tensor] = []
     if traced.graph.outputs or has_effects(traced.graph):
         made = bind_all(CHECKPOINT, inputs, {"graph": traced.graph, "policy": policy, "after": 0})
-    count, assigned = len(found[0].tensors), traced.assigned
+    count, assigned = len(outcomes[0].tensors), traced.assigned
     end = count + len(assigned)
     assign_around([state.variable for state in assigned], made[count:end])
     add_checks(traced.checks, made[end:])
-    return found[0].build(made[:count])
+    return outcomes[0].build(made[:count])

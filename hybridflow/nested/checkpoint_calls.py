@@ -34,8 +34,8 @@ class Call:
     def run(self, tensors: Sequence[Tensor]) -> Outcome:
         """Call the function with other tensors."""
         leaves = list(self._leaves)
-        for place, tensor in zip(self._places, tensors, strict=True):
-            leaves[place] = tensor
+        for position, tensor in zip(self._places, tensors, strict=True):
+            leaves[position] = tensor
         args, kwargs = jax.tree_util.tree_unflatten(self._tree, leaves)
         return Outcome(as_traced(self._fn)(*args, **kwargs))
 
@@ -51,6 +51,6 @@ class Outcome:
     def build(self, tensors: Sequence[Tensor]) -> Any:
         """Return the result with other tensors."""
         leaves = list(self._leaves)
-        for place, tensor in zip(self._places, tensors, strict=True):
-            leaves[place] = tensor
+        for position, tensor in zip(self._places, tensors, strict=True):
+            leaves[position] = tensor
         return jax.tree_util.tree_unflatten(self._tree, leaves)

@@ -14,11 +14,11 @@ from hybridflow.core.dtypes import is_differentiable
 from hybridflow.core.errors import GradientError, message
 from hybridflow.core.node import Edge, Node, format_where, next_sequence
 from hybridflow.core.notes import requires
-from hybridflow.core.observer import observing
 from hybridflow.core.op import Joint, MultiplyAdds, No, Op, Saves, register
 from hybridflow.core.spec import TensorSpec, make_spec
 from hybridflow.core.tensor import Tensor, make_tensor
 from hybridflow.core.variable import VARIABLE
+from hybridflow.core.variable_log import logging_variables
 from hybridflow.nested.checkpoint_calls import Call
 from hybridflow.nested.checkpoint_policies import Policy, keeps
 from hybridflow.nested.custom_gradient import Free, free_edges
@@ -126,7 +126,7 @@ def run_recorded(call: Call, policy: Policy) -> Any:
     tensors = call.take()
     start = next_sequence()
     keeper = _keeper(policy)
-    with observing(None, keeper) as observer, _context(context, context.tapes):
+    with logging_variables(None, keeper) as log, _context(context, context.tapes):
         arguments = [fresh(tensor) for tensor in tensors]
         outcome = call.run(arguments)
     outputs = [tensor._edge for tensor in outcome.tensors]
@@ -138,7 +138,7 @@ def run_recorded(call: Call, policy: Policy) -> Any:
     values = [tensor._value for tensor in tensors] + [None] * len(around)
     raw = [tensor._value for tensor in outcome.tensors]
     kept = () if keeper is None else keeper.kept
-    run = _Run(call, context, policy, kept, observer.values, _steps(free.nodes), around)
+    run = _Run(call, context, policy, kept, log.values, _steps(free.nodes), around)
     made = record(
         CHECKPOINTED, (*connected, *around), {"run": run}, values, raw[0] if len(raw) == 1 else tuple(raw), "host"
     )
@@ -170,7 +170,7 @@ def _gradients(F: Any, g: Any, y: Any, *xs: Any, wanted: tuple[bool, ...], run: 
     higher = higher or (current().grad and any(map(requires, run.edges)))
     start = next_sequence()
     tapes = (*tapes, _Recording(context.start))
-    with observing(run.values, _keeper(run.policy, run.kept)), _context(context, tapes):
+    with logging_variables(run.values, _keeper(run.policy, run.kept)), _context(context, tapes):
         arguments = [fresh(tensor) for tensor in tensors]
         outcome = run.call.run(arguments)
     outputs = [tensor._edge for tensor in outcome.tensors]
@@ -183,12 +183,12 @@ def _gradients(F: Any, g: Any, y: Any, *xs: Any, wanted: tuple[bool, ...], run: 
         if edge is not None and one is not None and is_differentiable(edge[0].spec(edge[1]).dtype)
     ]
     sources = _edges([tensor for tensor, want in zip(arguments, wanted, strict=False) if want]) | set(free.edges)
-    found = backprop(starts, sources, free.nodes, BOUND if higher else RAW)
+    gradients = backprop(starts, sources, free.nodes, BOUND if higher else RAW)
     if not higher:
-        found = {edge: make_tensor(as_arrays(value)) for edge, value in found.items()}
+        gradients = {edge: make_tensor(as_arrays(value)) for edge, value in gradients.items()}
     return [
-        *[None if tensor._edge is None else found.get(tensor._edge) for tensor in arguments],
-        *_of_around(run.edges, free.edges, found),
+        *[None if tensor._edge is None else gradients.get(tensor._edge) for tensor in arguments],
+        *_of_around(run.edges, free.edges, gradients),
     ]
 
 
@@ -197,10 +197,10 @@ def _key(edge: Edge) -> Any:
     return id(edge[0].attrs["variable"]) if edge[0].op is VARIABLE else edge
 
 
-def _of_around(before: Sequence[Edge], now: Sequence[Edge], found: dict[Edge, Any]) -> list[Any]:
+def _of_around(before: Sequence[Edge], now: Sequence[Edge], gradients: dict[Edge, Any]) -> list[Any]:
     totals: dict[Any, Any] = {}
     for edge in now:
-        one = found.get(edge)
+        one = gradients.get(edge)
         if one is not None:
             key = _key(edge)
             totals[key] = totals[key] + one if key in totals else one

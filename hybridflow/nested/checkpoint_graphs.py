@@ -52,10 +52,10 @@ class Backward(NamedTuple):
 def kept_by(graph: Graph, policy: Policy) -> Kept:
     """Return the values of a graph that a checkpoint keeps."""
     key = ("checkpoint", policy)
-    found = graph.executables.get(key)
-    if found is None:
-        found = graph.executables[key] = _kept_by(graph, policy)
-    return found
+    kept = graph.executables.get(key)
+    if kept is None:
+        kept = graph.executables[key] = _kept_by(graph, policy)
+    return kept
 
 
 def _kept_by(graph: Graph, policy: Policy) -> Kept:
@@ -63,48 +63,48 @@ def _kept_by(graph: Graph, policy: Policy) -> Kept:
         return Kept((), graph)
     given = tuple([is_differentiable(spec.dtype) for spec in graph.output_specs])
     joint = differentiate_anew(graph, given, (True,) * len(graph.inputs))
-    places = {
+    edges = {
         (node, output): (position, output)
         for position, node in enumerate(joint.forward_nodes)
         for output in range(len(node.outputs))
     }
     kept = kept_nodes(policy, joint.forward_nodes)
-    found = _needed(joint, {edge for edge in places if edge[0] in kept and not edge[0].op.has("source")})
-    inputs, outputs = joint.graph.inputs[: len(graph.inputs)], joint.forward + tuple(found)
+    needed = _needed(joint, {edge for edge in edges if edge[0] in kept and not edge[0].op.has("source")})
+    inputs, outputs = joint.graph.inputs[: len(graph.inputs)], joint.forward + tuple(needed)
     forward = Graph(graph.name, inputs, joint.forward_nodes, outputs, graph.dims)
-    return Kept(tuple([places[edge] for edge in found]), forward)
+    return Kept(tuple([edges[edge] for edge in needed]), forward)
 
 
 def _needed(joint: GradientGraph, stops: set[Edge]) -> list[Edge]:
     """Return the edges among `stops` that a backward search from the gradients reaches first."""
-    found: dict[Edge, None] = {}
+    needed: dict[Edge, None] = {}
     seen: set[Any] = set()
     stack = list(joint.graph.outputs)
     while stack:
         edge = stack.pop()
         if edge in stops:
-            found[edge] = None
+            needed[edge] = None
         elif edge[0] not in seen:
             seen.add(edge[0])
             stack.extend([one for one in edge[0].inputs if one is not None])
     order = {node: index for index, node in enumerate(joint.forward_nodes)}
-    return sorted(found, key=lambda edge: (order[edge[0]], edge[1]))
+    return sorted(needed, key=lambda edge: (order[edge[0]], edge[1]))
 
 
 def backward_of(graph: Graph, policy: Policy, given: Mask, wanted: Mask) -> Backward:
     """Return the backward pass of a checkpoint for given cotangents and wanted gradients."""
     key = ("checkpoint_backward", policy, given, wanted)
-    found = graph.executables.get(key)
-    if found is None:
-        found = graph.executables[key] = _backward_of(graph, policy, given, wanted)
-    return found
+    backward = graph.executables.get(key)
+    if backward is None:
+        backward = graph.executables[key] = _backward_of(graph, policy, given, wanted)
+    return backward
 
 
 def _backward_of(graph: Graph, policy: Policy, given: Mask, wanted: Mask) -> Backward:
     joint = differentiate_anew(graph, given, wanted)
     count = len(graph.inputs)
-    places = kept_by(graph, policy).places
-    edges: list[Edge] = [(joint.forward_nodes[position], output) for position, output in places]
+    kept_edges = kept_by(graph, policy).places
+    edges: list[Edge] = [(joint.forward_nodes[position], output) for position, output in kept_edges]
     used = set(_needed(joint, set(edges)))
     kept = tuple([index for index, edge in enumerate(edges) if edge in used])
     inputs: list[Edge] = [(node, 0) for node in joint.graph.inputs]
@@ -151,8 +151,8 @@ def _vjp(F: Any, g: Any, y: Any, *xs: Any, wanted: Mask, graph: Graph, policy: P
     kept = y[len(graph.outputs) :] if isinstance(y, tuple) else ()
     inputs = [*[xs[i] for i in backward.reads], *[kept[i] for i in backward.kept]]
     given = [one for one in gs if one is not None]
-    found = F.checkpoint(*inputs, *given, graph=backward.graph, policy="nothing", after=len(given))
-    several = iter(found if isinstance(found, tuple | list) else (found,))
+    gradients = F.checkpoint(*inputs, *given, graph=backward.graph, policy="nothing", after=len(given))
+    several = iter(gradients if isinstance(gradients, tuple | list) else (gradients,))
     return [next(several) if present else None for present in backward.present]
 
 

@@ -153,8 +153,8 @@ def _rule(body: _Body, outputs: Sequence[Edge | None], free: Free) -> Rule:
             (edge, g) for edge, g in zip(outputs, cotangents, strict=True) if edge is not None
             and is_differentiable(edge[0].spec(edge[1]).dtype)
         ]  # fmt: skip
-        found = backprop(starts, set(free.edges), free.nodes, BOUND) if free.edges else {}
-        return [*mine, *[found.get(edge) for edge in free.edges]]
+        by_edge = backprop(starts, set(free.edges), free.nodes, BOUND) if free.edges else {}
+        return [*mine, *[by_edge.get(edge) for edge in free.edges]]
 
     return rule
 
@@ -233,8 +233,8 @@ def _eager(body: _Body, context: Context) -> list[Tensor]:
 
 
 def _last(*xs: Any, outputs: int, **_: Any) -> Any:
-    found = xs[-outputs:]
-    return found[0] if outputs == 1 else found
+    outputs_ = xs[-outputs:]
+    return outputs_[0] if outputs == 1 else outputs_
 
 
 def _traced_vjp(
@@ -246,8 +246,8 @@ def _traced_vjp(
         for one, spec in zip(g if outputs > 1 else (g,), y if outputs > 1 else (y,), strict=True)
     ]
     captured = xs[arguments : len(xs) - outputs]
-    found = call(*gs, *captured, graph=backward) if any(present) else ()
-    several = iter(found if isinstance(found, tuple) else (found,))
+    results = call(*gs, *captured, graph=backward) if any(present) else ()
+    several = iter(results if isinstance(results, tuple) else (results,))
     gradients = [next(several) if has else None for has in present]
     return [*gradients, *[None] * (len(xs) - arguments)]
 

@@ -77,8 +77,8 @@ def while_loop(
     _require_count(max_iterations)
     if not isinstance(loop_vars, tuple | list):
         return iterate(cond_fn, lambda value: (body_fn(value),), (loop_vars,), max_iterations)[0]
-    found = iterate(cond_fn, body_fn, tuple(loop_vars), max_iterations)
-    return jax.tree_util.tree_unflatten(_outer_structure(loop_vars), found)
+    results = iterate(cond_fn, body_fn, tuple(loop_vars), max_iterations)
+    return jax.tree_util.tree_unflatten(_outer_structure(loop_vars), results)
 
 
 def _outer_structure(items: Any) -> Any:
@@ -322,16 +322,16 @@ def _onnx(o: Any, *xs: Any, cond: Graph, body: Graph, carry: int, bound: int | N
     counted = () if bound is None else (o.value(np.int64(0)),)
     dtypes = [spec.dtype for _, spec in specs[2:]]
     limit = None if bound is None else o.value(np.int64(bound))
-    found = o.emit("Loop", limit, *first, *state, *counted, outputs=len(dtypes), dtypes=dtypes, body=graph)
-    found = found if isinstance(found, tuple) else (found,)
-    return found if bound is None else (found[-1], *found[:-1])
+    results = o.emit("Loop", limit, *first, *state, *counted, outputs=len(dtypes), dtypes=dtypes, body=graph)
+    results = results if isinstance(results, tuple) else (results,)
+    return results if bound is None else (results[-1], *results[:-1])
 
 
 _COUNT, _FLAG = make_spec((), np.dtype(np.int64)), make_spec((), np.dtype(np.bool_))
 
 def _depends(body: Graph, carry: int, bound: int | None, **_: Any) -> list[Reach]:
-    found = of_loop(body, carry)
-    return found if bound is None else [(0, 0), *found]  # output 0 is the number of steps
+    reach = of_loop(body, carry)
+    return reach if bound is None else [(0, 0), *reach]  # output 0 is the number of steps
 
 
 WHILE = register(

@@ -69,14 +69,14 @@ def scan(fn: Callable[..., Any], init: Any, xs: Any) -> tuple[Any, Any]:
     length = _common_length(sequences)
     if current().tracer is None and length != 0:
         return _eager(fn, carry, sequences, xs_tree, length)
-    found: dict[str, Any] = {}
+    structure: dict[str, Any] = {}
 
     def body(*tensors: Tensor) -> list[Tensor]:
         count = len(carry.leaves)
         new, y = _pair(fn(carry.build(tensors[:count]), jax.tree_util.tree_unflatten(xs_tree, tensors[count:])))
         after = carry.after(new)
-        ys, found["tree"] = leaves_of(y)
-        found["specs"] = [one.spec for one in ys]
+        ys, structure["tree"] = leaves_of(y)
+        structure["specs"] = [one.spec for one in ys]
         return [*after, *ys]
 
     def trace() -> Traced:
@@ -85,10 +85,10 @@ def scan(fn: Callable[..., Any], init: Any, xs: Any) -> tuple[Any, Any]:
 
     traced = carry.traced(trace)
     if current().tracer is None:
-        last, ys = own_leaves(carry.leaves)[0], [zeros(make_spec((0, *s.shape), s.dtype)) for s in found["specs"]]
+        last, ys = own_leaves(carry.leaves)[0], [zeros(make_spec((0, *s.shape), s.dtype)) for s in structure["specs"]]
     else:
-        last, ys = _bind(traced, carry.leaves, sequences, length, len(found["specs"]))
-    return carry.build(last), jax.tree_util.tree_unflatten(found["tree"], ys)
+        last, ys = _bind(traced, carry.leaves, sequences, length, len(structure["specs"]))
+    return carry.build(last), jax.tree_util.tree_unflatten(structure["tree"], ys)
 
 
 def _bind(
@@ -316,8 +316,9 @@ def _vjp(
     outputs = y if isinstance(y, tuple) else (y,)
     gs = list(g) if isinstance(g, tuple) else [g]
     count = xs[0] if counted else None
-    found = backward_scan(body, carry, sequences, xs[1:] if counted else xs, outputs, gs, (length, not reverse), count)
-    return [None, *found] if counted else found
+    inputs = xs[1:] if counted else xs
+    gradients = backward_scan(body, carry, sequences, inputs, outputs, gs, (length, not reverse), count)
+    return [None, *gradients] if counted else gradients
 
 
 def backward_scan(
@@ -367,8 +368,8 @@ def backward_scan(
 
         d_carry, sums, d_ys = take(len(of_carry)), take(len(summed)), take(len(of_ys))
         residuals, reads = take(split.residuals), take(len(split.reads))
-        found = iter(inline(split.backward, [*reads, *residuals, *d_carry, *d_ys]))
-        gradients = {i: next(found) for i, has in enumerate(split.present) if has}
+        results = iter(inline(split.backward, [*reads, *residuals, *d_carry, *d_ys]))
+        gradients = {i: next(results) for i, has in enumerate(split.present) if has}
         new_carry = [gradients[i] if i in gradients else zeros(xs[i]) for i in of_carry]
         new_sums = [cast(Any, old) + gradients[i] for old, i in zip(sums, summed, strict=True)]
         return [*new_carry, *new_sums, *[gradients[i] for i in rows]]
@@ -396,13 +397,13 @@ def _onnx(
     if sequences:
         graph = o.body(body.name, specs, lambda *values: o.inline(body, [*values, *constants]))
         rows = [backwards(o, row) for row in rows] if reverse else rows
-        found = o.emit(
+        results = o.emit(
             "Scan", *state, *rows, outputs=len(dtypes), dtypes=dtypes, num_scan_inputs=sequences, body=graph
         )
     else:
-        found = _onnx_steps(o, state, constants, body, specs, length)
-    found = found if isinstance(found, tuple) else (found,)
-    return (*found[:carry], *[backwards(o, row) if reverse else row for row in found[carry:]])
+        results = _onnx_steps(o, state, constants, body, specs, length)
+    results = results if isinstance(results, tuple) else (results,)
+    return (*results[:carry], *[backwards(o, row) if reverse else row for row in results[carry:]])
 
 
 def _onnx_steps(

@@ -59,8 +59,8 @@ def _constant(edge: Edge | None) -> int | None:
 
 def _counter(graph: Graph, carried: int, outside: Sequence[int | None]) -> _Counter | None:
     node = graph.outputs[0][0]
-    found = _COMPARISONS.get(node.op)
-    if found is None:
+    comparison = _COMPARISONS.get(node.op)
+    if comparison is None:
         return None
     values = {one: value for one, value in zip(graph.inputs[carried:], outside, strict=False)}
     positions = {one: index for index, one in enumerate(graph.inputs[:carried])}
@@ -69,7 +69,7 @@ def _counter(graph: Graph, carried: int, outside: Sequence[int | None]) -> _Coun
         return None if edge is None else values.get(edge[0], _constant(edge))
 
     a, b = cast("tuple[Edge, ...]", node.inputs)
-    direction, inclusive = found
+    direction, inclusive = comparison
     if a[0] not in positions:
         a, b, direction = b, a, -direction
     limit = number(b)

@@ -126,8 +126,8 @@ def __getattr__(name: str) -> object:
         return _import_module("hybridflow.nn.init")
     if name not in _LATER:
         raise AttributeError(f"module 'hybridflow.nn' has no attribute {name!r}", name=name)
-    found = globals()[name] = getattr(_import_module(f"hybridflow.nn.{_LATER[name]}"), name)
-    return found
+    value = globals()[name] = getattr(_import_module(f"hybridflow.nn.{_LATER[name]}"), name)
+    return value
 
 
 def __dir__() -> list[str]:

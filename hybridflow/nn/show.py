@@ -32,10 +32,10 @@ def _inside(name: str, value: Any, around: tuple[Any, ...]) -> list[str]:
     if not isinstance(value, list | tuple | dict) or not holds(value, set()):
         return []
     items: Any = cast("dict[Any, Any]", value).items() if isinstance(value, dict) else enumerate(value)
-    found: list[str] = []
+    lines: list[str] = []
     for key, item in items:
         if callable(item) and not isinstance(item, Whole):
-            found.append(f"({name}.{key}): {getattr(item, '__name__', item)}")
+            lines.append(f"({name}.{key}): {getattr(item, '__name__', item)}")
         else:
-            found += _inside(f"{name}.{key}", item, around)
-    return found
+            lines += _inside(f"{name}.{key}", item, around)
+    return lines

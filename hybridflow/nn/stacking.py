@@ -44,9 +44,9 @@ def stack(models: Sequence[M]) -> M:
     for model in models:
         if not isinstance(model, Whole):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise ArgumentTypeError(message(f"stack: a {type(model).__name__} is no module", got=repr(model)[:80]))
-    found = [found_in(model, buffers=True) for model in models]
-    first = found[0]
-    for number, other in enumerate(found[1:], 1):
+    contents = [found_in(model, buffers=True) for model in models]
+    first = contents[0]
+    for number, other in enumerate(contents[1:], 1):
         mine = dict(zip(first.plan.names, [one.spec for one in first.leaves], strict=True))
         its = dict(zip(other.plan.names, [one.spec for one in other.leaves], strict=True))
         if other.plan != first.plan or mine != its:
@@ -59,7 +59,7 @@ def stack(models: Sequence[M]) -> M:
     with init_scope():
         leaves = [
             Variable(
-                np.stack([other.leaves[number].numpy() for other in found]), name=path, trainable=one.trainable,
+                np.stack([other.leaves[number].numpy() for other in contents]), name=path, trainable=one.trainable,
                 requires_grad=one._notes is not None,
             )
             for number, (path, one) in enumerate(zip(first.plan.names, first.leaves, strict=True))

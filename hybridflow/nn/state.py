@@ -21,14 +21,14 @@ _SHOWN = 8
 
 def named_parameters(module: Any) -> dict[str, Any]:
     """Return the parameters of a module by path; they are made leaves of `.backward()` if they are none."""
-    found = tree.named(module)
-    for value in found.leaves:
+    contents = tree.named(module)
+    for value in contents.leaves:
         if isinstance(value, Variable):
             if is_tracing():
                 tree.take_for_parameter(value)
             else:
                 value.require_gradient()
-    return dict(zip(found.plan.names, found.leaves, strict=True))
+    return dict(zip(contents.plan.names, contents.leaves, strict=True))
 
 
 def parameters(module: Any) -> list[Any]:
@@ -92,9 +92,9 @@ def _listed(paths: list[str]) -> str:
 
 
 def _variables(module: Any) -> dict[str, Variable]:
-    found = tree.named(module)
-    known = dict(zip(found.plan.names, found.leaves, strict=True))
-    return {**known, **found.buffers}
+    contents = tree.named(module)
+    known = dict(zip(contents.plan.names, contents.leaves, strict=True))
+    return {**known, **contents.buffers}
 
 
 def state_dict(module: Any) -> dict[str, np.ndarray[Any, Any]]:

@@ -137,8 +137,8 @@ def summary(model: Any, *specs: Any) -> Summary:
     """
     if not isinstance(model, Whole):
         raise ArgumentTypeError(message(f"summary: a {type(model).__name__} is no module", got=repr(model)[:80]))
-    found = named(model)
-    values: list[Any] = [*found.leaves, *found.buffers.values()]
+    by_path = named(model)
+    values: list[Any] = [*by_path.leaves, *by_path.buffers.values()]
     copied: Any = copy.deepcopy(model, {id(one): one for one in values})
     modules = found_in(copied).modules
     shapes: dict[str, str] = {}
@@ -201,8 +201,8 @@ def _recording(cls: Any) -> Any:
             result = as_traced(call)(self, *args, **kwargs)
         shapes = _SHAPES.get()
         if shapes is not None:
-            found = [one.shape for one in jax.tree_util.tree_leaves(result) if isinstance(one, Tensor)]
-            shapes[self._path] = ", ".join([str(shape) for shape in found])
+            result_shapes = [one.shape for one in jax.tree_util.tree_leaves(result) if isinstance(one, Tensor)]
+            shapes[self._path] = ", ".join([str(shape) for shape in result_shapes])
         return result
 
     return type(cls.__name__, (cls,), {"__call__": recorded, "__slots__": (), "__module__": cls.__module__})

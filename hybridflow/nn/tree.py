@@ -290,14 +290,14 @@ def found_in(module: Any, *, buffers: bool = False, reads: bool = True) -> Found
 
 def named(module: Any, *, reads: bool = True) -> Found:
     """Return what is in a module, all of which from now on is called by its path, where it had no longer one."""
-    found = found_in(module, reads=reads)
-    for path, one in found.modules.items():
+    contents = found_in(module, reads=reads)
+    for path, one in contents.modules.items():
         if path.count(".") >= getattr(one, "_path", "").count("."):
             one._path = path
-    for path, value in (*zip(found.plan.names, found.leaves, strict=True), *found.buffers.items()):
+    for path, value in (*zip(contents.plan.names, contents.leaves, strict=True), *contents.buffers.items()):
         if isinstance(value, Variable) and path.count(".") >= value.name.count("."):
             value.rename(path)
-    return found
+    return contents
 
 
 def prepare(module: Any) -> None:
@@ -312,9 +312,9 @@ def register(cls: type) -> None:
     """Make a class of modules known to jax: its objects are structures of their parameters."""
 
     def flatten(module: Any) -> tuple[list[tuple[Any, Any]], Plan]:
-        found = found_in(module)
-        keys = map(jax.tree_util.GetAttrKey, found.plan.names)
-        return list(zip(keys, found.leaves, strict=True)), found.plan
+        contents = found_in(module)
+        keys = map(jax.tree_util.GetAttrKey, contents.plan.names)
+        return list(zip(keys, contents.leaves, strict=True)), contents.plan
 
     def unflatten(plan: Any, leaves: Any) -> Any:
         return plan.made(leaves)

@@ -133,23 +133,23 @@ def take_along_axis(x: TensorLike, indices: TensorLike, /, axis: int = -1, **oth
     """
     if other:
         return respelled(take_along_axis, locals())
-    tensor, places = as_tensor(x), as_tensor(indices)
-    if tensor.ndim != places.ndim:
+    tensor, indices_ = as_tensor(x), as_tensor(indices)
+    if tensor.ndim != indices_.ndim:
         raise ShapeError(
-            message(f"take_along_axis: a tensor of {tensor.ndim} dimensions and indices of {places.ndim}",
-                    got=call_text("take_along_axis", tensor.spec, places.spec), hint="Both need the same number.")
+            message(f"take_along_axis: a tensor of {tensor.ndim} dimensions and indices of {indices_.ndim}",
+                    got=call_text("take_along_axis", tensor.spec, indices_.spec), hint="Both need the same number.")
         )  # fmt: skip
-    place = normalize_axis("take_along_axis", axis, tensor.ndim)
-    off = [1 if i == place else size for i, size in enumerate(tensor.shape)]
-    common = broadcast_shapes("take_along_axis", tuple(off), (*places.shape[:place], 1, *places.shape[place + 1 :]))
+    along = normalize_axis("take_along_axis", axis, tensor.ndim)
+    off = [1 if i == along else size for i, size in enumerate(tensor.shape)]
+    common = broadcast_shapes("take_along_axis", tuple(off), (*indices_.shape[:along], 1, *indices_.shape[along + 1 :]))
 
     def spread(value: Tensor) -> Tensor:
-        shape = (*common[:place], value.shape[place], *common[place + 1 :])
+        shape = (*common[:along], value.shape[along], *common[along + 1 :])
         return value if value.shape == shape else broadcast_to(value, shape)
 
-    require_kind("take_along_axis", ("int", "uint"), places.spec)
-    check_indices("take_along_axis", places, tensor.shape[place], place)
-    return bind(take_along_axis.op, (spread(tensor), spread(places)), {"axis": place})
+    require_kind("take_along_axis", ("int", "uint"), indices_.spec)
+    check_indices("take_along_axis", indices_, tensor.shape[along], along)
+    return bind(take_along_axis.op, (spread(tensor), spread(indices_)), {"axis": along})
 
 
 def _add_along_infer(x: TensorSpec, indices: TensorSpec, *, axis: int, size: Any) -> TensorSpec:
@@ -176,9 +176,9 @@ def _add_along_kernel(x: Any, indices: Any, *, axis: int, size: int) -> Any:
 
 def _add_along_lower(x: Any, indices: Any, *, axis: int, size: int) -> Any:
     wide = float32 if x.dtype.num in LOW_PRECISION else x.dtype
-    (places,) = lowered_key([indices], (0,))
+    (index,) = lowered_key([indices], (0,))
     zeros = lax.full((*x.shape[:axis], size, *x.shape[axis + 1 :]), 0, wide)
-    return zeros.at[_along_key(places, axis)].add(x.astype(wide), mode="drop").astype(x.dtype)
+    return zeros.at[_along_key(index, axis)].add(x.astype(wide), mode="drop").astype(x.dtype)
 
 
 def _add_along_samples(rng: np.random.Generator) -> Any:
@@ -229,13 +229,13 @@ def add_along_axis(x: TensorLike, indices: TensorLike, /, *, axis: int, size: An
         >>> add_along_axis([[1.0, 2.0, 3.0]], [[0, 0, 1]], axis=1, size=2)
         Tensor([[3., 3.]], dtype=float32)
     """
-    tensor, places = as_tensor(x), as_tensor(indices)
-    place = normalize_axis("add_along_axis", axis, tensor.ndim)
-    require_kind("add_along_axis", ("int", "uint"), places.spec)
+    tensor, indices_ = as_tensor(x), as_tensor(indices)
+    along = normalize_axis("add_along_axis", axis, tensor.ndim)
+    require_kind("add_along_axis", ("int", "uint"), indices_.spec)
     (length,) = normalize_shape("add_along_axis", size)
-    check_indices("add_along_axis", places, length, place)
-    _add_along_infer(tensor.spec, places.spec, axis=place, size=length)
-    return bind(add_along_axis.op, (tensor, places), {"axis": place, "size": length})
+    check_indices("add_along_axis", indices_, length, along)
+    _add_along_infer(tensor.spec, indices_.spec, axis=along, size=length)
+    return bind(add_along_axis.op, (tensor, indices_), {"axis": along, "size": length})
 
 
 __all__ = public_names(globals())  # pyright: ignore[reportUnsupportedDunderAll]

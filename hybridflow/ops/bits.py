@@ -210,13 +210,13 @@ def _shift_onnx(o: Any, a: Any, b: Any, direction: str) -> Any:
     unsigned = np.dtype(f"u{a.dtype}" if a.dtype.kind == "i" else a.dtype)
     width = a.dtype.itemsize * 8
     inside = o.And(o.GreaterOrEqual(b, 0), o.Less(b, width)) if a.dtype.kind == "i" else o.Less(b, width)
-    places = o.cast(o.Where(inside, b, 0), unsigned)
+    distance = o.cast(o.Where(inside, b, 0), unsigned)
     if direction == "LEFT" or a.dtype.kind == "u":
-        shifted = o.BitShift(o.cast(a, unsigned), places, direction=direction)
+        shifted = o.BitShift(o.cast(a, unsigned), distance, direction=direction)
         return o.Where(inside, o.cast(shifted, a.dtype), 0)
     negative = o.Less(a, 0)
     bits = o.cast(o.Where(negative, o.BitwiseNot(a), a), unsigned)
-    shifted = o.Where(inside, o.cast(o.BitShift(bits, places, direction=direction), a.dtype), 0)
+    shifted = o.Where(inside, o.cast(o.BitShift(bits, distance, direction=direction), a.dtype), 0)
     return o.Where(negative, o.BitwiseNot(shifted), shifted)
 
 

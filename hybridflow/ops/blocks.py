@@ -170,20 +170,20 @@ def drawn(
 
     def start_of(start: int, end: int, size: int) -> _Array:
         del end, size
-        found = np.empty(STATE_WORDS + 1, np.uint32)
-        found[:STATE_WORDS] = state
-        found[STATE_WORDS] = first + start
-        return found
+        words = np.empty(STATE_WORDS + 1, np.uint32)
+        words[:STATE_WORDS] = state
+        words[STATE_WORDS] = first + start
+        return words
 
     others = tuple(attrs.items())
     count -= first
-    found = _run(
+    draws = _run(
         lambda size: _compiled(lower, (("shape", (size,)), *others)),
         [start_of, *[_flat(one, shape) for one in parameters]],
         count,
         [(0, count, count)] if _paid((lower, others, count), count) else _cut(count),
     )
-    return found.reshape(shape)
+    return draws.reshape(shape)
 
 
 def each_for_itself(lower: Callable[..., Any]) -> Callable[..., Any]:

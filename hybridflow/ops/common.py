@@ -187,10 +187,10 @@ def normalize_axes(op: str, axis: Any, ndim: int) -> tuple[int, ...]:
     if type(axis) is int:
         return (axis if 0 <= axis < ndim else normalize_axis(op, axis, ndim),)
     axes = axis if isinstance(axis, list | tuple) else (axis,)
-    found = [normalize_axis(op, one, ndim) for one in axes]
-    if len(set(found)) != len(found):
+    normal = [normalize_axis(op, one, ndim) for one in axes]
+    if len(set(normal)) != len(normal):
         raise ShapeError(message(f"{op}: axis {axis} names an axis twice", hint="Name each axis once."))
-    return tuple(sorted(found))
+    return tuple(sorted(normal))
 
 
 # -- options ------------------------------------------------------------------------------------------------------

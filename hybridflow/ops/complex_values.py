@@ -46,10 +46,10 @@ def _kind(x: Any) -> Any:
     return pick(x != x, 0, pick(x == 0, zero, pick(x < 0, negative, positive)))
 
 
-def _look_up(table: Any, place: Any) -> Any:
+def _look_up(table: Any, index: Any) -> Any:
     """Return the entries of a row at places, which lie in it."""
     numbers = lax.GatherDimensionNumbers(offset_dims=(), collapsed_slice_dims=(0,), start_index_map=(0,))
-    return lax.gather(table, lax.expand_dims(place, (place.ndim,)), numbers, (1,), mode="promise_in_bounds")
+    return lax.gather(table, lax.expand_dims(index, (index.ndim,)), numbers, (1,), mode="promise_in_bounds")
 
 
 def _negative(x: Any) -> Any:
@@ -82,7 +82,7 @@ def with_special_values(kernel: Function, lowered: Function, parity: Parity = "n
         flipped = below != left if parity == "even" else below
         y = lax.complex(new_real, lax.select(flipped, -new_imag, new_imag))
         values, known = _table(kernel, np.dtype(x.dtype))
-        place = _kind(real) * 7 + _kind(imag)
-        return lax.select(_look_up(known, place), _look_up(values, place), y)
+        index = _kind(real) * 7 + _kind(imag)
+        return lax.select(_look_up(known, index), _look_up(values, index), y)
 
     return lower

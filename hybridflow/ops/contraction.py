@@ -77,8 +77,8 @@ class NumpyPart:
         batch = b.shape[:batches]
         middle = batches + len(pair.left)
         rows, columns = int(np.prod(shape[batches:middle])), int(np.prod(shape[middle:]))
-        found = products.matmul(a.reshape(*batch, rows, inner), b.reshape(*batch, inner, columns))
-        return found.reshape(shape)
+        product = products.matmul(a.reshape(*batch, rows, inner), b.reshape(*batch, inner, columns))
+        return product.reshape(shape)
 
 
 class LaxPart:

@@ -13,17 +13,8 @@ from hybridflow.core.device import device as on_device
 from hybridflow.core.dims import Dim, SizeFloat
 from hybridflow.core.dispatch import bind
 from hybridflow.core.dtypes import (
-    as_dtype,
-    check_fits,
-    complex64,
-    complex128,
-    default_dtype,
-    float32,
-    float64,
-    int32,
-    int64,
-    kind_of,
-)
+    as_dtype, check_fits, complex64, complex128, default_dtype, float32, float64, int32, int64, kind_of,
+)  # fmt: skip
 from hybridflow.core.errors import ArgumentError, ArgumentTypeError, DTypeError, ShapeError, message
 from hybridflow.core.op import Bad, Op, Sample, Stops, op, public_names
 from hybridflow.core.staged_number import StagedNumber
@@ -108,21 +99,22 @@ def full(shape: Any, fill_value: TensorLike, *, dtype: Any = None, device: str |
         with on_device(device):
             return full(shape, fill_value, dtype=dtype)
     sizes = normalize_shape("full", shape)
-    found = None if dtype is None else as_dtype(dtype)
+    result_dtype = None if dtype is None else as_dtype(dtype)
     if isinstance(fill_value, Dim) or type(fill_value) is SizeFloat:
-        dtype = found or (int32 if isinstance(fill_value, Dim) else float32)
+        dtype = result_dtype or (int32 if isinstance(fill_value, Dim) else float32)
         return bind(full.op, (), {"shape": sizes, "fill_value": fill_value, "dtype": dtype})
     if type(fill_value) is TracedFloat:
-        fill_value = fill_value.tensor(found or float32)
+        fill_value = fill_value.tensor(result_dtype or float32)
     if type(fill_value) is StagedNumber:
-        fill_value = asarray(fill_value, dtype=found)
+        fill_value = asarray(fill_value, dtype=result_dtype)
     if not is_number(fill_value):
         tensor = as_tensor(fill_value)
-        return broadcast_to(tensor if found is None else cast_to(tensor, found), sizes)
-    if found is None:
-        found = default_dtype(fill_value)
-    check_fits(fill_value, found)
-    attrs: dict[str, Any] = {"shape": sizes, "fill_value": _EXACT[kind_of(found)](fill_value), "dtype": found}
+        return broadcast_to(tensor if result_dtype is None else cast_to(tensor, result_dtype), sizes)
+    if result_dtype is None:
+        result_dtype = default_dtype(fill_value)
+    check_fits(fill_value, result_dtype)
+    exact = _EXACT[kind_of(result_dtype)]
+    attrs: dict[str, Any] = {"shape": sizes, "fill_value": exact(fill_value), "dtype": result_dtype}
     _full_infer(**attrs)
     return bind(full.op, (), attrs)
 
@@ -405,9 +397,9 @@ def arange(
     if step == 0:
         raise ArgumentError(message("arange: the step is 0", got=f"arange({first}, {end}, 0)", hint="Use 1 or -1."))
     whole = all(isinstance(number, int | Dim | np.integer) for number in (first, end, step))
-    found = as_dtype(dtype) if dtype is not None else int32 if whole else float32
-    if kind_of(found) in ("bool", "complex"):
-        raise DTypeError(message(f"arange: does not give {found}", hint="Choose an integer or float dtype."))
+    result_dtype = as_dtype(dtype) if dtype is not None else int32 if whole else float32
+    if kind_of(result_dtype) in ("bool", "complex"):
+        raise DTypeError(message(f"arange: does not give {result_dtype}", hint="Choose an integer or float dtype."))
     if whole:
         size = _whole_steps(first, end, step)
     else:
@@ -417,9 +409,9 @@ def arange(
     else:
         first, step = float(first) + 0.0, float(step)
     if type(size) is int and size and whole:
-        check_fits(first, found)
-        check_fits(first + (size - 1) * step, found)
-    return _bind_on(device, arange.op, {"start": first, "step": step, "size": size, "dtype": found})
+        check_fits(first, result_dtype)
+        check_fits(first + (size - 1) * step, result_dtype)
+    return _bind_on(device, arange.op, {"start": first, "step": step, "size": size, "dtype": result_dtype})
 
 
 def _bind_on(device: str | None, op: Op, attrs: dict[str, Any]) -> Tensor:
@@ -500,23 +492,23 @@ def linspace(
     """
     endpoint = truth("linspace", "endpoint", endpoint)
     whole = isinstance(start, complex) or isinstance(stop, complex)
-    found = as_dtype(dtype) if dtype is not None else complex64 if whole else float32
-    if kind_of(found) == "complex":
-        part = float64 if found == complex128 else float32
+    result_dtype = as_dtype(dtype) if dtype is not None else complex64 if whole else float32
+    if kind_of(result_dtype) == "complex":
+        part = float64 if result_dtype == complex128 else float32
         ends = [(end.real, end.imag) for end in (complex(start), complex(stop))]
         parts = [
-            cast(Any, cast_to(linspace(a, b, num, dtype=part, device=device, endpoint=endpoint), found))
+            cast(Any, cast_to(linspace(a, b, num, dtype=part, device=device, endpoint=endpoint), result_dtype))
             for a, b in zip(*ends, strict=True)
         ]
         return parts[0] + parts[1] * 1j
-    if kind_of(found) != "float" or whole:
-        raise DTypeError(message(f"linspace: does not give {found}", hint="Choose a floating-point dtype."))
+    if kind_of(result_dtype) != "float" or whole:
+        raise DTypeError(message(f"linspace: does not give {result_dtype}", hint="Choose a floating-point dtype."))
     count = num if isinstance(num, Dim) else num.__index__()
     if count < 0:
         raise ShapeError(message(f"linspace: {count} is not a number of points", hint="Ask for 0 or more."))
     first, last = float(cast(float, start)) + 0.0, float(cast(float, stop)) + 0.0
     attrs = {"start": first, "stop": last, "num": count, "endpoint": endpoint}
-    return _bind_on(device, linspace.op, {**attrs, "dtype": found})
+    return _bind_on(device, linspace.op, {**attrs, "dtype": result_dtype})
 
 
 # -- matrices -----------------------------------------------------------------------------------------------------
@@ -591,9 +583,9 @@ def eye(
                 [0., 0., 1.]], dtype=float32)
     """
     rows, columns = normalize_shape("eye", (n_rows, n_rows if n_cols is None else n_cols))
-    found = float32 if dtype is None else as_dtype(dtype)
-    attrs = {"rows": rows, "columns": columns, "offset": int(k), "dtype": found}
-    _eye_infer(rows=rows, columns=columns, offset=int(k), dtype=found)
+    result_dtype = float32 if dtype is None else as_dtype(dtype)
+    attrs = {"rows": rows, "columns": columns, "offset": int(k), "dtype": result_dtype}
+    _eye_infer(rows=rows, columns=columns, offset=int(k), dtype=result_dtype)
     return _bind_on(device, eye.op, attrs)
 
 

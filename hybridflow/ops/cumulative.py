@@ -116,12 +116,12 @@ def cumulative_prod(
             message(f"cumulative_prod: needs an axis, there are {tensor.ndim} dimensions", got=str(tensor.spec),
                     hint="Give axis=...")
         )  # fmt: skip
-    place = normalize_axis("cumulative_prod", 0 if axis is None else axis, tensor.ndim)
-    total = as_asked(bind(cumulative_prod.op, (tensor,), {"axis": place}), dtype)
+    along = normalize_axis("cumulative_prod", 0 if axis is None else axis, tensor.ndim)
+    total = as_asked(bind(cumulative_prod.op, (tensor,), {"axis": along}), dtype)
     if not include_initial:
         return total
     widths = [(0, 0)] * tensor.ndim
-    widths[place] = (1, 0)
+    widths[along] = (1, 0)
     return pad(total, widths, 1)
 
 
@@ -161,18 +161,18 @@ def diff(
     if other:
         return respelled(diff, locals())
     tensor = as_tensor(x)
-    place = normalize_axis("diff", axis, tensor.ndim)
+    along = normalize_axis("diff", axis, tensor.ndim)
     if n < 0:
         raise ArgumentError(message(f"diff: {n} times", hint="Use 0 or more."))
     parts = [part for part in (prepend, tensor, append) if part is not None]
     if len(parts) > 1:
-        tensor = concat(promote(*parts), axis=place)
+        tensor = concat(promote(*parts), axis=along)
     require_kind("diff", NUMERIC, tensor.spec)
     for _ in range(n):
-        size = tensor.shape[place]
+        size = tensor.shape[along]
         less = size - 1 if size > 0 else 0
-        after = bind(getitem.op, (tensor,), {"index": _from(tensor, place, 1 if size > 0 else 0, less)})
-        tensor = subtract(after, bind(getitem.op, (tensor,), {"index": _from(tensor, place, 0, less)}))
+        after = bind(getitem.op, (tensor,), {"index": _from(tensor, along, 1 if size > 0 else 0, less)})
+        tensor = subtract(after, bind(getitem.op, (tensor,), {"index": _from(tensor, along, 0, less)}))
     return tensor
 
 

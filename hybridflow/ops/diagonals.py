@@ -125,8 +125,8 @@ def _embed_kernel(x: Any, *, rows: int, columns: int, offset: int) -> Any:
     if size != _length(rows, columns, offset):
         raise ValueError
     result = np.zeros((*x.shape[:-1], rows, columns), x.dtype)
-    places = np.arange(size)
-    result[..., row + places, column + places] = x
+    along = np.arange(size)
+    result[..., row + along, column + along] = x
     return result
 
 
@@ -155,8 +155,8 @@ def _embed_onnx(o: Any, x: Any, *, rows: Any, columns: Any, offset: int) -> Any:
     if type(x.shape[-1]) is Dim:
         o.no("a diagonal of open size has none")
     diagonal = np.arange(x.shape[-1])
-    places = positions(o, shape, (..., row + diagonal, column + diagonal))
-    return scattered(o, zeros(o, shape, x.dtype), places, x, shape)
+    index = positions(o, shape, (..., row + diagonal, column + diagonal))
+    return scattered(o, zeros(o, shape, x.dtype), index, x, shape)
 
 
 @op(

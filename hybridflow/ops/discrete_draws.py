@@ -123,25 +123,26 @@ def _integers_samples(rng: np.random.Generator) -> Any:
 )
 def random_integers(state: TensorLike, low: int, high: int, shape: Shape, dtype: Any) -> Tensor:
     """Draw integers from `low` up to but without `high`."""
-    found = as_dtype(dtype)
-    if kind_of(found) not in ("int", "uint"):
-        raise DTypeError(message(f"integers: draws integers, not {found}", hint="Pass dtype=hf.int32, for example."))
-    info = np.iinfo(found)
+    result_dtype = as_dtype(dtype)
+    if kind_of(result_dtype) not in ("int", "uint"):
+        raise DTypeError(
+            message(f"integers: draws integers, not {result_dtype}", hint="Pass dtype=hf.int32, for example.")
+        )
+    info = np.iinfo(result_dtype)
     if not low < high:
         raise ArgumentError(
             message(f"integers: low must be less than high, got {low} and {high}", hint="`high` itself is never drawn.")
         )
     if low < info.min or high - 1 > info.max:
         raise ArgumentError(
-            message(f"integers: {found} holds {info.min} to {info.max}, not {low} to {high - 1}",
+            message(f"integers: {result_dtype} holds {info.min} to {info.max}, not {low} to {high - 1}",
                     hint="Choose a wider dtype.")
         )  # fmt: skip
-    word = uint64 if found.itemsize == 8 else uint32
+    word = uint64 if result_dtype.itemsize == 8 else uint32
     modulus = 2 ** (word.itemsize * 8)
     start, span = np.asarray(low % modulus, word), np.asarray((high - low) % modulus, word)
-    return bind(
-        random_integers.op, (as_tensor(state), as_tensor(start), as_tensor(span)), {"shape": shape, "dtype": found}
-    )
+    attrs = {"shape": shape, "dtype": result_dtype}
+    return bind(random_integers.op, (as_tensor(state), as_tensor(start), as_tensor(span)), attrs)
 
 
 def _permutation_lower(state: Any, *, shape: Shape, dtype: Any) -> Any:

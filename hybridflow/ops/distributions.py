@@ -71,10 +71,10 @@ def integer_dtype(name: str, dtype: Any) -> Any:
     Raises:
         DTypeError: another kind of dtype.
     """
-    found = as_dtype(dtype)
-    if kind_of(found) not in ("int", "uint"):
-        raise DTypeError(message(f"{name}: draws integers, not {found}", hint="Pass dtype=hf.int32, for example."))
-    return found
+    checked = as_dtype(dtype)
+    if kind_of(checked) not in ("int", "uint"):
+        raise DTypeError(message(f"{name}: draws integers, not {checked}", hint="Pass dtype=hf.int32, for example."))
+    return checked
 
 
 # -- shapes of one family by location and scale -------------------------------------------------------------------
@@ -403,9 +403,9 @@ def _poisson_lower(state: Any, rate: Any, *, shape: Shape, dtype: Any) -> Any:
 
 
 def _count_samples(rng: np.random.Generator) -> Any:
-    state, found = state_sample(rng), np.dtype("int32")
-    yield Sample((state, np.asarray([0.0, 0.3, 0.9], np.float32), (2, 3), found))
-    yield Bad((state, normals(rng, 2, 3), (3,), found), error=ShapeError, text="do not fit draws")
+    state, int32 = state_sample(rng), np.dtype("int32")
+    yield Sample((state, np.asarray([0.0, 0.3, 0.9], np.float32), (2, 3), int32))
+    yield Bad((state, normals(rng, 2, 3), (3,), int32), error=ShapeError, text="do not fit draws")
     yield Bad((state, normals(rng, 3), (3,), "float32"), error=DTypeError, text="draws integers, not float32")
 
 
@@ -433,10 +433,10 @@ def _binomial_lower(state: Any, trials: Any, p: Any, *, shape: Shape, dtype: Any
 
 
 def _binomial_samples(rng: np.random.Generator) -> Any:
-    state, found = state_sample(rng), np.dtype("int32")
-    yield Sample((state, np.asarray([0, 5, 400], np.int32), np.asarray(0.3, np.float32), (3,), found))
+    state, int32 = state_sample(rng), np.dtype("int32")
+    yield Sample((state, np.asarray([0, 5, 400], np.int32), np.asarray(0.3, np.float32), (3,), int32))
     yield Bad(
-        (state, np.asarray([5, 4], np.int32), normals(rng, 3), (3,), found), error=ShapeError, text="against"
+        (state, np.asarray([5, 4], np.int32), normals(rng, 3), (3,), int32), error=ShapeError, text="against"
     )
 
 

@@ -363,16 +363,16 @@ def _integer_power_infer(x: Any, *, exponent: int) -> Any:
 
 
 def _integer_power_onnx(o: Any, x: Any, *, exponent: int) -> Any:
-    found = None
+    power = None
     left, square = abs(exponent), x
     while left:
         if left & 1:
-            found = square if found is None else found * square
+            power = square if power is None else power * square
         left >>= 1
         square = square * square if left else square
-    if found is None:
+    if power is None:
         return o.Expand(o.value(1, x.dtype), o.Shape(x))
-    return o.Reciprocal(found) if exponent < 0 else found
+    return o.Reciprocal(power) if exponent < 0 else power
 
 
 @op(

@@ -84,12 +84,12 @@ def float_dtype(name: str, dtype: Any) -> Any:
     Raises:
         DTypeError: another kind of dtype.
     """
-    found = as_dtype(dtype)
-    if kind_of(found) != "float":
+    checked = as_dtype(dtype)
+    if kind_of(checked) != "float":
         raise DTypeError(
-            message(f"{name}: draws floating-point numbers, not {found}", hint="Pass dtype=hf.float32, for example.")
+            message(f"{name}: draws floating-point numbers, not {checked}", hint="Pass dtype=hf.float32, for example.")
         )
-    return found
+    return checked
 
 
 def state_sample(rng: np.random.Generator) -> Any:

@@ -140,14 +140,14 @@ def isdtype(dtype: Any, kind: Any) -> bool:
         >>> hf.isdtype(hf.int8, "integral"), hf.isdtype(hf.int8, (hf.float32, hf.float64))
         (True, False)
     """
-    found = as_dtype(dtype)
+    checked = as_dtype(dtype)
     if isinstance(kind, tuple):
-        return any([isdtype(found, one) for one in kind])
+        return any([isdtype(checked, one) for one in kind])
     if isinstance(kind, str):
         if kind not in _KINDS:
             raise ArgumentError(message(f"isdtype: {kind!r} is not a kind", hint=f"Choose one of {list(_KINDS)}."))
-        return kind_of(found) in _KINDS[kind]
-    return found == as_dtype(kind)
+        return kind_of(checked) in _KINDS[kind]
+    return checked == as_dtype(kind)
 
 
 def can_cast(from_: Any, to: Any, /) -> bool:
@@ -191,20 +191,20 @@ def result_type(*arrays_and_dtypes: Any) -> DType:
         >>> hf.result_type(hf.int8, hf.int16, 1)
         dtype('int16')
     """
-    found: DType | None = None
+    common: DType | None = None
     for value in arrays_and_dtypes:
         if not is_number(value):
             dtype = _dtype_of(value)
-            found = dtype if found is None else promote_types(found, dtype)
-    if found is None:
+            common = dtype if common is None else promote_types(common, dtype)
+    if common is None:
         raise ArgumentTypeError(
             message("result_type: needs a tensor or a dtype", got=f"result_type{arrays_and_dtypes}",
                     hint="A Python number alone has no dtype; hf.asarray gives it one.")
         )  # fmt: skip
     for value in arrays_and_dtypes:
         if is_number(value):
-            found = _weak_dtype_of(value, found)
-    return found
+            common = _weak_dtype_of(value, common)
+    return common
 
 
 __all__ = public_names(globals())  # pyright: ignore[reportUnsupportedDunderAll]

@@ -16,10 +16,10 @@ from hybridflow.core.dispatch import bind, record
 from hybridflow.core.dtypes import DType
 from hybridflow.core.errors import ArgumentError, ArgumentTypeError, DTypeError, ShapeError, message, structure_text
 from hybridflow.core.node import FOREVER
-from hybridflow.core.observer import replaying
 from hybridflow.core.op import No, Op, Stops, public_names, register
 from hybridflow.core.spec import TensorSpec, format_spec, is_open_size, make_spec
 from hybridflow.core.tensor import Tensor, asarray, format_tensor, host_array, make_tensor, to_numpy
+from hybridflow.core.variable_log import replaying
 from hybridflow.ops.host_values import Template
 
 _EAGER = No("the public function runs it itself")

@@ -45,8 +45,8 @@ def _lower(*xs: Any, subscripts: str) -> Any:
     dtype = xs[0].dtype
     if dtype.num in LOW_PRECISION:
         xs = tuple([lax.convert_element_type(x, float32) for x in xs])
-    found = contract_arrays(LaxPart, subscripts, xs)
-    return found if found.dtype == dtype else lax.convert_element_type(found, dtype)
+    result = contract_arrays(LaxPart, subscripts, xs)
+    return result if result.dtype == dtype else lax.convert_element_type(result, dtype)
 
 
 # -- the op -------------------------------------------------------------------------------------------------------
@@ -142,9 +142,9 @@ def _spread(F: Any, x: Any, own: str, term: str, shape: Any) -> Any:
             labels += label
     for label in dict.fromkeys(term):
         for _ in range(term.count(label) - 1):
-            place = labels.rindex(label)
-            order = (*[axis for axis in range(len(labels)) if axis != place], place)
-            size = x.shape[place]
+            position = labels.rindex(label)
+            order = (*[axis for axis in range(len(labels)) if axis != position], position)
+            size = x.shape[position]
             x = F.permute_dims(x, axes=order) if order != tuple(range(len(labels))) else x
             x = F.embed_diagonal(x, rows=size, columns=size, offset=0)
             labels = "".join(labels[axis] for axis in order) + label
@@ -242,13 +242,13 @@ def _parse_text(operands: Sequence[Any]) -> tuple[list[Labels], Labels | None, S
     inputs, arrow, output = text.partition("->")
 
     def labels(term: str) -> Labels:
-        found = tuple(term.replace("...", _ELLIPSIS))
-        for label in found:
+        labels = tuple(term.replace("...", _ELLIPSIS))
+        for label in labels:
             if label != _ELLIPSIS and label not in ascii_letters:
                 raise ArgumentError(
                     message(f"einsum: {label!r} is no label", got=repr(operands[0]), hint="Labels are letters.")
                 )
-        return found
+        return labels
 
     return [labels(term) for term in inputs.split(",")], labels(output) if arrow else None, operands[1:]
 
@@ -320,10 +320,10 @@ def _check_result(terms: Sequence[Labels], result: Labels, leading: int) -> None
 
 
 def _expand(term: Labels, ellipsis: Labels) -> Labels:
-    found: list[Any] = []
+    labels: list[Any] = []
     for label in term:
-        found += ellipsis if label == _ELLIPSIS else [label]
-    return tuple(found)
+        labels += ellipsis if label == _ELLIPSIS else [label]
+    return tuple(labels)
 
 
 def _without_ones(full: Sequence[Labels], tensors: Sequence[Tensor]) -> list[tuple[Labels, Tensor]]:
@@ -334,12 +334,12 @@ def _without_ones(full: Sequence[Labels], tensors: Sequence[Tensor]) -> list[tup
         for label, size in zip(term, tensor.shape, strict=True)
         if isinstance(label, tuple) and size != 1
     }
-    found: list[tuple[Labels, Tensor]] = []
+    operands: list[tuple[Labels, Tensor]] = []
     for term, tensor in zip(full, tensors, strict=True):
         axes = tuple([axis for axis, label in enumerate(term) if label in larger and tensor.shape[axis] == 1])
         kept = tuple([label for axis, label in enumerate(term) if axis not in axes])
-        found.append((kept, squeeze(tensor, axis=axes) if axes else tensor))
-    return found
+        operands.append((kept, squeeze(tensor, axis=axes) if axes else tensor))
+    return operands
 
 
 def _letters(terms: Sequence[Labels]) -> dict[Any, str]:
@@ -434,9 +434,9 @@ def vecdot(x1: TensorLike, x2: TensorLike, /, *, axis: int = -1, **other: Unpack
     tensors = promote(x1, x2)
     moved: list[Tensor] = []
     for tensor in tensors:
-        place = normalize_axis("vecdot", axis, tensor.ndim)
-        if place != tensor.ndim - 1:
-            order = (*[i for i in range(tensor.ndim) if i != place], place)
+        along = normalize_axis("vecdot", axis, tensor.ndim)
+        if along != tensor.ndim - 1:
+            order = (*[i for i in range(tensor.ndim) if i != along], along)
             tensor = permute_dims(tensor, order)
         moved.append(tensor)
     a, b = moved
@@ -498,8 +498,8 @@ def kron(x1: TensorLike, x2: TensorLike, /) -> Tensor:
     a, b = (reshape(x, shape) for x, shape in zip((a, b), shapes, strict=True))
     labels = tuple(range(2 * ndim))
     result = tuple([label for axis in range(ndim) for label in (axis, ndim + axis)])
-    found = _contract([labels[:ndim], labels[ndim:]], result, (a, b))
-    return reshape(found, tuple([i * j for i, j in zip(*shapes, strict=True)]))
+    product = _contract([labels[:ndim], labels[ndim:]], result, (a, b))
+    return reshape(product, tuple([i * j for i, j in zip(*shapes, strict=True)]))
 
 
 __all__ = public_names(globals())  # pyright: ignore[reportUnsupportedDunderAll]

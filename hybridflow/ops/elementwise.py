@@ -155,8 +155,8 @@ def astype(x: TensorLike, /, dtype: Any, *, copy: bool = True, device: str | Non
     tensor = as_tensor(x)
     if target == float64 and tensor.dtype != target:
         Wide.came_in(1)
-    found = cast_to(tensor, target)
-    return found if device is None else found.to(device)
+    converted = cast_to(tensor, target)
+    return converted if device is None else converted.to(device)
 
 
 # -- size and sign ------------------------------------------------------------------------------------------------

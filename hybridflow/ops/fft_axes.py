@@ -278,9 +278,9 @@ def _irfftn_vjp(F: Any, g: Any, y: Any, x: Any, *, axes: Axes, size: Size, norm:
     """Transform back; frequencies that stand for their mirror image too count twice."""
     del y
     last = axes[-1]
-    found = F.conj(F.rfftn(g, axes=axes, norm=OTHER_WAY[norm]))
+    gradient = F.conj(F.rfftn(g, axes=axes, norm=OTHER_WAY[norm]))
     twice = part_of(x.shape, last, 1, size - x.shape[last])
-    return (found + F.slice_scatter(F.getitem(found, index=twice), shape=x.shape, index=twice),)
+    return (gradient + F.slice_scatter(F.getitem(gradient, index=twice), shape=x.shape, index=twice),)
 
 
 def _irfftn_samples(rng: np.random.Generator) -> Any:

@@ -43,15 +43,15 @@ def transform(
     if norm not in _NORMS:
         raise ArgumentError(message(f"{told}: norm={norm!r} is not one of {list(_NORMS)}"))
     tensor = operand(told, x, real=name == "rfftn")
-    places = _axes_of(told, tensor, s, axes)
-    sizes: list[Any] = [tensor.shape[axis] for axis in places] if s is None else list(s)
-    attrs: dict[str, Any] = {"axes": places, "norm": norm}
+    transformed = _axes_of(told, tensor, s, axes)
+    sizes: list[Any] = [tensor.shape[axis] for axis in transformed] if s is None else list(s)
+    attrs: dict[str, Any] = {"axes": transformed, "norm": norm}
     if name == "irfftn":
         size: Any = sizes[-1] if s is not None else 2 * (sizes[-1] - 1)
-        _require_elements(told, tensor, places[-1], size)
-        attrs = {"axes": places, "size": size, "norm": norm}
+        _require_elements(told, tensor, transformed[-1], size)
+        attrs = {"axes": transformed, "size": size, "norm": norm}
         sizes[-1] = size // 2 + 1
-    for axis, size in zip(places, sizes, strict=True):
+    for axis, size in zip(transformed, sizes, strict=True):
         _require_elements(told, tensor, axis, size)
         tensor = _resized(tensor, axis, size)
     return bind(REGISTRY[name], (tensor,), attrs)
@@ -81,15 +81,15 @@ def _axes_of(name: str, tensor: Tensor, s: Sequence[int] | None, axes: Sequence[
                         hint="Give one size per axis.")
             )  # fmt: skip
         return tuple(range(first, tensor.ndim))
-    places = tuple([normalize_axis(name, axis, tensor.ndim) for axis in axes])
-    if s is not None and len(s) != len(places):
+    normalized = tuple([normalize_axis(name, axis, tensor.ndim) for axis in axes])
+    if s is not None and len(s) != len(normalized):
         raise ShapeError(
-            message(f"{name}: {len(s)} sizes for {len(places)} axes", got=call_text(name, tensor.spec),
+            message(f"{name}: {len(s)} sizes for {len(normalized)} axes", got=call_text(name, tensor.spec),
                     hint="Give one size per axis.")
         )  # fmt: skip
-    if not places or len(set(places)) < len(places):
+    if not normalized or len(set(normalized)) < len(normalized):
         raise ShapeError(message(f"{name}: axes={tuple(axes)} must name axes, each once", got=str(tensor.spec)))
-    return places
+    return normalized
 
 
 def _require_elements(name: str, tensor: Tensor, axis: int, size: Any) -> None:

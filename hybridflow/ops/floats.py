@@ -231,8 +231,8 @@ def _hypot_onnx(o: Any, a: Any, b: Any) -> Any:
     a, b = o.Abs(a), o.Abs(b)
     large, small = o.Max(a, b), o.Min(a, b)
     ratio = small / o.Where(o.Equal(large, 0), 1, large)
-    found = large * o.Sqrt(ratio * ratio + 1)
-    return o.Where(o.Or(o.IsInf(a), o.IsInf(b)), np.inf, found)
+    root = large * o.Sqrt(ratio * ratio + 1)
+    return o.Where(o.Or(o.IsInf(a), o.IsInf(b)), np.inf, root)
 
 
 @op(

@@ -29,10 +29,10 @@ def _frequencies(
     size = n.__index__()
     if size < 1:
         raise ArgumentError(message(f"{name}: {size} samples", hint="There must be one at least."))
-    found = float32 if dtype is None else as_dtype(dtype)
-    if kind_of(found) != "float":
-        raise DTypeError(message(f"{name}: the frequencies are floats, not {found}", hint="Pass a float dtype."))
-    return asarray((counts(size) / (size * d)).astype(found), device=device)
+    result_dtype = float32 if dtype is None else as_dtype(dtype)
+    if kind_of(result_dtype) != "float":
+        raise DTypeError(message(f"{name}: the frequencies are floats, not {result_dtype}", hint="Pass a float dtype."))
+    return asarray((counts(size) / (size * d)).astype(result_dtype), device=device)
 
 
 def fftfreq(n: int, /, *, d: float = 1.0, dtype: Any = None, device: str | None = None) -> Tensor:
@@ -87,12 +87,12 @@ def _rolled(name: str, x: TensorLike, axes: int | Sequence[int] | None, towards_
     tensor = as_tensor(x)
     given = range(tensor.ndim) if axes is None else (axes,) if isinstance(axes, int) else axes
     for axis in given:
-        place = normalize_axis(name, axis, tensor.ndim)
-        size = tensor.shape[place]
+        along = normalize_axis(name, axis, tensor.ndim)
+        size = tensor.shape[along]
         cut = size - size // 2 if towards_end else size // 2
-        first, second = part_of(tensor.shape, place, 0, cut), part_of(tensor.shape, place, cut, size - cut)
+        first, second = part_of(tensor.shape, along, 0, cut), part_of(tensor.shape, along, cut, size - cut)
         getitem = REGISTRY["getitem"]
-        tensor = concat([bind(getitem, (tensor,), {"index": part}) for part in (second, first)], axis=place)
+        tensor = concat([bind(getitem, (tensor,), {"index": part}) for part in (second, first)], axis=along)
     return tensor
 
 

@@ -125,15 +125,15 @@ class Generator(Distributions):
             ArgumentError: numbers with ``low > high``.
         """
         shape = shape_first("uniform", shape, low, high)
-        found = draws.float_dtype("uniform", dtype)
+        result_dtype = draws.float_dtype("uniform", dtype)
         if is_number(low) and is_number(high):
             if low > high:
                 raise ArgumentError(message(f"uniform: low {low} is greater than high {high}", hint="Exchange them."))
             if low == 0 and high == 1:
-                return self._draw(draws.random_uniform, shape, found)
-        first, last = parameter(low, found), parameter(high, found)
+                return self._draw(draws.random_uniform, shape, result_dtype)
+        first, last = parameter(low, result_dtype), parameter(high, result_dtype)
         full = broadcast_shapes("uniform", shape, first.shape, last.shape)
-        return draws.random_between(self._draw(draws.random_uniform, full, found), first, last)
+        return draws.random_between(self._draw(draws.random_uniform, full, result_dtype), first, last)
 
     def normal(
         self, shape: Any = (), dtype: Any = float32, mean: TensorLike = 0.0, std: TensorLike = 1.0
@@ -153,8 +153,8 @@ class Generator(Distributions):
             DTypeError: a dtype that is no float.
         """
         shape = shape_first("normal", shape, dtype, mean, std)
-        found = draws.float_dtype("normal", dtype)
-        return self._scaled(draws.random_normal, (), "normal", shape, found, mean, std)
+        result_dtype = draws.float_dtype("normal", dtype)
+        return self._scaled(draws.random_normal, (), "normal", shape, result_dtype, mean, std)
 
     def truncated_normal(
         self,
@@ -183,8 +183,8 @@ class Generator(Distributions):
             ArgumentError: ``low >= high``.
         """
         shape = shape_first("truncated_normal", shape, low, high, dtype)
-        found = draws.float_dtype("truncated_normal", dtype)
-        return self._scaled(draws.random_truncated, (low, high), "truncated_normal", shape, found, mean, std)
+        result_dtype = draws.float_dtype("truncated_normal", dtype)
+        return self._scaled(draws.random_truncated, (low, high), "truncated_normal", shape, result_dtype, mean, std)
 
     def _scaled(
         self,

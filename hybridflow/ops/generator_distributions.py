@@ -88,14 +88,14 @@ class Distributions:
         self, kind: str, shape: Any, location: TensorLike, scale: TensorLike, dtype: Any
     ) -> Tensor:
         full = shape_first(kind, shape, location, scale, dtype)
-        found = draws.float_dtype(kind, dtype)
+        result_dtype = draws.float_dtype(kind, dtype)
         _positive(kind, "scale", scale, open_end=False)
         plain = is_number(location) and is_number(scale) and location == 0 and scale == 1
         if plain:
-            return self._draw(distributions.random_standard, kind, full, found)
-        center, spread = parameter(location, found), parameter(scale, found)
+            return self._draw(distributions.random_standard, kind, full, result_dtype)
+        center, spread = parameter(location, result_dtype), parameter(scale, result_dtype)
         full = broadcast_shapes(kind, full, center.shape, spread.shape)
-        return draws.random_scaled(self._draw(distributions.random_standard, kind, full, found), center, spread)
+        return draws.random_scaled(self._draw(distributions.random_standard, kind, full, result_dtype), center, spread)
 
     def exponential(self, shape: Any = (), scale: TensorLike = 1.0, dtype: Any = float32) -> Tensor:
         """Draw waiting times; see `hf.random.exponential`."""
@@ -132,52 +132,52 @@ class Distributions:
     ) -> Tensor:
         """Draw numbers whose logarithm is normal; see `hf.random.lognormal`."""
         shape = None if shape is None else shape_first("lognormal", shape, mean, std, dtype)
-        found = draws.float_dtype("lognormal", dtype)
+        result_dtype = draws.float_dtype("lognormal", dtype)
         _positive("lognormal", "std", std, open_end=False)
-        center, spread = parameter(mean, found), parameter(std, found)
+        center, spread = parameter(mean, result_dtype), parameter(std, result_dtype)
         full = _full("lognormal", shape, center, spread)
-        return self._draw(distributions.random_lognormal, center, spread, full, found)
+        return self._draw(distributions.random_lognormal, center, spread, full, result_dtype)
 
     def gamma(
         self, concentration: TensorLike, shape: Any = None, scale: TensorLike = 1.0, dtype: Any = float32
     ) -> Tensor:
         """Draw from the gamma distribution; see `hf.random.gamma`."""
-        found = draws.float_dtype("gamma", dtype)
+        result_dtype = draws.float_dtype("gamma", dtype)
         _positive("gamma", "concentration", concentration)
         _positive("gamma", "scale", scale, open_end=False)
-        tensor, spread = parameter(concentration, found), parameter(scale, found)
+        tensor, spread = parameter(concentration, result_dtype), parameter(scale, result_dtype)
         full = _full("gamma", shape, tensor, spread)
-        return self._draw(distributions.random_gamma, tensor, spread, full, found)
+        return self._draw(distributions.random_gamma, tensor, spread, full, result_dtype)
 
     def beta(self, a: TensorLike, b: TensorLike, shape: Any = None, dtype: Any = float32) -> Tensor:
         """Draw from the beta distribution; see `hf.random.beta`."""
-        found = draws.float_dtype("beta", dtype)
+        result_dtype = draws.float_dtype("beta", dtype)
         _positive("beta", "a", a)
         _positive("beta", "b", b)
-        first, second = parameter(a, found), parameter(b, found)
+        first, second = parameter(a, result_dtype), parameter(b, result_dtype)
         full = _full("beta", shape, first, second)
-        return self._draw(distributions.random_beta, first, second, full, found)
+        return self._draw(distributions.random_beta, first, second, full, result_dtype)
 
     def dirichlet(self, concentration: TensorLike, shape: Any = None, dtype: Any = float32) -> Tensor:
         """Draw probabilities; see `hf.random.dirichlet`."""
-        found = draws.float_dtype("dirichlet", dtype)
-        tensor = parameter(concentration, found)
+        result_dtype = draws.float_dtype("dirichlet", dtype)
+        tensor = parameter(concentration, result_dtype)
         full = tensor.shape[:-1] if shape is None else normalize_shape("dirichlet", shape)
-        return self._draw(distributions.random_dirichlet, tensor, full, found)
+        return self._draw(distributions.random_dirichlet, tensor, full, result_dtype)
 
     def multivariate_normal(
         self, mean: TensorLike, covariance: TensorLike, shape: Any = None, dtype: Any = float32
     ) -> Tensor:
         """Draw vectors of a mean and covariance; see `hf.random.multivariate_normal`."""
-        found = draws.float_dtype("multivariate_normal", dtype)
-        center, spread = parameter(mean, found), parameter(covariance, found)
+        result_dtype = draws.float_dtype("multivariate_normal", dtype)
+        center, spread = parameter(mean, result_dtype), parameter(covariance, result_dtype)
         batches = center.shape[:-1], spread.shape[:-2]
         full = (
             broadcast_shapes("multivariate_normal", *batches)
             if shape is None
             else normalize_shape("multivariate_normal", shape)
         )
-        return self._draw(distributions.random_multivariate_normal, center, spread, full, found)
+        return self._draw(distributions.random_multivariate_normal, center, spread, full, result_dtype)
 
     # -- counts -----------------------------------------------------------------------------------------------
 
@@ -214,8 +214,8 @@ class Distributions:
         full = normalize_shape("choice", shape)
         if size == 0 and count_elements(full) != 0:
             raise ArgumentError(message("choice: there is nothing to choose from", got=f"choice({x!r})"[:80]))
-        places = self._places(size, full, replace, p)
-        return places if tensor is None else take_along(tensor, places, axis)
+        positions = self._places(size, full, replace, p)
+        return positions if tensor is None else take_along(tensor, positions, axis)
 
     def _places(self, size: Any, shape: Any, replace: bool, p: TensorLike | None) -> Tensor:
         """Draw positions out of `size`."""
@@ -243,7 +243,7 @@ def _float_parameter(value: TensorLike) -> Tensor:
     return parameter(tensor, as_differentiable(tensor.dtype))
 
 
-def take_along(tensor: Tensor, places: Tensor, axis: int) -> Tensor:
+def take_along(tensor: Tensor, positions: Tensor, axis: int) -> Tensor:
     """Take slices of an axis, in the shape of the places."""
-    flat = take(tensor, places.reshape((count_elements(places.shape),)), axis=axis)
-    return flat.reshape((*tensor.shape[:axis], *places.shape, *tensor.shape[axis + 1 :]))
+    flat = take(tensor, positions.reshape((count_elements(positions.shape),)), axis=axis)
+    return flat.reshape((*tensor.shape[:axis], *positions.shape, *tensor.shape[axis + 1 :]))

@@ -92,13 +92,13 @@ def _shared_extremum(ufunc: np.ufunc, flat: Any, length: int) -> Any:
         length = _PIECE
     count = flat.size // length
     rows = flat[: count * length].reshape(count, length)
-    found = np.empty((count, 1), flat.dtype)
+    extrema = np.empty((count, 1), flat.dtype)
 
     def task(start: int, stop: int) -> None:
-        ufunc.reduceat(rows[start:stop], (0,), axis=1, out=found[start:stop])
+        ufunc.reduceat(rows[start:stop], (0,), axis=1, out=extrema[start:stop])
 
     POOL.run(task, count, flat.size, part=QUICK_PART)
-    return ufunc(ufunc.reduce(found, axis=None), ufunc.reduce(flat[-length:])) if alone else found
+    return ufunc(ufunc.reduce(extrema, axis=None), ufunc.reduce(flat[-length:])) if alone else extrema
 
 
 def row_products(x: Any, y: Any) -> Any:

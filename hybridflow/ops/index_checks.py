@@ -99,8 +99,8 @@ def gathered_shape(name: str, shape: Shape, indices: Sequence[TensorSpec], axes:
         if shape[axis] == 0 and count_elements(selected) != 0:
             check_position(0, 0, axis, name)
     rest = [size for i, size in enumerate(shape) if i not in axes]
-    place = axes[0] if axes[-1] - axes[0] == len(axes) - 1 else 0
-    return (*rest[:place], *selected, *rest[place:])
+    first_axis = axes[0] if axes[-1] - axes[0] == len(axes) - 1 else 0
+    return (*rest[:first_axis], *selected, *rest[first_axis:])
 
 
 def explained(name: str, shape: Shape, indices: Sequence[Any], axes: Axes) -> IndexRangeError:

@@ -143,8 +143,8 @@ def _as_items(key: Any, shape: Shape) -> list[Any]:
     if len(dots) > 1:
         raise ArgumentTypeError(message("getitem: an index has one ... at most", got=f"x[{key!r}]"[:80]))
     rest = [slice(None)] * (len(shape) - used)
-    place = dots[0] if dots else len(items)
-    return _without_masks([*items[:place], *rest, *items[place + len(dots) :]], shape)
+    dots_at = dots[0] if dots else len(items)
+    return _without_masks([*items[:dots_at], *rest, *items[dots_at + len(dots) :]], shape)
 
 
 def _width(item: Any) -> int:

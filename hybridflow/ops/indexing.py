@@ -322,8 +322,9 @@ def gather(x: TensorLike, /, *indices: TensorLike, axes: Axes) -> Tensor:
         Tensor([30, 10, 30], dtype=int32)
     """
     tensor = as_tensor(x)
-    places = tuple([normalize_axis("gather", axis, tensor.ndim) for axis in axes])
-    return bind(gather.op, (tensor, *checked_indices("gather", indices, tensor.shape, places)), {"axes": places})
+    normalized = tuple([normalize_axis("gather", axis, tensor.ndim) for axis in axes])
+    index = checked_indices("gather", indices, tensor.shape, normalized)
+    return bind(gather.op, (tensor, *index), {"axes": normalized})
 
 
 def _index_add_infer(x: TensorSpec, *indices: TensorSpec, axes: Axes, shape: Shape) -> TensorSpec:
@@ -402,9 +403,9 @@ def index_add(x: TensorLike, /, *indices: TensorLike, axes: Axes, shape: Shape) 
     """
     tensor = as_tensor(x)
     attrs = {"axes": axes, "shape": normalize_shape("index_add", shape)}
-    places = checked_indices("index_add", indices, shape, axes)
-    _index_add_infer(tensor.spec, *[place.spec for place in places], **attrs)
-    return bind(index_add.op, (tensor, *places), attrs)
+    checked = checked_indices("index_add", indices, shape, axes)
+    _index_add_infer(tensor.spec, *[one.spec for one in checked], **attrs)
+    return bind(index_add.op, (tensor, *checked), attrs)
 
 
 def take(x: TensorLike, indices: TensorLike, /, axis: int | None = None, **other: Unpack[Other]) -> Tensor:

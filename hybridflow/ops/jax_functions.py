@@ -67,25 +67,25 @@ class JaxFunction:
     def traced(self, values: Iterable[Any]) -> TracedByJax:
         """Return the traced program for arrays (or specs) of these shapes; symbolic sizes become their numbers."""
         key = tuple([(tuple(map(int, value.shape)), np.dtype(value.dtype)) for value in values])
-        found = self._traced.get(key)
-        if found is None:
+        traced = self._traced.get(key)
+        if traced is None:
             with enable_x64(self._wide):
                 jaxpr, shapes = jax.make_jaxpr(self._function, return_shape=True)(
                     *[jax.ShapeDtypeStruct(shape, dtype) for shape, dtype in key]
                 )
             leaves, tree = jax.tree_util.tree_flatten(shapes)
             specs = tuple([make_spec(tuple(leaf.shape), as_dtype(leaf.dtype)) for leaf in leaves])
-            found = self._traced[key] = TracedByJax(jaxpr_as_function(jaxpr), tree, specs, bool(jaxpr.effects))
-        return found
+            traced = self._traced[key] = TracedByJax(jaxpr_as_function(jaxpr), tree, specs, bool(jaxpr.effects))
+        return traced
 
     def pullback(self, wanted: tuple[int, ...], given: tuple[bool, ...]) -> JaxFunction:
         """Return the function from ``(*inputs, *given cotangents)`` to the gradients of the wanted inputs."""
         key = (wanted, given)
-        found = self._pullbacks.get(key)
-        if found is None:
+        pullback = self._pullbacks.get(key)
+        if pullback is None:
             run = functools.partial(self._pull, wanted, given)
-            found = self._pullbacks[key] = JaxFunction(f"{self.name}_gradient", run, self._wide)
-        return found
+            pullback = self._pullbacks[key] = JaxFunction(f"{self.name}_gradient", run, self._wide)
+        return pullback
 
     def _pull(self, wanted: tuple[int, ...], given: tuple[bool, ...], *values: Any) -> Any:
         count = len(values) - sum(given)
@@ -120,8 +120,8 @@ def _lower(*xs: Any, function: JaxFunction) -> Any:
 
 
 def _infer(*specs: TensorSpec, function: JaxFunction) -> Any:
-    found = function.traced(specs).specs
-    return found[0] if len(found) == 1 else found
+    result_specs = function.traced(specs).specs
+    return result_specs[0] if len(result_specs) == 1 else result_specs
 
 
 def _vjp(F: Any, g: Any, y: Any, *xs: Any, function: JaxFunction) -> list[Any]:
@@ -131,8 +131,8 @@ def _vjp(F: Any, g: Any, y: Any, *xs: Any, function: JaxFunction) -> list[Any]:
     gradients: list[Any] = [None] * len(xs)
     if wanted:
         pull = function.pullback(wanted, tuple([one is not None for one in gs]))
-        found = F.jax_function(*xs, *[one for one in gs if one is not None], function=pull)
-        several = found if isinstance(found, tuple | list) else (found,)
+        results = F.jax_function(*xs, *[one for one in gs if one is not None], function=pull)
+        several = results if isinstance(results, tuple | list) else (results,)
         for index, gradient in zip(wanted, several, strict=True):
             gradients[index] = gradient
     return gradients
@@ -231,8 +231,8 @@ def from_jax(
 
 
 def _name_of(function: Callable[..., Any]) -> str:
-    found = getattr(function, "__name__", type(function).__name__)
-    return found if found != "<lambda>" else "lambda"
+    name = getattr(function, "__name__", type(function).__name__)
+    return name if name != "<lambda>" else "lambda"
 
 
 class _Static:
@@ -273,17 +273,17 @@ class _Caller:
         if self.static:
             args, kwargs = self._with_static(args, kwargs)
         leaves, tree = jax.tree_util.tree_flatten((args, kwargs))
-        places: list[int] = []
+        positions: list[int] = []
         tensors: list[Tensor] = []
         fixed: list[Any] = []
         for index, leaf in enumerate(leaves):
             if isinstance(leaf, Tensor | Variable | np.ndarray | np.generic | jax.Array):
-                places.append(index)
+                positions.append(index)
                 tensors.append(_tensor(leaf, self.name))
             else:
                 fixed.append(leaf)
         wide = x64_enabled() or any(tensor.dtype.num in WIDE for tensor in tensors)
-        function = self._variant(tree, tuple(places), fixed, wide)
+        function = self._variant(tree, tuple(positions), fixed, wide)
         traced = function.traced(tensors)
         if not traced.specs:
             return jax.tree_util.tree_unflatten(traced.tree, ())
@@ -298,28 +298,28 @@ class _Caller:
             bound.arguments[name] = _Static(bound.arguments[name])
         return bound.args, bound.kwargs
 
-    def _variant(self, tree: Any, places: tuple[int, ...], fixed: list[Any], wide: bool) -> JaxFunction:
+    def _variant(self, tree: Any, positions: tuple[int, ...], fixed: list[Any], wide: bool) -> JaxFunction:
         around = self.surroundings.read()
         try:
-            key = (tree, places, wide, tuple([_key(leaf) for leaf in fixed]), tuple(map(id, around)))
-            found = self.variants.get(key)
+            key = (tree, positions, wide, tuple([_key(leaf) for leaf in fixed]), tuple(map(id, around)))
+            variant = self.variants.get(key)
         except TypeError:
             kinds = sorted({type(leaf).__name__ for leaf in fixed if not _is_hashable(leaf)})
             raise ArgumentTypeError(
                 message(f"from_jax: {self.name} got {', '.join(kinds)}, neither an array nor hashable",
                         hint="Close over it, or register its class with jax.tree_util.")
             ) from None  # fmt: skip
-        if found is None:
+        if variant is None:
             with self.lock:
                 while len(self.variants) >= _MOST_KEPT:
                     self.variants.pop(next(iter(self.variants)))
                 values = [leaf.value if isinstance(leaf, _Static) else leaf for leaf in fixed]
-                made = JaxFunction(self.name, functools.partial(self._run, tree, places, values), wide)
-                found = self.variants[key] = (made, around)  # keeping the objects alive keeps their ids unique
-        return found[0]
+                made = JaxFunction(self.name, functools.partial(self._run, tree, positions, values), wide)
+                variant = self.variants[key] = (made, around)  # keeping the objects alive keeps their ids unique
+        return variant[0]
 
-    def _run(self, tree: Any, places: tuple[int, ...], fixed: list[Any], *arrays: Any) -> Any:
-        given, others, taken = iter(arrays), iter(fixed), frozenset(places)
+    def _run(self, tree: Any, positions: tuple[int, ...], fixed: list[Any], *arrays: Any) -> Any:
+        given, others, taken = iter(arrays), iter(fixed), frozenset(positions)
         leaves = [next(given) if index in taken else next(others) for index in range(tree.num_leaves)]
         args, kwargs = jax.tree_util.tree_unflatten(tree, leaves)
         return self.function(*args, **kwargs)
@@ -353,9 +353,9 @@ def _key(leaf: Any) -> Any:
         TypeError: the leaf is not hashable.
     """
     value = leaf.value if isinstance(leaf, _Static) else leaf
-    found = attr_key(value)
-    hash(found)
-    return type(value), found
+    key = attr_key(value)
+    hash(key)
+    return type(value), key
 
 
 def _is_hashable(leaf: Any) -> bool:
@@ -392,13 +392,13 @@ class _Surroundings:
 
     def read(self) -> tuple[Any, ...]:
         """Return the objects that the names are bound to now."""
-        found = [self.globals.get(name) for name in self.names]
+        objects = [self.globals.get(name) for name in self.names]
         for cell in self.cells:
             try:
-                found.append(cell.cell_contents)
+                objects.append(cell.cell_contents)
             except ValueError:  # not bound yet, such as a function's own name while it is decorated
-                found.append(None)
-        return tuple(found)
+                objects.append(None)
+        return tuple(objects)
 
 
 __all__ = ["from_jax"]

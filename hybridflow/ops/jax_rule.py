@@ -48,8 +48,8 @@ def _zero_cotangent(y: Any) -> Any:
 
 def _infer(*specs: TensorSpec, op: str, attrs: Attrs, given: tuple[bool, ...], wanted: tuple[int, ...]) -> Any:
     del op, attrs, given
-    found = tuple([make_spec(specs[i].shape, specs[i].dtype) for i in wanted])
-    return found[0] if len(found) == 1 else found
+    result_specs = tuple([make_spec(specs[i].shape, specs[i].dtype) for i in wanted])
+    return result_specs[0] if len(result_specs) == 1 else result_specs
 
 
 def _vjp(F: Any, g: Any, y: Any, *values: Any, **attrs: Any) -> Any:
@@ -86,7 +86,7 @@ def _pull_back(
     result: list[Any] = [None] * len(xs)
     if not positions:
         return result
-    found = bind(
+    gradients = bind(
         JAX_VJP,
         (*xs, *[g for g in cotangents if g is not None]),
         {
@@ -96,7 +96,7 @@ def _pull_back(
             "wanted": positions,
         },
     )
-    for position, gradient in zip(positions, found if isinstance(found, tuple) else (found,), strict=True):
+    for position, gradient in zip(positions, gradients if isinstance(gradients, tuple) else (gradients,), strict=True):
         result[position] = gradient
     return result
 
@@ -132,11 +132,12 @@ def _pull_back_in(F: Any, op: Op, xs: Sequence[Any], gs: Sequence[Any], attrs: d
         return _pull_back(op, xs, gs, attrs, wanted)
     positions = tuple([i for i, want in enumerate(wanted) if want])
     given = tuple([value is not None for value in gs])
-    found = F.jax_vjp(
+    gradients = F.jax_vjp(
         *xs, *[value for value in gs if value is not None],
         op=op.name, attrs=tuple(attrs.items()), given=given, wanted=positions,
     )  # fmt: skip
     result: list[Any] = [None] * len(xs)
-    for position, gradient in zip(positions, found if isinstance(found, tuple | list) else (found,), strict=True):
+    several = gradients if isinstance(gradients, tuple | list) else (gradients,)
+    for position, gradient in zip(positions, several, strict=True):
         result[position] = gradient
     return result

@@ -212,13 +212,13 @@ def unstack(x: TensorLike, /, axis: int = 0, **other: Unpack[Other]) -> tuple[Te
     if other:
         return respelled(unstack, locals())
     tensor = as_tensor(x)
-    place = normalize_axis("unstack", axis, tensor.ndim)
+    along = normalize_axis("unstack", axis, tensor.ndim)
     whole = [(0, size, 1) for size in tensor.shape]
     getitem = REGISTRY["getitem"]
     return tuple(
         [
-            bind(getitem, (tensor,), {"index": (*whole[:place], i, *whole[place + 1 :])})
-            for i in range(int(tensor.shape[place]))
+            bind(getitem, (tensor,), {"index": (*whole[:along], i, *whole[along + 1 :])})
+            for i in range(int(tensor.shape[along]))
         ]
     )
 
@@ -250,16 +250,16 @@ def split(
     if other:
         return respelled(split, locals())
     tensor = as_tensor(x)
-    place = normalize_axis("split", axis, tensor.ndim)
-    size = tensor.shape[place]
+    along = normalize_axis("split", axis, tensor.ndim)
+    size = tensor.shape[along]
     if isinstance(sections_or_indices, list | tuple):
         cuts: list[Any] = [slice(a, b) for a, b in pairwise([0, *sections_or_indices, None])]
         parts = [normalize_slice(cut, size) for cut in cuts]
     else:
-        parts = _equal_parts(int(cast(Any, sections_or_indices)), size, place, tensor)
+        parts = _equal_parts(int(cast(Any, sections_or_indices)), size, along, tensor)
     getitem = REGISTRY["getitem"]
     return [
-        bind(getitem, (tensor,), {"index": part_of(tensor.shape, place, start, count)}) for start, count, _ in parts
+        bind(getitem, (tensor,), {"index": part_of(tensor.shape, along, start, count)}) for start, count, _ in parts
     ]
 
 

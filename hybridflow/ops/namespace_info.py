@@ -61,8 +61,8 @@ class NamespaceInfo:
             kind: a kind that `hf.isdtype` accepts, or a tuple of kinds; all if None.
         """
         _existing(device)
-        found: dict[str, DType] = {"bool": dtypes.bool_, **{name: getattr(dtypes, name) for name in _STANDARD}}
-        return found if kind is None else {name: dtype for name, dtype in found.items() if isdtype(dtype, kind)}
+        by_name: dict[str, DType] = {"bool": dtypes.bool_, **{name: getattr(dtypes, name) for name in _STANDARD}}
+        return by_name if kind is None else {name: dtype for name, dtype in by_name.items() if isdtype(dtype, kind)}
 
 
 def _existing(device: str | None) -> None:

@@ -63,10 +63,10 @@ def kept_nan(name: str) -> Builder:
     """Return the builder of a reduction to the largest or smallest element that propagates NaN."""
 
     def build(o: Any, x: Any, *, axis: tuple[int, ...], keepdims: bool) -> Any:
-        found = reduction(name)(o, x, axis=axis, keepdims=keepdims)
+        reduced = reduction(name)(o, x, axis=axis, keepdims=keepdims)
         if not axis or not is_floating(x.dtype):
-            return found
-        return o.Where(any_true(o, o.IsNaN(x), axis=axis, keepdims=keepdims), np.nan, found)
+            return reduced
+        return o.Where(any_true(o, o.IsNaN(x), axis=axis, keepdims=keepdims), np.nan, reduced)
 
     return build
 
@@ -75,12 +75,12 @@ def position(name: str) -> Builder:
     """Return the builder of the first position of the largest or smallest element; a NaN wins over numbers."""
 
     def build(o: Any, x: Any, *, axis: int) -> Any:
-        found = o.emit(name, x, axis=axis, keepdims=0)
+        index = o.emit(name, x, axis=axis, keepdims=0)
         if not is_floating(x.dtype):
-            return found
+            return index
         nan = o.IsNaN(x)
         first = o.ArgMax(o.cast(nan, np.int32), axis=axis, keepdims=0)
-        return o.Where(any_true(o, nan, axis=(axis,), keepdims=False), first, found)
+        return o.Where(any_true(o, nan, axis=(axis,), keepdims=False), first, index)
 
     return build
 
@@ -172,10 +172,10 @@ def positions(o: Any, shape: Sequence[Any], index: Any) -> Any:
     return o.value(np.arange(int(np.prod(shape)), dtype=np.int64).reshape(tuple(shape))[index].reshape(-1))
 
 
-def scattered(o: Any, base: Any, places: Any, values: Any, shape: Sequence[Any]) -> Any:
+def scattered(o: Any, base: Any, positions: Any, values: Any, shape: Sequence[Any]) -> Any:
     """Put values, in row-major order, at constant flat positions of a tensor of a given shape."""
     flat = o.Reshape(base, o.ints([-1]))
-    return o.reshape(o.ScatterElements(flat, places, o.Reshape(values, o.ints([-1])), axis=0), shape)
+    return o.reshape(o.ScatterElements(flat, positions, o.Reshape(values, o.ints([-1])), axis=0), shape)
 
 
 def zeros(o: Any, shape: Sequence[Any], dtype: Any) -> Any:
@@ -186,12 +186,12 @@ def zeros(o: Any, shape: Sequence[Any], dtype: Any) -> Any:
 def index_rows(o: Any, indices: Sequence[Any], sizes: Sequence[Any]) -> Any:
     """Broadcast index tensors and stack them on a new last axis, as int64, with negative positions wrapped."""
     wide = [o.cast(index, int64) for index in indices]
-    found = [o.Where(o.Less(one, 0), one + o.reshape(o.size(size), ()), one)
+    rows = [o.Where(o.Less(one, 0), one + o.reshape(o.size(size), ()), one)
              for one, size in zip(wide, sizes, strict=True)]  # fmt: skip
-    if len(found) > 1:
-        shape = o.Shape(o.Max(*found))
-        found = [o.Expand(one, shape) for one in found]
-    return o.Concat(*[o.Unsqueeze(one, o.ints([-1])) for one in found], axis=-1)
+    if len(rows) > 1:
+        shape = o.Shape(o.Max(*rows))
+        rows = [o.Expand(one, shape) for one in rows]
+    return o.Concat(*[o.Unsqueeze(one, o.ints([-1])) for one in rows], axis=-1)
 
 
 def from_front(o: Any, y: Any, indices: Sequence[Any], axes: Sequence[int], rest: int) -> Any:
@@ -200,10 +200,10 @@ def from_front(o: Any, y: Any, indices: Sequence[Any], axes: Sequence[int], rest
 
 
 def _turned(o: Any, y: Any, selected: int, axes: Sequence[int], rest: int, *, back: bool) -> Any:
-    place = axes[0] if axes[-1] - axes[0] == len(axes) - 1 else 0
-    if not place or not selected:
+    first_axis = axes[0] if axes[-1] - axes[0] == len(axes) - 1 else 0
+    if not first_axis or not selected:
         return y
-    order = [*range(selected, selected + place), *range(selected), *range(selected + place, selected + rest)]
+    order = [*range(selected, selected + first_axis), *range(selected), *range(selected + first_axis, selected + rest)]
     return o.Transpose(y, perm=order if back else np.argsort(order).tolist())
 
 
@@ -232,15 +232,15 @@ def scatter_rows(
         order_of = o.Range(o.value(np.int64(0)), o.Squeeze(number), o.value(np.int64(1)))
         none = o.Expand(o.value(np.int64(-1)), o.ints([shape[axis] for axis in axes]))
         last = o.GatherND(o.ScatterND(none, rows, order_of, reduction="max"), rows)
-        found = o.ScatterND(first, rows, o.Gather(updates, last, axis=0))
+        updated = o.ScatterND(first, rows, o.Gather(updates, last, axis=0))
     else:
-        found = o.ScatterND(first, rows, updates, reduction={"multiply": "mul"}.get(how, how))
-    return o.Transpose(found, perm=np.argsort(order).tolist())
+        updated = o.ScatterND(first, rows, updates, reduction={"multiply": "mul"}.get(how, how))
+    return o.Transpose(updated, perm=np.argsort(order).tolist())
 
 
-def channels_to(o: Any, x: Any, place: int, ndim: int) -> Any:
+def channels_to(o: Any, x: Any, to: int, ndim: int) -> Any:
     """Move the channels from last to axis 1, or back."""
-    return o.Transpose(x, perm=[0, ndim - 1, *range(1, ndim - 1)] if place == 1 else [0, *range(2, ndim), 1])
+    return o.Transpose(x, perm=[0, ndim - 1, *range(1, ndim - 1)] if to == 1 else [0, *range(2, ndim), 1])
 
 
 def kernel_first(o: Any, kernel: Any) -> Any:

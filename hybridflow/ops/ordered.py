@@ -25,11 +25,11 @@ def scanned_sum(x: Any) -> Any:
     """Return the running sums of a NumPy array, with the additions in the order of `jax.lax.associative_scan`."""
     if x.size < 2:
         return x
-    found = np.empty_like(x)
-    found[1::2] = scanned_sum(x[:-1:2] + x[1::2])
-    found[0] = x[0]
-    found[2::2] = found[1:-1:2] + x[2::2]
-    return found
+    sums = np.empty_like(x)
+    sums[1::2] = scanned_sum(x[:-1:2] + x[1::2])
+    sums[0] = x[0]
+    sums[2::2] = sums[1:-1:2] + x[2::2]
+    return sums
 
 
 def count_not_above(xp: Any, ascending: Any, points: Any) -> Any:
@@ -39,9 +39,9 @@ def count_not_above(xp: Any, ascending: Any, points: Any) -> Any:
     numbers that do not ascend.
     """
     size = ascending.shape[0]
-    found = xp.zeros(points.shape, np.int32)
+    count = xp.zeros(points.shape, np.int32)
     for bit in reversed(range(size.bit_length())):
-        more = found + np.int32(1 << bit)
+        more = count + np.int32(1 << bit)
         inside = xp.minimum(more, np.int32(size))
-        found = xp.where((more == inside) & (ascending[inside - 1] <= points), more, found)
-    return found
+        count = xp.where((more == inside) & (ascending[inside - 1] <= points), more, count)
+    return count

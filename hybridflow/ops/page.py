@@ -59,8 +59,8 @@ def _namespace(name: str) -> dict[str, Any]:
     module = sys.modules["hybridflow"]
     for part in name.split(".")[1:]:
         module = getattr(module, part)
-    found = getattr(module, "__all__", None) or [key for key in vars(module) if not key.startswith("_")]
-    return {key: getattr(module, key) for key in sorted(set(found))}
+    names = getattr(module, "__all__", None) or [key for key in vars(module) if not key.startswith("_")]
+    return {key: getattr(module, key) for key in sorted(set(names))}
 
 
 def public_paths() -> dict[str, tuple[str, Callable[..., Any]]]:
@@ -78,13 +78,13 @@ def public_paths() -> dict[str, tuple[str, Callable[..., Any]]]:
 
 def signature(path: str, function: Callable[..., Any]) -> str:
     """Return a function's signature without annotations."""
-    found = inspect.signature(function)
+    call = inspect.signature(function)
     plain = [
         one.replace(annotation=inspect.Parameter.empty)
-        for one in found.parameters.values()
+        for one in call.parameters.values()
         if one.kind is not inspect.Parameter.VAR_KEYWORD  # keywords of other packages
     ]
-    text = str(found.replace(parameters=plain, return_annotation=inspect.Signature.empty))
+    text = str(call.replace(parameters=plain, return_annotation=inspect.Signature.empty))
     return path + re.sub(r"dtype\('(\w+)'\)", r"hf.\1", text)
 
 
@@ -94,8 +94,8 @@ def signature(path: str, function: Callable[..., Any]) -> str:
 def _section(function: Callable[..., Any], title: str) -> str:
     """Return a section of a docstring as one line."""
     text = inspect.getdoc(function) or ""
-    found = re.search(rf"^{title}:\n((?:    .*\n?|\n)+)", text, re.MULTILINE)
-    return " ".join(found.group(1).split()) if found else ""
+    match = re.search(rf"^{title}:\n((?:    .*\n?|\n)+)", text, re.MULTILINE)
+    return " ".join(match.group(1).split()) if match else ""
 
 
 def _summary(function: Callable[..., Any]) -> str:
@@ -194,11 +194,11 @@ def _dtypes(node: Node | None) -> str:
     groups: dict[Any, list[int]] = {}
     for index, spec in enumerate(specs):
         groups.setdefault(spec.dtype, []).append(index)
-    found: list[str] = []
+    accepted: list[str] = []
     for members in groups.values():
         kinds = [kind for kind in _PROBES if _takes(node, specs, members, as_dtype(_PROBES[kind]))]
-        found.append("all" if len(kinds) == len(_PROBES) else ", ".join(kinds))
-    return "; ".join(dict.fromkeys(found))
+        accepted.append("all" if len(kinds) == len(_PROBES) else ", ".join(kinds))
+    return "; ".join(dict.fromkeys(accepted))
 
 
 def _takes(node: Node, specs: Sequence[TensorSpec], members: Sequence[int], dtype: Any) -> bool:

@@ -64,16 +64,16 @@ def moveaxis(x: TensorLike, source: int | tuple[int, ...], destination: int | tu
     sides: list[list[int]] = []
     for axes in (source, destination):
         items = axes if isinstance(axes, list | tuple) else (axes,)
-        found = [normalize_axis("moveaxis", axis, tensor.ndim) for axis in items]
-        if len(set(found)) != len(found):
+        normal = [normalize_axis("moveaxis", axis, tensor.ndim) for axis in items]
+        if len(set(normal)) != len(normal):
             raise ShapeError(message(f"moveaxis: {axes} names an axis twice", hint="Name each axis once."))
-        sides.append(found)
+        sides.append(normal)
     old, new = sides
     if len(old) != len(new):
         raise ShapeError(message(f"moveaxis: {len(old)} axes to {len(new)} places", hint="Give each axis a place."))
     order = [axis for axis in range(tensor.ndim) if axis not in old]
-    for place, axis in sorted(zip(new, old, strict=True)):
-        order.insert(place, axis)
+    for position, axis in sorted(zip(new, old, strict=True)):
+        order.insert(position, axis)
     return permute_dims(tensor, order)
 
 
@@ -152,8 +152,8 @@ def meshgrid(*arrays: TensorLike, indexing: Literal["xy", "ij"] = "xy") -> list[
     if indexing == "xy" and len(rows) > 1:
         order[:2] = [1, 0]
     spread = [
-        reshape(row, [-1 if i == place else 1 for i in range(len(rows))])
-        for place, row in zip(order, rows, strict=True)
+        reshape(row, [-1 if i == axis else 1 for i in range(len(rows))])
+        for axis, row in zip(order, rows, strict=True)
     ]
     return broadcast_arrays(*spread)
 
@@ -162,12 +162,12 @@ def meshgrid(*arrays: TensorLike, indexing: Literal["xy", "ij"] = "xy") -> list[
 
 
 def _roll_lower(x: Any, *, shift: tuple[int, ...], axis: tuple[int, ...]) -> Any:
-    for step, place in zip(shift, axis, strict=True):
-        size = x.shape[place]
+    for step, along in zip(shift, axis, strict=True):
+        size = x.shape[along]
         if size and step % size:
             cut = size - step % size
-            x = lax.concatenate([lax.slice_in_dim(x, cut, size, axis=place), lax.slice_in_dim(x, 0, cut, axis=place)],
-                                place)  # fmt: skip
+            x = lax.concatenate([lax.slice_in_dim(x, cut, size, axis=along), lax.slice_in_dim(x, 0, cut, axis=along)],
+                                along)  # fmt: skip
     return x
 
 
@@ -184,14 +184,14 @@ def _roll_samples(rng: np.random.Generator) -> Any:
 
 def _roll_onnx(o: Any, x: Any, *, shift: tuple[Any, ...], axis: tuple[int, ...]) -> Any:
     sizes = x.shape
-    for by, place in zip(shift, axis, strict=True):
-        size = sizes[place]
+    for by, along in zip(shift, axis, strict=True):
+        size = sizes[along]
         if type(size) is Dim or type(by) is Dim:
             o.no("rolling along an axis of open size has none")
         by %= max(size, 1)
         if by:
-            tail = o.Slice(x, o.ints([size - by]), o.ints([size]), o.ints([place]))
-            x = o.Concat(tail, o.Slice(x, o.ints([0]), o.ints([size - by]), o.ints([place])), axis=place)
+            tail = o.Slice(x, o.ints([size - by]), o.ints([size]), o.ints([along]))
+            x = o.Concat(tail, o.Slice(x, o.ints([0]), o.ints([size - by]), o.ints([along])), axis=along)
     return x
 
 
@@ -233,11 +233,13 @@ def roll(x: TensorLike, /, shift: int | tuple[int, ...], axis: Axis = None, **ot
         rolled = bind(roll.op, (flat,), {"shift": (_total(shift),), "axis": (0,)})
         return rolled if tensor.ndim == 1 else reshape(rolled, tensor.shape)
     axes = axis if isinstance(axis, list | tuple) else (axis,)
-    places = tuple([normalize_axis("roll", one, tensor.ndim) for one in axes])
-    steps = tuple([int(step) for step in shift]) if isinstance(shift, list | tuple) else (int(shift),) * len(places)
-    if len(steps) != len(places):
-        raise ShapeError(message(f"roll: {len(steps)} shifts for {len(places)} axes", hint="Give one shift per axis."))
-    return bind(roll.op, (tensor,), {"shift": steps, "axis": places})
+    normalized = tuple([normalize_axis("roll", one, tensor.ndim) for one in axes])
+    steps = tuple([int(step) for step in shift]) if isinstance(shift, list | tuple) else (int(shift),) * len(normalized)
+    if len(steps) != len(normalized):
+        raise ShapeError(
+            message(f"roll: {len(steps)} shifts for {len(normalized)} axes", hint="Give one shift per axis.")
+        )
+    return bind(roll.op, (tensor,), {"shift": steps, "axis": normalized})
 
 
 def _total(shift: int | tuple[int, ...]) -> int:
@@ -273,20 +275,20 @@ def repeat(x: TensorLike, repeats: TensorLike, /, axis: int | None = None, **oth
     tensor = as_tensor(x)
     if axis is None:
         tensor, axis = (tensor if tensor.ndim == 1 else reshape(tensor, -1)), 0
-    place = normalize_axis("repeat", axis, tensor.ndim)
+    along = normalize_axis("repeat", axis, tensor.ndim)
     if is_number(repeats):
-        return _repeat_all(tensor, cast(int, repeats), place)
+        return _repeat_all(tensor, cast(int, repeats), along)
     counts = _counts(repeats)
     if (counts < 0).any():
         raise ArgumentError(message("repeat: a negative count", got=str(counts.tolist())[:80], hint="Use 0 or more."))
     if counts.size == 1:
-        return _repeat_all(tensor, int(counts.reshape(())), place)
-    if counts.shape != (tensor.shape[place],):
+        return _repeat_all(tensor, int(counts.reshape(())), along)
+    if counts.shape != (tensor.shape[along],):
         raise ShapeError(
-            message(f"repeat: counts of shape {counts.shape} for axis {place} of size {tensor.shape[place]}",
+            message(f"repeat: counts of shape {counts.shape} for axis {along} of size {tensor.shape[along]}",
                     got=str(tensor.spec), hint="Give one count per element, or one for all.")
         )  # fmt: skip
-    return take(tensor, np.repeat(np.arange(counts.size, dtype=int32), counts), axis=place)
+    return take(tensor, np.repeat(np.arange(counts.size, dtype=int32), counts), axis=along)
 
 
 def _counts(repeats: TensorLike) -> np.ndarray[Any, Any]:

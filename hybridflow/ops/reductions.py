@@ -263,8 +263,8 @@ def _extremum_kernel(ufunc: Any, negative: bool) -> Any:
         if y.dtype.kind != "f" or np.count_nonzero(y) == y.size:
             return y
         preferred = (x == 0) & (np.signbit(x) == negative)
-        found = np.logical_or.reduce(preferred, axis=axis, keepdims=keepdims)
-        return np.where((y == 0) & found, y.dtype.type(-0.0 if negative else 0.0), y)
+        extrema = np.logical_or.reduce(preferred, axis=axis, keepdims=keepdims)
+        return np.where((y == 0) & extrema, y.dtype.type(-0.0 if negative else 0.0), y)
 
     return kernel
 

@@ -215,17 +215,17 @@ def _log_poisson(k: Any, mean: Any) -> Any:
         Loader, "Fast and accurate computation of binomial probabilities", 2000.
     """
     some = jnp.maximum(k, 1)
-    found = _deviance(some, mean) - 0.5 * lax.log(2 * math.pi * some) - _stirling(some)
-    return jnp.where(k < 1, -mean, found)
+    logarithm = _deviance(some, mean) - 0.5 * lax.log(2 * math.pi * some) - _stirling(some)
+    return jnp.where(k < 1, -mean, logarithm)
 
 
 def _log_binomial(k: Any, n: Any, p: Any) -> Any:
     """Return the logarithm of the binomial probability of `k`; see `_log_poisson`."""
     some = lax.clamp(jnp.ones_like(k), k, n - 1)
     rest = n - some
-    found = _deviance(some, n * p) + _deviance(rest, n * (1 - p)) + 0.5 * lax.log(n / (2 * math.pi * some * rest))
-    found += _stirling(n) - _stirling(some) - _stirling(rest)
-    return jnp.where(k < 1, n * lax.log1p(-p), jnp.where(k > n - 1, n * lax.log(p), found))
+    logarithm = _deviance(some, n * p) + _deviance(rest, n * (1 - p)) + 0.5 * lax.log(n / (2 * math.pi * some * rest))
+    logarithm += _stirling(n) - _stirling(some) - _stirling(rest)
+    return jnp.where(k < 1, n * lax.log1p(-p), jnp.where(k > n - 1, n * lax.log(p), logarithm))
 
 
 def _by_inversion(u: Any, first: Any, ratio: Callable[[Any], Any]) -> Any:

@@ -139,8 +139,8 @@ def unique_counts(x: TensorLike, /) -> UniqueCountsResult:
         >>> hf.unique_counts([3, 1, 3]).counts
         Tensor([1, 2], dtype=int32)
     """
-    found = _unique("unique_counts", x)
-    return UniqueCountsResult(found.values, found.counts)
+    distinct = _unique("unique_counts", x)
+    return UniqueCountsResult(distinct.values, distinct.counts)
 
 
 def unique_inverse(x: TensorLike, /) -> UniqueInverseResult:
@@ -160,8 +160,8 @@ def unique_inverse(x: TensorLike, /) -> UniqueInverseResult:
         >>> hf.unique_inverse([3, 1, 3]).values
         Tensor([1, 3], dtype=int32)
     """
-    found = _unique("unique_inverse", x)
-    return UniqueInverseResult(found.values, found.inverse_indices)
+    distinct = _unique("unique_inverse", x)
+    return UniqueInverseResult(distinct.values, distinct.inverse_indices)
 
 
 def unique_values(x: TensorLike, /) -> Tensor:
@@ -209,11 +209,11 @@ def isin(x1: TensorLike, x2: TensorLike, /, *, invert: bool = False) -> Tensor:
         elements, others = cast_to(elements, int32), cast_to(others, int32)
     row = sort(reshape(others, -1))
     if row.shape[0] == 0:
-        found = full(elements.shape, False)
+        among = full(elements.shape, False)
     else:
-        places = clip(searchsorted(row, elements), None, full((), row.shape[0] - 1, dtype=int32))
-        found = logical_and(equal(take(row, places, axis=0), elements), equal(elements, elements))
-    return logical_not(found) if invert else found
+        positions = clip(searchsorted(row, elements), None, full((), row.shape[0] - 1, dtype=int32))
+        among = logical_and(equal(take(row, positions, axis=0), elements), equal(elements, elements))
+    return logical_not(among) if invert else among
 
 
 # -- elements that are not zero -----------------------------------------------------------------------------------
@@ -242,7 +242,7 @@ def nonzero(x: TensorLike, /) -> tuple[Tensor, ...]:
         raise ShapeError(
             message("nonzero: a tensor of shape () has no positions", got=str(tensor.spec), hint="Compare it with 0.")
         )
-    return tuple([asarray(places.astype(int32)) for places in np.nonzero(value)])
+    return tuple([asarray(positions.astype(int32)) for positions in np.nonzero(value)])
 
 
 def count_nonzero(x: TensorLike, /, *, axis: Axis = None, keepdims: bool = False, **other: Unpack[Other]) -> Tensor:

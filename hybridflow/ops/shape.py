@@ -367,7 +367,7 @@ def squeeze(x: TensorLike, /, axis: int | tuple[int, ...] | None = None, **other
         return respelled(squeeze, locals())
     tensor = as_tensor(x)
     if axis is None:
-        axis = tuple([place for place, size in enumerate(tensor.shape) if size == 1])
+        axis = tuple([one for one, size in enumerate(tensor.shape) if size == 1])
     return bind(squeeze.op, (tensor,), {"axis": normalize_axes("squeeze", axis, tensor.ndim)})
 
 

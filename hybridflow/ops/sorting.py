@@ -67,8 +67,8 @@ def _lowered_order(x: Any, axis: int, descending: bool) -> tuple[Any, Any]:
     keys = order_keys(x)
     if descending:
         keys = lax.bitwise_not(keys)
-    places = lax.broadcasted_iota(int32, x.shape, axis)
-    order = lax.sort((keys, places), dimension=axis, is_stable=True, num_keys=1)[1]
+    positions = lax.broadcasted_iota(int32, x.shape, axis)
+    order = lax.sort((keys, positions), dimension=axis, is_stable=True, num_keys=1)[1]
     return jnp.take_along_axis(x, order, axis, mode="promise_in_bounds"), order
 
 
@@ -76,13 +76,13 @@ def _sort_kernel(x: Any, *, axis: int, descending: bool, residuals: bool) -> Any
     if not residuals and not descending:
         return np.sort(x, axis=axis, kind="stable")
     order = _host_order(x, axis, descending)
-    found = np.take_along_axis(x, order, axis)
-    return (found, order) if residuals else found
+    ordered = np.take_along_axis(x, order, axis)
+    return (ordered, order) if residuals else ordered
 
 
 def _sort_lower(x: Any, *, axis: int, descending: bool, residuals: bool) -> Any:
-    found = _lowered_order(x, axis, descending)
-    return found if residuals else found[0]
+    ordered = _lowered_order(x, axis, descending)
+    return ordered if residuals else ordered[0]
 
 
 def _sort_infer(x: TensorSpec, *, axis: int, descending: bool, residuals: bool) -> Any:
@@ -128,8 +128,8 @@ def _onnx_order(o: Any, x: Any, axis: int, descending: bool) -> tuple[Any, Any]:
 
 
 def _sort_onnx(o: Any, x: Any, *, axis: int, descending: bool, residuals: bool = False) -> Any:
-    found = _onnx_order(o, x, axis, descending)
-    return found if residuals else found[0]
+    ordered = _onnx_order(o, x, axis, descending)
+    return ordered if residuals else ordered[0]
 
 
 @op(
@@ -174,8 +174,8 @@ def sort(
     stable = truth("sort", "stable", stable)
     del stable
     tensor = as_tensor(x)
-    place = normalize_axis("sort", axis, tensor.ndim)
-    return bind(sort.op, (tensor,), {"axis": place, "descending": descending})
+    along = normalize_axis("sort", axis, tensor.ndim)
+    return bind(sort.op, (tensor,), {"axis": along, "descending": descending})
 
 
 def _argsort_infer(x: TensorSpec, *, axis: int, descending: bool) -> TensorSpec:
@@ -224,8 +224,8 @@ def argsort(
     stable = truth("argsort", "stable", stable)
     del stable
     tensor = as_tensor(x)
-    place = normalize_axis("argsort", axis, tensor.ndim)
-    return bind(argsort.op, (tensor,), {"axis": place, "descending": descending})
+    along = normalize_axis("argsort", axis, tensor.ndim)
+    return bind(argsort.op, (tensor,), {"axis": along, "descending": descending})
 
 
 class TopK(NamedTuple):
@@ -276,16 +276,16 @@ def top_k(
     if mode not in ("largest", "smallest"):
         raise ArgumentError(message(f"top_k: {mode!r} is neither 'largest' nor 'smallest'"))
     tensor = as_tensor(x)
-    place = normalize_axis("top_k", axis, tensor.ndim)
-    size = tensor.shape[place]
+    along = normalize_axis("top_k", axis, tensor.ndim)
+    size = tensor.shape[along]
     if k < 0 or k > size:
         raise ShapeError(
-            message(f"top_k: {k} elements of axis {place}, which has {size}", got=call_text("top_k", tensor.spec),
+            message(f"top_k: {k} elements of axis {along}, which has {size}", got=call_text("top_k", tensor.spec),
                     hint=f"Ask for 0 to {size}.")
         )  # fmt: skip
-    order = argsort(tensor, axis=place, descending=mode == "largest")
-    indices = bind(getitem.op, (order,), {"index": part_of(order.shape, place, 0, k)})
-    return TopK(take_along_axis(tensor, indices, axis=place), indices)
+    order = argsort(tensor, axis=along, descending=mode == "largest")
+    indices = bind(getitem.op, (order,), {"index": part_of(order.shape, along, 0, k)})
+    return TopK(take_along_axis(tensor, indices, axis=along), indices)
 
 
 def median(x: TensorLike, /, axis: int | None = None, *, keepdims: bool = False, **other: Unpack[Other]) -> Tensor:
@@ -316,24 +316,24 @@ def median(x: TensorLike, /, axis: int | None = None, *, keepdims: bool = False,
     (tensor,) = promote_float(x)
     ndim = tensor.ndim
     if axis is None:
-        found = median(reshape(tensor, -1), 0)
-        return reshape(found, (1,) * ndim) if keepdims else found
-    place = normalize_axis("median", axis, ndim)
-    size = tensor.shape[place]
+        middle_ = median(reshape(tensor, -1), 0)
+        return reshape(middle_, (1,) * ndim) if keepdims else middle_
+    along = normalize_axis("median", axis, ndim)
+    size = tensor.shape[along]
     if size == 0:
         raise ShapeError(
-            message(f"median: axis {place} has size 0, so there is nothing to choose from",
+            message(f"median: axis {along} has size 0, so there is nothing to choose from",
                     got=call_text("median", tensor.spec), hint="Reduce non-empty axes only.")
         )  # fmt: skip
-    ordered = sort(tensor, axis=place)
+    ordered = sort(tensor, axis=along)
 
     def element(position: Any) -> Tensor:
-        return bind(getitem.op, (ordered,), {"index": part_of(ordered.shape, place, position, 1)})
+        return bind(getitem.op, (ordered,), {"index": part_of(ordered.shape, along, position, 1)})
 
     lower, upper, last = element((size - 1) // 2), element(size // 2), element(size - 1)
     middle = multiply(add(lower, upper), 0.5)
-    found = where(isnan(last), last, middle)
-    return found if keepdims else squeeze(found, place)
+    middle_ = where(isnan(last), last, middle)
+    return middle_ if keepdims else squeeze(middle_, along)
 
 
 # -- searching ----------------------------------------------------------------------------------------------------

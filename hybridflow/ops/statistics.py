@@ -357,11 +357,11 @@ def argmin(x: TensorLike, /, axis: int | None = None, *, keepdims: bool = False,
 def _position(op: Any, tensor: Tensor, axis: int | None, keepdims: bool) -> Tensor:
     ndim = tensor.ndim
     if axis is None:
-        found = bind(op, (tensor if ndim == 1 else reshape(tensor, -1),), {"axis": 0})
-        return reshape(found, (1,) * ndim) if keepdims and ndim else found
-    place = normalize_axis(op.name, axis, ndim)
-    found = bind(op, (tensor,), {"axis": place})
-    return expand_dims(found, axis=place) if keepdims else found
+        positions = bind(op, (tensor if ndim == 1 else reshape(tensor, -1),), {"axis": 0})
+        return reshape(positions, (1,) * ndim) if keepdims and ndim else positions
+    along = normalize_axis(op.name, axis, ndim)
+    positions = bind(op, (tensor,), {"axis": along})
+    return expand_dims(positions, axis=along) if keepdims else positions
 
 
 # -- log-sum-exp --------------------------------------------------------------------------------------------------
@@ -545,12 +545,12 @@ def cumulative_sum(
             message(f"cumulative_sum: needs an axis, there are {tensor.ndim} dimensions", got=str(tensor.spec),
                     hint="Give axis=...")
         )  # fmt: skip
-    place = normalize_axis("cumulative_sum", 0 if axis is None else axis, tensor.ndim)
-    total = as_asked(bind(cumulative_sum.op, (tensor,), {"axis": place, "reverse": reverse}), dtype)
+    along = normalize_axis("cumulative_sum", 0 if axis is None else axis, tensor.ndim)
+    total = as_asked(bind(cumulative_sum.op, (tensor,), {"axis": along, "reverse": reverse}), dtype)
     if not include_initial:
         return total
     widths = [(0, 0)] * tensor.ndim
-    widths[place] = (0, 1) if reverse else (1, 0)
+    widths[along] = (0, 1) if reverse else (1, 0)
     return pad(total, widths)
 
 

@@ -92,7 +92,7 @@ def _operator_parameters(name: str, function: Callable[..., Any]) -> tuple[list[
     return ["self", *operands, "/"] if operands else ["self"], _parameters(function)[1]
 
 
-def _method(name: str, function: Callable[..., Any], found: property | None) -> str:
+def _method(name: str, function: Callable[..., Any], signature: property | None) -> str:
     operator = name.startswith("__") and hasattr(function, "op")
     parts, result = _operator_parameters(name, function) if operator else _parameters(function)
     ignore = "  # pyright: ignore[reportIncompatibleMethodOverride]" if name in _OVERRIDES else ""
@@ -103,8 +103,8 @@ def _method(name: str, function: Callable[..., Any], found: property | None) -> 
         rows = ",\n        ".join(parts)
         head = f"    def {name}(\n        {rows},\n    ) -> {result}:"
     summary = (inspect.getdoc(function) or "").splitlines()[0]
-    text = f'{"    @property" + chr(10) if found else ""}{head}\n        """{summary}"""'
-    if found is not None and found.fset is not None:
+    text = f'{"    @property" + chr(10) if signature else ""}{head}\n        """{summary}"""'
+    if signature is not None and signature.fset is not None:
         text += f"\n    @{name}.setter\n    def {name}(self, value: Any) -> None: ..."
     return text
 

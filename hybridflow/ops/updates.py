@@ -145,11 +145,11 @@ def _winners_infer(*indices: TensorSpec, sizes: Shape) -> TensorSpec:
 
 
 def _winners_kernel(*indices: Any, sizes: Shape) -> Any:
-    places = np.broadcast_arrays(*indices)
-    order = np.arange(places[0].size).reshape(places[0].shape)
+    index = np.broadcast_arrays(*indices)
+    order = np.arange(index[0].size).reshape(index[0].shape)
     last = np.zeros(sizes, order.dtype)
-    last[tuple(places)] = order
-    return last[tuple(places)] == order
+    last[tuple(index)] = order
+    return last[tuple(index)] == order
 
 
 def _winners_lower(*indices: Any, sizes: Shape) -> Any:
@@ -280,8 +280,8 @@ def _update_vjp(F: Any, g: Any, y: Any, x: Any, value: Any, *indices: Any, axes:
 
     def of_value() -> Any:
         keep = F.index_winners(*indices, sizes=tuple([x.shape[axis] for axis in axes]))
-        place = axes[0] if axes[-1] - axes[0] == len(axes) - 1 else 0
-        after = len(value.shape) - place - len(keep.shape)
+        first_axis = axes[0] if axes[-1] - axes[0] == len(axes) - 1 else 0
+        after = len(value.shape) - first_axis - len(keep.shape)
         keep = F.reshape(keep, shape=(*keep.shape, *[1] * after))
         return F.where(keep, F.gather(g, *indices, axes=axes), 0)
 
@@ -376,10 +376,10 @@ def index_update(x: TensorLike, value: TensorLike, /, *indices: TensorLike, axes
     if how not in _AT:
         raise ArgumentError(message(f"index_update: {how!r} is not one of {list(_AT)}"))
     tensor = as_tensor(x)
-    places = checked_indices("index_update", indices, tensor.shape, axes)
+    checked = checked_indices("index_update", indices, tensor.shape, axes)
     new = as_tensor(value)
-    _update_infer(tensor.spec, new.spec, *[place.spec for place in places], axes=axes, how=how)
-    return bind(index_update.op, (tensor, new, *places), {"axes": axes, "how": how})
+    _update_infer(tensor.spec, new.spec, *[one.spec for one in checked], axes=axes, how=how)
+    return bind(index_update.op, (tensor, new, *checked), {"axes": axes, "how": how})
 
 
 # -- x.at[key] ----------------------------------------------------------------------------------------------------

@@ -48,13 +48,13 @@ class Group:
         return where(isnan(assigned), self._scheduled(self.schedule, step), assigned)
 
     def _scheduled(self, schedule: Schedule, step: Tensor) -> Tensor:
-        found = as_tensor(as_traced(schedule)(step))
-        if found.shape or kind_of(found.dtype) not in ("float", "int"):
+        rate = as_tensor(as_traced(schedule)(step))
+        if rate.shape or kind_of(rate.dtype) not in ("float", "int"):
             raise ArgumentError(
-                message("rate: the schedule must return a number", got=str(found.spec),
+                message("rate: the schedule must return a number", got=str(rate.spec),
                         hint="Return a float or a tensor of shape ().")
             )  # fmt: skip
-        return cast_to(found, self.rate.dtype)
+        return cast_to(rate, self.rate.dtype)
 
 
 class Parameter:
@@ -80,10 +80,10 @@ def number(label: str, value: Any) -> float:
     Raises:
         ArgumentError: it is negative or not finite.
     """
-    found = float(value)
-    if not (math.isfinite(found) and found >= 0):
+    rate = float(value)
+    if not (math.isfinite(rate) and rate >= 0):
         raise ArgumentError(message(f"{label}: the rate must be finite, and 0 at least", got=f"rate={value!r}"))
-    return found
+    return rate
 
 
 def pattern_of(label: str, group: Any, settings: Mapping[str, Any]) -> dict[str, Any]:
@@ -119,7 +119,7 @@ def collected(label: str, target: Any) -> dict[str, Variable]:
         )  # fmt: skip
     mapping = isinstance(target, Mapping)
     pairs: Any = [*cast(Any, target).items()] if mapping else [(None, one) for one in cast(Any, target)]
-    found: dict[str, Variable] = {}
+    variables: dict[str, Variable] = {}
     for name, one in pairs:
         if not isinstance(one, Variable):
             raise ArgumentTypeError(
@@ -127,7 +127,7 @@ def collected(label: str, target: Any) -> dict[str, Variable]:
                         hint="Give the Variables themselves, not their values.")
             )  # fmt: skip
         label_of = one.name if name is None else str(name)
-        if any([known is one for known in found.values()]):
+        if any([known is one for known in variables.values()]):
             continue
-        found[label_of if label_of not in found else f"{label_of}_{len(found)}"] = one
-    return found
+        variables[label_of if label_of not in variables else f"{label_of}_{len(variables)}"] = one
+    return variables

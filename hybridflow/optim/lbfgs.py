@@ -77,16 +77,16 @@ class _Memory:
         if curvature > _LEAST_CURVATURE:
             self.moves, self.turns = [*self.moves, move][-history:], [*self.turns, turn][-history:]
             self.scale = curvature / float(turn @ turn)
-        found = -gradient
+        direction = -gradient
         parts: list[float] = []
         pairs = [(move, turn, 1.0 / float(turn @ move)) for move, turn in zip(self.moves, self.turns, strict=True)]
         for move, turn, inverse in reversed(pairs):
-            parts.append(float(move @ found) * inverse)
-            found = found - parts[-1] * turn
-        found = found * self.scale
+            parts.append(float(move @ direction) * inverse)
+            direction = direction - parts[-1] * turn
+        direction = direction * self.scale
         for (move, turn, inverse), part in zip(pairs, reversed(parts), strict=True):
-            found = found + (part - float(turn @ found) * inverse) * move
-        return found
+            direction = direction + (part - float(turn @ direction) * inverse) * move
+        return direction
 
 
 class LBFGS(Optimizer):
@@ -144,10 +144,10 @@ class LBFGS(Optimizer):
         return SGD, {**settings, "decay": 0.0}  # which keeps nothing by itself
 
     def _parameters(self) -> list[Parameter]:
-        found = super()._parameters()
+        parameters = super()._parameters()
         if not self._kept:
-            count = sum([int(one.variable.size) for one in found])
-            dtype = float64 if any([one.variable.dtype == float64 for one in found]) else np.dtype(np.float32)
+            count = sum([int(one.variable.size) for one in parameters])
+            dtype = float64 if any([one.variable.dtype == float64 for one in parameters]) else np.dtype(np.float32)
             made = {
                 "moves": np.zeros((self._history, count), dtype), "turns": np.zeros((self._history, count), dtype),
                 "direction": np.zeros(count, dtype), "gradient": np.zeros(count, dtype),
@@ -158,7 +158,7 @@ class LBFGS(Optimizer):
                     name: Variable(make_tensor(value), name=f"optimizer.{name}", trainable=False)
                     for name, value in made.items()
                 }
-        return found
+        return parameters
 
     def _state(self) -> dict[str, Variable]:
         return super()._state() | self._kept
@@ -197,8 +197,8 @@ class LBFGS(Optimizer):
                 message("LBFGS.step: it decides by the loss how often to evaluate it, and cannot be compiled",
                         hint="Compile the closure instead: opt.step(hf.compile(closure)).")
             )  # fmt: skip
-        found = self._parameters()
-        line = _Line(self, found, closure)
+        parameters = self._parameters()
+        line = _Line(self, parameters, closure)
         memory, start = _Memory(self._kept), line.position()
         try:
             loss, end = self._descend(line, memory, start)
@@ -261,11 +261,11 @@ class LBFGS(Optimizer):
 class _Line:
     """The parameters as one vector, and the loss as a function of it."""
 
-    def __init__(self, optimizer: Optimizer, found: list[Parameter], closure: Callable[[], Any]) -> None:
+    def __init__(self, optimizer: Optimizer, wolfe: list[Parameter], closure: Callable[[], Any]) -> None:
         self._optimizer = optimizer
-        self._found = found
+        self._found = wolfe
         self._closure = closure
-        self._wide = np.result_type(*[one.variable.dtype for one in found], np.float32)
+        self._wide = np.result_type(*[one.variable.dtype for one in wolfe], np.float32)
 
     def _flat(self, arrays: list[Any]) -> Array:
         return np.concatenate([np.asarray(array, self._wide).reshape(-1) for array in arrays])

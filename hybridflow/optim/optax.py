@@ -58,17 +58,17 @@ class Optax(Optimizer):
 
     def _parameters(self) -> list[Parameter]:
         first = self._found is None
-        found = super()._parameters()
+        parameters = super()._parameters()
         if first:
             with init_scope(), enable_x64():
-                state = self._tx.init({one.name: np.array(one.variable.numpy()) for one in found})
+                state = self._tx.init({one.name: np.array(one.variable.numpy()) for one in parameters})
                 pairs, self._tree = jax.tree_util.tree_flatten_with_path(state)
                 self._paths = [f"state{jax.tree_util.keystr(path)}" for path, _ in pairs]
                 self._kept = [
                     Variable(np.asarray(leaf), name=f"optimizer.{path}", trainable=False)
                     for path, (_, leaf) in zip(self._paths, pairs, strict=True)
                 ]
-        return found
+        return parameters
 
     def _state(self) -> dict[str, Variable]:
         state = super()._state()
@@ -76,16 +76,16 @@ class Optax(Optimizer):
         return state | dict(zip(self._paths, self._kept, strict=True))
 
     def _make(
-        self, found: list[Parameter], gradients: list[Tensor], step: Tensor, rates: dict[int, Tensor], plain: bool
+        self, parameters: list[Parameter], gradients: list[Tensor], step: Tensor, rates: dict[int, Tensor], plain: bool
     ) -> None:
         del rates, plain
         moved, after = self._function(
             [variable.read() for variable in self._kept],
-            {one.name: gradient for one, gradient in zip(found, gradients, strict=True)},
-            {one.name: one.variable.read() for one in found},
+            {one.name: gradient for one, gradient in zip(parameters, gradients, strict=True)},
+            {one.name: one.variable.read() for one in parameters},
         )
         assign_all([
-            *[(one.variable, moved[one.name]) for one in found],
+            *[(one.variable, moved[one.name]) for one in parameters],
             *zip(self._kept, after, strict=True),
             (self._steps, step + 1),
         ])  # fmt: skip

@@ -16,9 +16,9 @@ from hybridflow.core.context import context_now, current, init_scope, is_tracing
 from hybridflow.core.dispatch import bind
 from hybridflow.core.dtypes import as_dtype, float32, float64, int32, kind_of
 from hybridflow.core.errors import ArgumentError, DTypeError, GradientError, ShapeError, message
-from hybridflow.core.observer import OBSERVED
 from hybridflow.core.tensor import Tensor, as_tensor, asarray
 from hybridflow.core.variable import Variable
+from hybridflow.core.variable_log import OPEN_LOGS
 from hybridflow.ir.builder import GraphBuilder, add_check
 from hybridflow.nn.sizes import unsized
 from hybridflow.ops.common import cast_to
@@ -107,8 +107,8 @@ class Optimizer:
 
     def _named(self) -> dict[str, Variable]:
         target = self._target
-        found = target if isinstance(target, dict) else target.named_parameters()
-        return {name: one for name, one in cast("dict[str, Any]", found).items() if isinstance(one, Variable)}
+        parameters = target if isinstance(target, dict) else target.named_parameters()
+        return {name: one for name, one in cast("dict[str, Any]", parameters).items() if isinstance(one, Variable)}
 
     def _waits_for_sizes(self) -> bool:
         """Whether the model has layers whose parameters its first call makes."""
@@ -127,9 +127,9 @@ class Optimizer:
             )  # fmt: skip
         with init_scope():
             groups = self._made_groups(named)
-            found = [self._with_slots(name, variable, groups[name]) for name, variable in named.items()]
-        self._found = found
-        return found
+            parameters = [self._with_slots(name, variable, groups[name]) for name, variable in named.items()]
+        self._found = parameters
+        return parameters
 
     def _made_groups(self, named: dict[str, Variable]) -> dict[str, Group]:
         """Return the group of each parameter.
@@ -276,8 +276,8 @@ class Optimizer:
             GradientError: a gradient that is None.
             ShapeError: a gradient of another shape than its parameter's.
         """
-        found = self._parameters()
-        self._apply(found, self._checked(found, self._matched(gradients)))
+        parameters = self._parameters()
+        self._apply(parameters, self._checked(parameters, self._matched(gradients)))
 
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
         """Change the parameters by what `.backward()` accumulated in their ``.grad``.
@@ -289,8 +289,8 @@ class Optimizer:
             What the closure returned.
         """
         loss = None if closure is None else closure()
-        found = self._parameters()
-        self._apply(found, self._checked(found, [cast(Any, one.variable).grad for one in found]))
+        parameters = self._parameters()
+        self._apply(parameters, self._checked(parameters, [cast(Any, one.variable).grad for one in parameters]))
         return loss
 
     def zero_grad(self) -> None:
@@ -300,22 +300,22 @@ class Optimizer:
 
     def _matched(self, gradients: Any) -> list[Any]:
         """Return the gradients in the order of the parameters."""
-        found = self._parameters()
+        parameters = self._parameters()
         if isinstance(gradients, Mapping):
-            return self._by_name(found, cast("Mapping[str, Any]", gradients))
+            return self._by_name(parameters, cast("Mapping[str, Any]", gradients))
         named = self._named()
         if isinstance(gradients, list | tuple) and isinstance(self._target, dict | object):
             items = list(cast("Sequence[Any]", gradients))
             if len(items) == len(named):
                 by_name = dict(zip(named, items, strict=True))
-                return [by_name[one.name] for one in found]
-            if len(items) == len(found):
+                return [by_name[one.name] for one in parameters]
+            if len(items) == len(parameters):
                 return items
             raise ArgumentError(
-                message(f"{self._label()}.update: {len(items)} gradients for {len(found)} parameters",
+                message(f"{self._label()}.update: {len(items)} gradients for {len(parameters)} parameters",
                         hint="Give the gradients of the parameters the optimizer was made with, in their order.")
             )  # fmt: skip
-        if isinstance(gradients, Tensor) and len(found) == 1:
+        if isinstance(gradients, Tensor) and len(parameters) == 1:
             return [gradients]
         leaves, tree = jax.tree_util.tree_flatten(gradients, is_leaf=_is_none)
         own, expected = jax.tree_util.tree_flatten(self._target, is_leaf=_is_none)
@@ -326,30 +326,31 @@ class Optimizer:
             )  # fmt: skip
         self._require_known([(one, leaf) for one, leaf in zip(own, leaves, strict=True) if leaf is not None])
         by_variable = {id(variable): leaf for variable, leaf in zip(own, leaves, strict=True)}
-        return [by_variable.get(id(one.variable)) for one in found]
+        return [by_variable.get(id(one.variable)) for one in parameters]
 
-    def _by_name(self, found: list[Parameter], gradients: Mapping[str, Any]) -> list[Any]:
+    def _by_name(self, parameters: list[Parameter], gradients: Mapping[str, Any]) -> list[Any]:
         extra = [name for name in gradients if name not in self._named()]
         if extra:
-            near = [match for name in extra for match in get_close_matches(str(name), [p.name for p in found], n=1)]
+            names = [one.name for one in parameters]
+            near = [match for name in extra for match in get_close_matches(str(name), names, n=1)]
             raise ArgumentError(
                 message(f"{self._label()}.update: a gradient of what is no parameter of it",
                         got=", ".join(map(str, extra[:_SHOWN])),
-                        hint=f"It has {', '.join(near or [p.name for p in found[:_SHOWN]])}.")
+                        hint=f"It has {', '.join(near or [p.name for p in parameters[:_SHOWN]])}.")
             )  # fmt: skip
         named = self._named()
         self._require_known([(named[name], one) for name, one in gradients.items() if one is not None])
-        return [gradients.get(one.name) for one in found]
+        return [gradients.get(one.name) for one in parameters]
 
     def checked(self, gradients: Sequence[Any]) -> list[Tensor]:
         """Return gradients in the order of the parameters as tensors, none of which is missing or misshaped."""
-        found = self._parameters()
-        if len(gradients) != len(found):
+        parameters = self._parameters()
+        if len(gradients) != len(parameters):
             raise ArgumentError(
-                message(f"{self._label()}: {len(gradients)} gradients for {len(found)} parameters",
+                message(f"{self._label()}: {len(gradients)} gradients for {len(parameters)} parameters",
                         hint="Give the gradients of the parameters the optimizer was made with, in their order.")
             )  # fmt: skip
-        return self._checked(found, list(gradients))
+        return self._checked(parameters, list(gradients))
 
     def _require_known(self, pairs: list[tuple[Any, Any]]) -> None:
         """See to it that no gradient is of a parameter that there was not, or was frozen, at the first update.
@@ -366,17 +367,17 @@ class Optimizer:
                         hint="They were made or unfrozen later; make an optimizer anew, now that they are there.")
             )  # fmt: skip
 
-    def _checked(self, found: list[Parameter], gradients: list[Any]) -> list[Tensor]:
-        missing = [one.name for one, gradient in zip(found, gradients, strict=True) if gradient is None]
+    def _checked(self, parameters: list[Parameter], gradients: list[Any]) -> list[Tensor]:
+        missing = [one.name for one, gradient in zip(parameters, gradients, strict=True) if gradient is None]
         if missing:
             raise GradientError(
-                message(f"{self._label()}: {len(missing)} of {len(found)} gradients are None",
+                message(f"{self._label()}: {len(missing)} of {len(parameters)} gradients are None",
                         got=", ".join(missing[:_SHOWN]) + (", ..." if len(missing) > _SHOWN else ""),
                         hint="tape.why_none(loss, variable) says why; a parameter that shall stay as it is "
                              "has trainable=False or is left out of the optimizer.")
             )  # fmt: skip
         tensors = [one if type(one) is Tensor else as_tensor(one) for one in gradients]
-        for one, gradient in zip(found, tensors, strict=True):
+        for one, gradient in zip(parameters, tensors, strict=True):
             if gradient.shape != one.variable.shape:
                 raise ShapeError(
                     message(f"{self._label()}: the gradient of {one.name!r} has shape {gradient.shape}, the "
@@ -384,31 +385,32 @@ class Optimizer:
                 )  # fmt: skip
         return tensors
 
-    def _apply(self, found: list[Parameter], gradients: list[Tensor]) -> None:
+    def _apply(self, parameters: list[Parameter], gradients: list[Tensor]) -> None:
         plain = context_now() is None  # which being without autocast in an autocast is not: it knows what arrays hold
         with without_autocast():
             if self._nonfinite == "apply":
-                self._update(found, gradients, plain)
+                self._update(parameters, gradients, plain)
                 return
             finite, tracer = all_finite(gradients), current().tracer
             if self._nonfinite == "raise":
-                self._require_finite(found, gradients, finite)
-                self._update(found, gradients, plain)
+                self._require_finite(parameters, gradients, finite)
+                self._update(parameters, gradients, plain)
             elif isinstance(tracer, GraphBuilder):
-                write_if(tracer, finite, lambda: self._update(found, gradients, plain), what=f"{self._label()}.update")
+                what = f"{self._label()}.update"
+                write_if(tracer, finite, lambda: self._update(parameters, gradients, plain), what=what)
             elif finite.item():
-                self._update(found, gradients, plain)
+                self._update(parameters, gradients, plain)
 
-    def _require_finite(self, found: list[Parameter], gradients: list[Tensor], finite: Tensor) -> None:
+    def _require_finite(self, parameters: list[Parameter], gradients: list[Tensor], finite: Tensor) -> None:
         text = message(f"{self._label()}: gradients are not finite", hint="Nothing was changed.")
         if is_tracing():
             add_check(finite, GradientError, text)
         elif not finite.item():
-            bad = [one.name for one, g in zip(found, gradients, strict=True) if not all_finite(g).item()]
+            bad = [one.name for one, g in zip(parameters, gradients, strict=True) if not all_finite(g).item()]
             shown = ", ".join(bad[:_SHOWN]) + (", ..." if len(bad) > _SHOWN else "")
-            raise GradientError(f"{text}\n  got: {len(bad)} of {len(found)}: {shown}")
+            raise GradientError(f"{text}\n  got: {len(bad)} of {len(parameters)}: {shown}")
 
-    def _update(self, found: list[Parameter], gradients: list[Tensor], plain: bool) -> None:
+    def _update(self, parameters: list[Parameter], gradients: list[Tensor], plain: bool) -> None:
         """Change the parameters, in place where that is possible."""
         if self._clip is not None:
             gradients, _ = clip_by_global_norm(gradients, self._clip)
@@ -418,9 +420,9 @@ class Optimizer:
             self._check_rate(rates[id(group)])
         gradients = [
             g if g.dtype == one.variable.dtype else cast_to(g, one.variable.dtype)
-            for one, g in zip(found, gradients, strict=True)
+            for one, g in zip(parameters, gradients, strict=True)
         ]
-        self._make(found, gradients, step, rates, plain)
+        self._make(parameters, gradients, step, rates, plain)
 
     def _check_rate(self, rate: Tensor) -> None:
         text = message(f"{self._label()}: the rate is not finite", hint="Look at the schedule or Variable it is from.")
@@ -430,14 +432,14 @@ class Optimizer:
             raise ArgumentError(f"{text}\n  got: rate={rate.item()}")
 
     def _make(
-        self, found: list[Parameter], gradients: list[Tensor], step: Tensor, rates: dict[int, Tensor], plain: bool
+        self, parameters: list[Parameter], gradients: list[Tensor], step: Tensor, rates: dict[int, Tensor], plain: bool
     ) -> None:
         """Make the update: in place, or by the rules as operations, after all of which everything is assigned."""
-        if plain and not OBSERVED.count and on_host(found, gradients):
-            write(found, gradients, int(step), {key: float(rate) for key, rate in rates.items()}, self._steps)
+        if plain and not OPEN_LOGS.count and on_host(parameters, gradients):
+            write(parameters, gradients, int(step), {key: float(rate) for key, rate in rates.items()}, self._steps)
             return
         made: list[tuple[Variable, Any]] = []
-        for one, gradient in zip(found, gradients, strict=True):
+        for one, gradient in zip(parameters, gradients, strict=True):
             slots = [slot.read() for slot in one.slots]
             values = (one.variable.read(), gradient, *slots, step, rates[id(one.group)])
             outputs = bind(one.rule.op, values, one.attrs)

@@ -91,10 +91,10 @@ def piecewise(values: Sequence[float], boundaries: Sequence[int]) -> Schedule:
 
     def rate(step: Any) -> Tensor:
         step = as_tensor(step)
-        found = constant(values[0])(step)
+        rate = constant(values[0])(step)
         for value, boundary in zip(values[1:], boundaries, strict=True):
-            found = where(step >= boundary, value, found)
-        return found
+            rate = where(step >= boundary, value, rate)
+        return rate
 
     return rate
 

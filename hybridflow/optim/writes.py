@@ -20,7 +20,7 @@ from hybridflow.optim.rule import Rule, Scratch, Step, run_steps
 
 
 def write(
-    found: list[Parameter],
+    parameters: list[Parameter],
     gradients: list[Tensor],
     step: int,
     rates: dict[int, float],
@@ -29,7 +29,7 @@ def write(
     """Apply rules to Variables whose values are arrays on the host.
 
     Args:
-        found: the parameters.
+        parameters: the parameters.
         gradients: their gradients.
         step: the number of the updates so far.
         rates: the rate of each group, by its identity.
@@ -40,7 +40,7 @@ def write(
     todo: list[Step] = []
     stored: list[Step] = [(setattr, steps, "_value", np.asarray(step + 1, np.int32))]
     with WRITES:
-        for one, gradient in zip(found, gradients, strict=True):
+        for one, gradient in zip(parameters, gradients, strict=True):
             g, rule = cast(Any, gradient)._value, one.rule
             rate = rates[id(one.group)]
             variables = (one.variable, *one.slots)
@@ -114,9 +114,9 @@ def _references() -> int:
 _SOLE = _references()
 
 
-def on_host(found: list[Parameter], gradients: list[Tensor]) -> bool:
+def on_host(parameters: list[Parameter], gradients: list[Tensor]) -> bool:
     """Whether all values are NumPy arrays of a dtype that NumPy computes in."""
-    for one, gradient in zip(found, gradients, strict=True):
+    for one, gradient in zip(parameters, gradients, strict=True):
         if type(cast(Any, one.variable)._value) is not np.ndarray or type(gradient._value) is not np.ndarray:
             return False
         if one.variable.dtype.itemsize < 4:

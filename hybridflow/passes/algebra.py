@@ -90,10 +90,10 @@ def algebra(graph: Graph, context: PassContext) -> Graph:
         if mine is None:
             mine = rules[op] = _rules_of(op, context)
         for one in mine:
-            found = one.rewrite(node)
-            if found is not None:
+            rewritten = one.rewrite(node)
+            if rewritten is not None:
                 context.notes[one.name] += 1
-                return found if isinstance(found, Node) else Replacement((found,))
+                return rewritten if isinstance(rewritten, Node) else Replacement((rewritten,))
         return None
 
     return rewrite(graph, visit)
@@ -301,12 +301,12 @@ def drop_select(node: Node) -> Found:
         }
     """
     condition, yes, no = cast("tuple[Edge, Edge, Edge]", node.inputs)
-    found: Edge | None = yes if yes == no else None
-    if found is None:
+    chosen: Edge | None = yes if yes == no else None
+    if chosen is None:
         known = repeated_value(condition)
         if known is not None:
-            found = yes if known else no
-    return found if found is not None and same_spec(_spec(found), node.spec()) else None
+            chosen = yes if known else no
+    return chosen if chosen is not None and same_spec(_spec(chosen), node.spec()) else None
 
 
 # -- neutral operands ---------------------------------------------------------------------------------------------

@@ -49,10 +49,10 @@ def _composed(inner: StaticIndex, outer: StaticIndex) -> StaticIndex | None:
     if None in inner or None in outer:
         return None
     entries = iter(outer)
-    found: list[Any] = []
+    index: list[Any] = []
     for entry in inner:
         if type(entry) is not tuple:
-            found.append(entry)
+            index.append(entry)
             continue
         start, _, step = entry
         then = next(entries)
@@ -60,5 +60,5 @@ def _composed(inner: StaticIndex, outer: StaticIndex) -> StaticIndex | None:
         if any(type(number) is not int for number in (start, step, first, by)):
             return None
         position = start + first * step
-        found.append((position, size, step * by) if type(then) is tuple else position)
-    return tuple(found)
+        index.append((position, size, step * by) if type(then) is tuple else position)
+    return tuple(index)

@@ -87,11 +87,11 @@ def constant_fold(graph: Graph, context: PassContext) -> Graph:
 
 def _value(known: dict[Edge, Any], edge: Edge) -> np.ndarray[Any, Any]:
     """Return a known value; that of a node that stays is computed when it is first needed."""
-    found = known[edge]
-    if isinstance(found, Node):
-        inputs = [_value(known, cast(Edge, other)) for other in found.inputs]
-        found = known[edge] = np.asarray(run_raw(found.op, inputs, found.attrs))
-    return found
+    value = known[edge]
+    if isinstance(value, Node):
+        inputs = [_value(known, cast(Edge, other)) for other in value.inputs]
+        value = known[edge] = np.asarray(run_raw(value.op, inputs, value.attrs))
+    return value
 
 
 def _foldable(node: Node, largest: int) -> bool:

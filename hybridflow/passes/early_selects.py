@@ -71,12 +71,12 @@ def _selects(graph: Graph) -> set[Node]:
     """Return what chooses a result as a whole; one may choose between what another chose."""
     readers = readers_of(graph)
     results = {node for node, _ in graph.outputs}
-    found: set[Node] = set()
+    selects: set[Node] = set()
     for node in reversed(graph.nodes):
         reading = readers.get(node, ())
-        if (node in results or reading) and found.issuperset(reading) and _selects_whole(node):
-            found.add(node)
-    return found
+        if (node in results or reading) and selects.issuperset(reading) and _selects_whole(node):
+            selects.add(node)
+    return selects
 
 
 def _selects_whole(node: Node) -> bool:
@@ -89,17 +89,17 @@ def _selects_whole(node: Node) -> bool:
 
 def _conditions(graph: Graph) -> dict[Node, Conditions]:
     """Return what must hold for a node to count: where it does not, all that reads the node is dropped in the end."""
-    found: dict[Node, Conditions] = {node: frozenset() for node, _ in graph.outputs}
+    conditions: dict[Node, Conditions] = {node: frozenset() for node, _ in graph.outputs}
     for node in reversed(graph.nodes):
-        if node not in found or has_effect(node):
-            found[node] = frozenset()
-        own = found[node]
+        if node not in conditions or has_effect(node):
+            conditions[node] = frozenset()
+        own = conditions[node]
         edges = edges_of(node)
         whole = _selects_whole(node)
         for index, (source, _) in enumerate(edges):
             use = own | {edges[0]} if whole and index == 1 else own
-            found[source] = found[source] & use if source in found else use
-    return found
+            conditions[source] = conditions[source] & use if source in conditions else use
+    return conditions
 
 
 def _chosen(edge: Edge, holding: Conditions, chosen: dict[Edge, tuple[Edge, Edge]]) -> Edge:
@@ -125,14 +125,14 @@ def _early(graph: Graph, selects: set[Node]) -> list[Node]:
             missing[node] = {source for source, _ in edges_of(node)}.difference(graph.inputs)
             for source in missing[node]:
                 readers[source].append(node)
-    found: dict[Node, None] = {}
+    ordered: dict[Node, None] = {}
     for node in [*[one for one, sources in missing.items() if not sources], *graph.nodes]:
-        ready = deque([] if node in found else [node])
+        ready = deque([] if node in ordered else [node])
         while ready:
             one = ready.popleft()
-            found[one] = None
+            ordered[one] = None
             for reader in readers[one]:
                 missing[reader].discard(one)
                 if not missing[reader]:
                     ready.append(reader)
-    return list(found)
+    return list(ordered)

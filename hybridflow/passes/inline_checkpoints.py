@@ -82,17 +82,17 @@ def _inlined(node: Node) -> Replacement:
 
 def _latest(gradients: Sequence[Edge]) -> Edge | None:
     """Return the one of some values that was computed last and has elements."""
-    found = [edge for edge in gradients if edge[0].spec(edge[1]).shape.count(0) == 0]
-    return max(found, key=lambda edge: edge[0].sequence, default=None)
+    candidates = [edge for edge in gradients if edge[0].spec(edge[1]).shape.count(0) == 0]
+    return max(candidates, key=lambda edge: edge[0].sequence, default=None)
 
 
 def _smallest(edges: Sequence[Edge]) -> int | None:
     """Return which of some inputs is tied with the least copying; sizes that are open count as 1."""
-    found: list[tuple[int, int]] = []
+    sizes: list[tuple[int, int]] = []
     for position, (node, index) in enumerate(edges):
         size = 1
         for length in node.spec(index).shape:
             size *= length if type(length) is int else 1
         if size:
-            found.append((size, position))
-    return min(found)[1] if found else None
+            sizes.append((size, position))
+    return min(sizes)[1] if sizes else None

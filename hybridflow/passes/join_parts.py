@@ -112,24 +112,24 @@ def _sums(graph: Graph, fewest: int) -> dict[Node, _Sum]:
     """Return the sums of parts that can be joined, by their last node."""
     reads = Counter([edge for node in graph.nodes for edge in edges_of(node)])
     reads.update(graph.outputs)
-    found: dict[Node, _Sum] = {}
+    sums: dict[Node, _Sum] = {}
     for node in graph.nodes:
         if node.op is slice_scatter.op:
             part = _part(node)
             if part is not None and kind_of(node.spec().dtype) != "complex":
-                found[node] = _Sum(part[0], [part[1]], [])
+                sums[node] = _Sum(part[0], [part[1]], [])
         elif node.op is add.op:
             one, other = [edge[0] for edge in edges_of(node)]
-            a, b = found.get(one), found.get(other)
+            a, b = sums.get(one), sums.get(other)
             if a is None or b is None or a.axis != b.axis or one is other or not _alike(one, other):
                 continue
             if reads[one, 0] == 1 == reads[other, 0]:
                 a, b = (a, b) if len(a.parts) >= len(b.parts) else (b, a)
                 a.parts.extend(b.parts)
                 a.inner.extend([*b.inner, one, other])
-                del found[one], found[other]
-                found[node] = a
-    return {node: one for node, one in found.items() if one.is_gapless(fewest)}
+                del sums[one], sums[other]
+                sums[node] = a
+    return {node: one for node, one in sums.items() if one.is_gapless(fewest)}
 
 
 def _part(node: Node) -> tuple[int, _Part] | None:

@@ -66,13 +66,13 @@ def loop_invariants(graph: Graph, context: PassContext) -> Graph:
         first = node.attrs["carry"] + node.attrs.get("sequences", 0)
         for name, one in graphs.items():
             one = _with_inputs(one, inputs[before:])
-            found = hoist(one, first)
+            hoisted = hoist(one, first)
             graphs[name] = one
-            if found is None:
+            if hoisted is None:
                 continue
-            graphs[name] = found.graph
+            graphs[name] = hoisted.graph
             edges = {(outer, 0): edge for outer, edge in zip(one.inputs[first:], inputs[before + first :], strict=True)}
-            inputs += [_outside(found.nodes, edges, moved, node.scope)[edge] for edge in found.values]
+            inputs += [_outside(hoisted.nodes, edges, moved, node.scope)[edge] for edge in hoisted.values]
         if not moved:
             return None
         context.notes[node.op.name] += 1

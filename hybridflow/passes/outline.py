@@ -115,17 +115,17 @@ def outline(graph: Graph, context: PassContext, limits: Limits = LIMITS) -> Grap
     if not groups:
         return graph
     calls: dict[int, _Repeats] = {}
-    home = {node: place.start for group in groups for place in group for node in _part(nodes, place)}
+    home = {node: run.start for group in groups for run in group for node in _part(nodes, run)}
     again = read_again(graph, home)
     for group in groups:
         repeats = _Repeats(graph, nodes, group, again)
-        calls.update({place.start: repeats for place in group})
+        calls.update({run.start: repeats for run in group})
         context.notes[f"{len(group)} repeats of {group[0].period} nodes{_where(nodes[group[0].start])}, outlined"] += 1
     return _with_calls(graph, sources, nodes, calls, again)
 
 
-def _part(nodes: Sequence[Node], place: Place) -> Sequence[Node]:
-    return nodes[place.start : place.start + place.period]
+def _part(nodes: Sequence[Node], run: Place) -> Sequence[Node]:
+    return nodes[run.start : run.start + run.period]
 
 
 def _is_source(node: Node) -> bool:
@@ -144,11 +144,11 @@ def _where(node: Node) -> str:
 def _tokens(nodes: Sequence[Node]) -> np.ndarray[Any, Any]:
     """Return one number per node; two are equal where operation, attributes, and shapes of results and inputs are."""
     numbers: dict[Any, int] = {}
-    found: list[int] = []
+    tokens: list[int] = []
     for position, node in enumerate(nodes):
         key: Any = _key(node) if _UNLIKE.isdisjoint(node.op.traits) else position
-        found.append(numbers.setdefault(key, len(numbers)))
-    return np.asarray(found)
+        tokens.append(numbers.setdefault(key, len(numbers)))
+    return np.asarray(tokens)
 
 
 def _key(node: Node) -> Any:
@@ -177,14 +177,14 @@ def _distances(tokens: np.ndarray[Any, Any], limits: Limits) -> list[int]:
 def _common(tokens: np.ndarray[Any, Any], length: int) -> list[int]:
     """Return the most common distances between so many nodes and the last place where the same ones are."""
     last: dict[bytes, int] = {}
-    found: Counter[int] = Counter()
+    distances: Counter[int] = Counter()
     for position in range(len(tokens) - length + 1):
         key = tokens[position : position + length].tobytes()
         before = last.get(key)
         if before is not None:
-            found[position - before] += 1
+            distances[position - before] += 1
         last[key] = position
-    return [distance for distance, _ in found.most_common(_CANDIDATES)]
+    return [distance for distance, _ in distances.most_common(_CANDIDATES)]
 
 
 def _rows(
@@ -221,8 +221,8 @@ class _Search:
             for start, end in _rows(tokens, period, taken):
                 run = slice(start, end + period)
                 for group in self._alike(run, self._periods(tokens[run], period)):
-                    for place in group:
-                        taken[place.start : place.start + place.period] = True
+                    for one in group:
+                        taken[one.start : one.start + one.period] = True
                     yield group
 
     def _periods(self, run: np.ndarray[Any, Any], period: int) -> Iterator[int]:
@@ -241,15 +241,15 @@ class _Search:
             alike: dict[Any, list[Place]] = {}
             for start in range(run.start, run.stop - period + 1, period):
                 alike.setdefault(_wiring(self.nodes, self._position, start, period), []).append(Place(start, period))
-            found = [group for group in alike.values() if len(group) >= self._least]
-            found = [group for group in found if period >= self.limits.period or self._is_heavy(group[0])]
-            if found:
-                return found
+            groups = [group for group in alike.values() if len(group) >= self._least]
+            groups = [group for group in groups if period >= self.limits.period or self._is_heavy(group[0])]
+            if groups:
+                return groups
         return []
 
-    def _is_heavy(self, place: Place) -> bool:
+    def _is_heavy(self, run: Place) -> bool:
         """Whether XLA makes a node a kernel of its own, so that a call hides little that could be fused."""
-        return any(is_kept(node, self.graph, 1) for node in _part(self.nodes, place))
+        return any(is_kept(node, self.graph, 1) for node in _part(self.nodes, run))
 
 
 def _wiring(nodes: Sequence[Node], position: dict[Node, int], start: int, period: int) -> Any:
@@ -284,11 +284,11 @@ class _Repeats:
         self.group = group
         self.again = again
         self.period = group[0].period
-        self.arguments: dict[int, list[Edge]] = {place.start: [] for place in group}
+        self.arguments: dict[int, list[Edge]] = {run.start: [] for run in group}
         self._inputs: list[Node] = []
         self._made: list[Node] = []
         self._slots: dict[tuple[Edge, ...], Edge] = {}
-        parts = [_part(nodes, place) for place in group]
+        parts = [_part(nodes, run) for run in group]
         self.outputs = _read_outside(graph, parts, again)
         inside: dict[Edge, Edge] = {}
         for index, node in enumerate(parts[0]):
@@ -304,24 +304,24 @@ class _Repeats:
 
     def _slot(self, read: tuple[Edge, ...], reader: Node) -> Edge:
         """Return what stands in the common graph for what the places read there from outside."""
-        found = self._slots.get(read)
-        if found is not None:
-            return found
+        slot = self._slots.get(read)
+        if slot is not None:
+            return slot
         edge = read[0]
         if _is_source(edge[0]) and len(set(read)) == 1:
-            found = self._copy(edge, ())
+            slot = self._copy(edge, ())
         elif all(one in self.again for one in read) and len({_key(one[0]) for one in read}) == 1:
             inputs = zip(*[edges_of(one[0]) for one in read], strict=True)
-            found = self._copy(edge, tuple([self._slot(one, reader) for one in inputs]))
+            slot = self._copy(edge, tuple([self._slot(one, reader) for one in inputs]))
         else:
             self._inputs.append(
                 input_node(edge[0].spec(edge[1]), f"x{len(self._inputs)}", reader.scope, reader.where)
             )
-            found = (self._inputs[-1], 0)
-            for place, one in zip(self.group, read, strict=True):
-                self.arguments[place.start].append(one)
-        self._slots[read] = found
-        return found
+            slot = (self._inputs[-1], 0)
+            for run, one in zip(self.group, read, strict=True):
+                self.arguments[run.start].append(one)
+        self._slots[read] = slot
+        return slot
 
     def _copy(self, edge: Edge, inputs: tuple[Edge, ...]) -> Edge:
         self._made.append(placed(clone_node(edge[0], inputs), edge[0]))
@@ -343,15 +343,15 @@ def _read_outside(
 ) -> list[tuple[int, int]]:
     """Return which results any of the places makes for others: position in the place and output, in order."""
     home = {node: (number, index) for number, part in enumerate(parts) for index, node in enumerate(part)}
-    found: set[tuple[int, int]] = {(home[edge[0]][1], edge[1]) for edge in graph.outputs if edge[0] in home}
+    results: set[tuple[int, int]] = {(home[edge[0]][1], edge[1]) for edge in graph.outputs if edge[0] in home}
     for node in graph.nodes:
         own = home.get(node, (-1, 0))[0]
         for edge in edges_of(node):
             made = home.get(edge[0])
             if made is not None and made[0] != own:
                 crossing = again.get(edge, edge)
-                found.add((home[crossing[0]][1], crossing[1]))
-    return sorted(found)
+                results.add((home[crossing[0]][1], crossing[1]))
+    return sorted(results)
 
 
 def _with_calls(

@@ -121,15 +121,15 @@ def roll(graph: Graph, context: PassContext, limits: Limits = LIMITS) -> Graph:
     """
     left: set[int] = set()
     while True:
-        found, loops = _rolled(graph, left, limits)
-        apart = {run.calls[0].sequence for loop, run in loops.items() if _is_read_apart(found, loop, limits.apart)}
+        rolled, loops = _rolled(graph, left, limits)
+        apart = {run.calls[0].sequence for loop, run in loops.items() if _is_read_apart(rolled, loop, limits.apart)}
         if not apart:
             break
         left |= apart
     for run in loops.values():
         place = short_where(run.calls[0].where)
         context.notes[f"{len(run.calls)} calls{place and f' from {place}'}, rolled"] += 1
-    return found
+    return rolled
 
 
 def _rolled(graph: Graph, left: set[int], limits: Limits) -> tuple[Graph, dict[Node, _Run]]:
@@ -203,20 +203,20 @@ def _in_a_row(calls: Sequence[Node], windows: dict[Node, list[Window]], fewest: 
 
 def _links(one: Node, other: Node, windows: dict[Node, list[Window]]) -> tuple[_Link, ...] | None:
     """Return how each argument goes on from one call to another; None if one does not."""
-    found: list[_Link] = []
+    links: list[_Link] = []
     for a, b in zip(edges_of(one), edges_of(other), strict=True):
         if all(edge[0].op is CONSTANT and edge[0].attrs["value"].array.nbytes <= _LARGEST_CONSTANT for edge in (a, b)):
-            found.append(_CONSTANTS)  # equal ones, too: in a schedule some steps may be alike
+            links.append(_CONSTANTS)  # equal ones, too: in a schedule some steps may be alike
         elif a == b:
-            found.append(None)
+            links.append(None)
         elif b[0] is one:
-            found.append(b[1])
+            links.append(b[1])
         else:
             moving = _moving(a[0], b[0], windows)
             if moving is None:
                 return None
-            found.append(moving)
-    return tuple(found)
+            links.append(moving)
+    return tuple(links)
 
 
 def _moving(one: Node, other: Node, windows: dict[Node, list[Window]]) -> _Moving | None:

@@ -74,8 +74,8 @@ def unused_outputs(graph: Graph, context: PassContext) -> Graph:
         inputs = tuple([cast(Edge, node.inputs[index]) for index in kept.inputs])
         outputs = tuple([node.outputs[index] for index in kept.outputs])
         new = changed(node, inputs, attrs={**node.attrs, **kept.attrs}, outputs=outputs)
-        places = {index: position for position, index in enumerate(kept.outputs)}
-        return Replacement(tuple([(new, places.get(index, 0)) for index in range(len(node.outputs))]), (new,))
+        position_of = {index: position for position, index in enumerate(kept.outputs)}
+        return Replacement(tuple([(new, position_of.get(index, 0)) for index in range(len(node.outputs))]), (new,))
 
     return rewrite(graph, visit)
 

@@ -83,13 +83,13 @@ def _size(item: Item, layout: Layout, insides: dict[Group, _Inside]) -> Point:
         return longest * CHARACTER + 2 * PAD, TITLE + LINE * len(item.lines) + PAD
     rows = layout.groups[item]
     sizes: dict[Place, Point] = {
-        place: (BEND, 0.0) if isinstance(place, Bend) else _size(place, layout, insides)
+        point: (BEND, 0.0) if isinstance(point, Bend) else _size(point, layout, insides)
         for row in rows.rows
-        for place in row
+        for point in row
     }
     inside = insides[item] = _arranged(rows, sizes)
-    right = max((inside.left[place] + sizes[place][0] for place in sizes), default=0.0)
-    bottom = max((inside.top[place] + sizes[place][1] for place in sizes), default=0.0)
+    right = max((inside.left[point] + sizes[point][0] for point in sizes), default=0.0)
+    bottom = max((inside.top[point] + sizes[point][1] for point in sizes), default=0.0)
     return max(right, len(item.title) * CHARACTER) + 2 * PAD, bottom + TITLE + 2 * PAD + LINE / 2
 
 
@@ -97,26 +97,26 @@ def _arranged(rows: Rows, sizes: dict[Place, Point]) -> _Inside:
     top: dict[Place, float] = {}
     y = 0.0
     for row in rows.rows:
-        height = max(sizes[place][1] for place in row)
-        top.update({place: y + (height - sizes[place][1]) / 2 for place in row})
+        height = max(sizes[point][1] for point in row)
+        top.update({point: y + (height - sizes[point][1]) / 2 for point in row})
         y += height + GAP_Y
     middle: dict[Place, float] = {}
     for row in rows.rows:
         x = 0.0
-        for place in row:
-            middle[place] = x + sizes[place][0] / 2
-            x += sizes[place][0] + GAP_X
+        for point in row:
+            middle[point] = x + sizes[point][0] / 2
+            x += sizes[point][0] + GAP_X
     above, below = neighbours(rows)
     for alignment in range(ALIGNMENTS):
         down = alignment % 2 == 0
         near = above if down else below
         for row in rows.rows if down else reversed(rows.rows):
-            wanted = [_mean([middle[one] for one in near[place]], middle[place]) for place in row]
-            found = _spaced(wanted, [sizes[place][0] for place in row])
-            middle.update(zip(row, found, strict=True))
-    left = {place: middle[place] - sizes[place][0] / 2 for place in middle}
+            wanted = [_mean([middle[one] for one in near[point]], middle[point]) for point in row]
+            positions = _spaced(wanted, [sizes[point][0] for point in row])
+            middle.update(zip(row, positions, strict=True))
+    left = {point: middle[point] - sizes[point][0] / 2 for point in middle}
     first = min(left.values(), default=0.0)
-    return _Inside({place: x - first for place, x in left.items()}, top, sizes)
+    return _Inside({point: x - first for point, x in left.items()}, top, sizes)
 
 
 def _mean(values: Sequence[float], otherwise: float) -> float:
@@ -149,9 +149,9 @@ def _settle(result: Placed, insides: dict[Group, _Inside], item: Item, frame: Fr
     if isinstance(item, Box):
         return
     inside = insides[item]
-    for place, (width, height) in inside.sizes.items():
-        x, y = frame.x + PAD + inside.left[place], frame.y + TITLE + PAD + inside.top[place]
-        if isinstance(place, Bend):
-            result.bends[place] = x + width / 2, y
+    for point, (width, height) in inside.sizes.items():
+        x, y = frame.x + PAD + inside.left[point], frame.y + TITLE + PAD + inside.top[point]
+        if isinstance(point, Bend):
+            result.bends[point] = x + width / 2, y
         else:
-            _settle(result, insides, place, Frame(x, y, width, height))
+            _settle(result, insides, point, Frame(x, y, width, height))

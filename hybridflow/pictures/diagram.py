@@ -252,10 +252,10 @@ def _cut(text: str, limit: int = 36) -> str:
 
 def _weights(graph: Graph, what: str) -> dict[Node, float]:
     """Return what each node costs in a run of the graph; where it is drawn several times, the mean of them."""
-    found: defaultdict[Node, list[float]] = defaultdict(list)
+    weights: defaultdict[Node, list[float]] = defaultdict(list)
     for one in node_costs(graph, graph.dims.hints):
-        found[one.node].append(float(_MEASURES[what](one.cost)))
-    return {node: sum(values) / len(values) for node, values in found.items()}
+        weights[one.node].append(float(_MEASURES[what](one.cost)))
+    return {node: sum(values) / len(values) for node, values in weights.items()}
 
 
 _MEASURES: dict[str, Callable[[Cost], Any]] = {"flops": lambda cost: cost.flops, "bytes": lambda cost: cost.moved}

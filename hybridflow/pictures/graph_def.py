@@ -37,12 +37,12 @@ class _Names:
 
     def name(self, prefix: str, text: str) -> str:
         base = f"{prefix}{_NOT_IN_NAMES.sub('_', text).strip('_/') or 'node'}"
-        found, count = base, 0
-        while found in self.taken:
+        unique, count = base, 0
+        while unique in self.taken:
             count += 1
-            found = f"{base}_{count}"
-        self.taken.add(found)
-        return found
+            unique = f"{base}_{count}"
+        self.taken.add(unique)
+        return unique
 
     def nodes(self, graph: Graph, prefix: str, outer: dict[Edge, str]) -> Iterator[Any]:
         names = dict(outer)

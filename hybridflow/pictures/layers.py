@@ -89,12 +89,12 @@ def _parting(arrow: Arrow) -> tuple[Group, Item, Item]:
 
 
 def _ancestors(item: Item) -> list[Item]:
-    found: list[Item] = []
+    ancestors: list[Item] = []
     here: Item | None = item
     while here is not None:
-        found.append(here)
+        ancestors.append(here)
         here = here.parent
-    return found
+    return ancestors
 
 
 def _rows(children: list[Item], pairs: list[tuple[Item, Item]]) -> Rows:
@@ -118,8 +118,8 @@ def _rows(children: list[Item], pairs: list[tuple[Item, Item]]) -> Rows:
 
 def neighbours(rows: Rows) -> tuple[dict[Place, list[Place]], dict[Place, list[Place]]]:
     """Return what each place of a group is linked to above it and below it."""
-    above: dict[Place, list[Place]] = {place: [] for row in rows.rows for place in row}
-    below: dict[Place, list[Place]] = {place: [] for row in rows.rows for place in row}
+    above: dict[Place, list[Place]] = {point: [] for row in rows.rows for point in row}
+    below: dict[Place, list[Place]] = {point: [] for row in rows.rows for point in row}
     for source, target, bends in rows.links:
         stops: list[Place] = [source, *bends, target]
         for one, other in itertools.pairwise(stops):
@@ -156,8 +156,8 @@ def _order(rows: list[list[Place]], above: dict[Place, list[Place]], below: dict
         position: dict[Place, float] = {}
         for row in order:
             means: dict[Place, float] = {}
-            for index, place in enumerate(row):
-                found = [position[one] for one in near[place] if one in position]
-                means[place] = sum(found) / len(found) if found else (index + 0.5) / len(row)
+            for index, point in enumerate(row):
+                positions = [position[one] for one in near[point] if one in position]
+                means[point] = sum(positions) / len(positions) if positions else (index + 0.5) / len(row)
             row.sort(key=means.__getitem__)
-            position.update({place: (index + 0.5) / len(row) for index, place in enumerate(row)})
+            position.update({point: (index + 0.5) / len(row) for index, point in enumerate(row)})

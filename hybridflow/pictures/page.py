@@ -102,7 +102,7 @@ def _item(item: Item, layout: Layout) -> dict[str, Any]:
         for number, link in enumerate(rows.links)
         for position, bend in enumerate(link[2])
     }
-    row_numbers = [[bends[place] if isinstance(place, Bend) else place.number for place in row] for row in rows.rows]
+    row_numbers = [[bends[point] if isinstance(point, Bend) else point.number for point in row] for row in rows.rows]
     return {
         "title": item.title, "kind": item.kind, "weight": item.weight, "count": item.count,
         "children": [child.number for child in item.children],

@@ -263,7 +263,7 @@ class Checkpoints:
 
     def _listed_now(self) -> list[_Listed]:
         """Return the checkpoints as far as their metadata tell; those without are passed over with a warning."""
-        found: list[_Listed] = []
+        listed: list[_Listed] = []
         try:
             paths = sorted(self.directory.iterdir())
         except FileNotFoundError:
@@ -284,8 +284,8 @@ class Checkpoints:
             if one is None:
                 _warn(path, "it is no checkpoint")
             else:
-                found.append(one)
-        return found
+                listed.append(one)
+        return listed
 
     def _first(self, known: Sequence[_Listed]) -> Checkpoint | None:
         """Return the first checkpoint that is whole."""

@@ -58,10 +58,10 @@ def save(
         The format: https://github.com/huggingface/safetensors
     """
     texts = texts_of(metadata or {}, "save")
-    found = found_in(values, "save").values
+    values_ = found_in(values, "save").values
     if not overwrite and os.path.lexists(path):  # seen again when the file gets its name, but this costs nothing
         raise writer.there("save", path)
-    raw = snapshot_of(found, "save", copy=False)
+    raw = snapshot_of(values_, "save", copy=False)
     writer.check(raw, "save")
     arrays = {name: on_host(one) for name, one in raw.items()}
     writer.write(path, arrays, texts, what="save", replace=overwrite)

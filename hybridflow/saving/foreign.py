@@ -48,15 +48,15 @@ def renamed(values: Mapping[str, Array], mapping: Any, modules: Mapping[str, Mod
             raise ArgumentError(
                 message(f"load: mapping={scheme!r} goes by layers, and there are none", hint="Give the model as into=.")
             )
-    found = dict(values)
+    renamed = dict(values)
     if "keras" in schemes:
-        found = _moved(found, lambda path: path.replace("/", "."))
+        renamed = _moved(renamed, lambda path: path.replace("/", "."))
     for step in steps:
         if not isinstance(step, str):
-            found = _moved(found, _function(step))
+            renamed = _moved(renamed, _function(step))
     for scheme in schemes:
-        found = _SCHEMES[scheme](found, modules)
-    return found
+        renamed = _SCHEMES[scheme](renamed, modules)
+    return renamed
 
 
 def _function(step: Any) -> Callable[[str], str | None]:
@@ -83,34 +83,34 @@ def _function(step: Any) -> Callable[[str], str | None]:
 
 
 def _moved(values: Mapping[str, Array], move: Callable[[str], str | None]) -> dict[str, Array]:
-    found: dict[str, Array] = {}
+    moved: dict[str, Array] = {}
     origin: dict[str, str] = {}
     for path, value in values.items():
         to = move(path)
         if to is None:
             continue
-        if to in found:
+        if to in moved:
             raise ArgumentError(message(f"load: the mapping gives {origin[to]!r} and {path!r} one path", got=to))
-        found[to], origin[to] = value, path
-    return found
+        moved[to], origin[to] = value, path
+    return moved
 
 
 def _by_rules(
     values: Mapping[str, Array], modules: Mapping[str, Module], rules: Iterable[tuple[Any, Rule]]
 ) -> dict[str, Array]:
     """Return the values of all layers that there is a rule for by our names, and the others as they are."""
-    found = dict(values)
+    renamed = dict(values)
     for path, module in modules.items():
         prefix = f"{path}." if path else ""
 
         def take(name: str, prefix: str = prefix) -> Array | None:
-            return found.pop(prefix + name, None)
+            return renamed.pop(prefix + name, None)
 
         for kind, rule in rules:
             if isinstance(module, kind):
                 made = rule(module, take)
-                found.update({prefix + name: array for name, array in made.items() if array is not None})
-    return found
+                renamed.update({prefix + name: array for name, array in made.items() if array is not None})
+    return renamed
 
 
 def _turned(array: Array | None, *axes: int) -> Array | None:
@@ -217,12 +217,12 @@ def _keras_rms_norm(layer: RMSNorm, take: Take) -> Mapping[str, Array | None]:
 
 def _keras_recurrent(layer: Any, take: Take) -> Mapping[str, Array | None]:
     cell = "lstm" if isinstance(layer, LSTM) else "gru" if isinstance(layer, GRU) else "simple_rnn"
-    places = {
+    gates = {
         "_l0": ["", f"{cell}_cell.", f"forward_{cell}.{cell}_cell."],
         "_l0_reverse": [f"backward_{cell}.{cell}_cell."],
     }
     made: dict[str, Array | None] = {}
-    for suffix, prefixes in places.items():
+    for suffix, prefixes in gates.items():
         for prefix in prefixes:
             given, own, bias = take(f"{prefix}kernel"), take(f"{prefix}recurrent_kernel"), take(f"{prefix}bias")
             if given is not None:

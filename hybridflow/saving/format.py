@@ -153,23 +153,23 @@ def _fields(header: bytes) -> dict[str, Any]:
     if items > MOST_ITEMS:
         raise wrong(f"its header has {items} items, more than {MOST_ITEMS}")
     try:
-        found = json.loads(header.decode(), object_pairs_hook=_once, parse_constant=_no_number)
+        fields = json.loads(header.decode(), object_pairs_hook=_once, parse_constant=_no_number)
     except RecursionError:
         raise wrong("its header is nested too deeply") from None
     except FileFormatError:
         raise
     except ValueError as error:  # JSON's and UTF-8's own
         raise wrong(f"its header is no JSON: {str(error)[:120]}") from None
-    return found
+    return fields
 
 
 def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) != len(pairs):
+    mapping = dict(pairs)
+    if len(mapping) != len(pairs):
         seen: set[str] = set()
         twice = next(name for name, _ in pairs if name in seen or seen.add(name))
         raise wrong(f"its header has {shown(twice)} twice")
-    return found
+    return mapping
 
 
 def _no_number(text: str) -> Any:
@@ -179,20 +179,20 @@ def _no_number(text: str) -> Any:
 def _entry(path: str, field: Any) -> Entry:
     if not isinstance(field, dict) or set(cast("dict[str, Any]", field)) != {"dtype", "shape", "data_offsets"}:
         raise wrong(f"{shown(path)} has not just a dtype, a shape and data_offsets")
-    name, shape, places = field["dtype"], field["shape"], field["data_offsets"]
+    name, shape, offsets = field["dtype"], field["shape"], field["data_offsets"]
     if not isinstance(name, str) or name not in DTYPES:
         if isinstance(name, str) and name in OTHERS:
             raise wrong(f"{shown(path)} is {name}, which hybridflow has no dtype for")
         raise wrong(f"{shown(path)} has the dtype {shown(name)}, which the format has not")
     if not _are_sizes(shape) or len(shape) > MOST_AXES:
         raise wrong(f"{shown(path)} has the shape {shown(shape)}")
-    if not _are_sizes(places) or len(places) != 2:
-        raise wrong(f"{shown(path)} has the data_offsets {shown(places)}")
+    if not _are_sizes(offsets) or len(offsets) != 2:
+        raise wrong(f"{shown(path)} has the data_offsets {shown(offsets)}")
     dtype = DTYPES[name]
     size = math.prod(shape) * dtype.itemsize
-    if places[1] - places[0] != size or math.prod([one or 1 for one in shape]) * dtype.itemsize >= 1 << 63:
-        raise wrong(f"{shown(path)} is {name}{shown(shape)}, which takes {size} bytes, not {shown(places)}")
-    return Entry(path, dtype, tuple(shape), places[0], places[1])
+    if offsets[1] - offsets[0] != size or math.prod([one or 1 for one in shape]) * dtype.itemsize >= 1 << 63:
+        raise wrong(f"{shown(path)} is {name}{shown(shape)}, which takes {size} bytes, not {shown(offsets)}")
+    return Entry(path, dtype, tuple(shape), offsets[0], offsets[1])
 
 
 def _are_sizes(value: Any) -> bool:

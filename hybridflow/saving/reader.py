@@ -149,9 +149,9 @@ def _fill(handle: int, at: int, target: memoryview) -> None:
 def _read_into(handle: int, target: memoryview) -> int:
     if hasattr(os, "readv"):
         return os.readv(handle, [target])
-    found = os.read(handle, len(target))
-    target[: len(found)] = found
-    return len(found)
+    count = os.read(handle, len(target))
+    target[: len(count)] = count
+    return len(count)
 
 
 def _array(entry: Entry, data: Bytes) -> np.ndarray[Any, Any]:

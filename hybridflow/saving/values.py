@@ -77,24 +77,24 @@ def found_in(values: Any, what: str) -> Found:
             message(f"{what}: a {type(values).__name__} alone has no path", got=repr(values)[:80],
                     hint='Give it one: {"name": value}.')
         )  # fmt: skip
-    found = Found({}, {})
-    for path, leaf in _walk(values, "", what, found, []):
-        if path in found.values:
+    contents = Found({}, {})
+    for path, leaf in _walk(values, "", what, contents, []):
+        if path in contents.values:
             raise ArgumentError(
                 message(f"{what}: the path {path!r} occurs twice", hint="Keys with dots look like paths; rename one.")
             )
-        found.values[path] = leaf
-    return found
+        contents.values[path] = leaf
+    return contents
 
 
-def _walk(value: Any, path: str, what: str, found: Found, around: list[int]) -> Iterator[tuple[str, Any]]:
+def _walk(value: Any, path: str, what: str, contents: Found, around: list[int]) -> Iterator[tuple[str, Any]]:
     """Yield what is in a value with its path."""
     if isinstance(value, _ARRAYS) or is_number(value):
         yield path, value
         return
     if id(value) in around:
         raise ArgumentError(message(f"{what}: {path!r} contains itself"))
-    items = _items(value, path, what, found)
+    items = _items(value, path, what, contents)
     if items is None:
         if not hasattr(value, "__dlpack__") and not hasattr(value, "__array__"):
             raise _unknown(value, path, what)
@@ -107,11 +107,11 @@ def _walk(value: Any, path: str, what: str, found: Found, around: list[int]) -> 
                 message(f"{what}: a key of {path or 'the values'!r} is a {type(key).__name__}", got=repr(key)[:80],
                         hint="Paths are made of strings and integers.")
             )  # fmt: skip
-        yield from _walk(item, f"{path}.{key}" if path else str(key), what, found, around)
+        yield from _walk(item, f"{path}.{key}" if path else str(key), what, contents, around)
     around.pop()
 
 
-def _items(value: Any, path: str, what: str, found: Found) -> Mapping[Any, Any] | None:
+def _items(value: Any, path: str, what: str, contents: Found) -> Mapping[Any, Any] | None:
     """Return what a value has by its keys, None if it is no structure."""
     if isinstance(value, Mapping):
         return cast("Mapping[Any, Any]", value)
@@ -132,7 +132,7 @@ def _items(value: Any, path: str, what: str, found: Found) -> Mapping[Any, Any] 
         )  # fmt: skip
     modules = value.named_modules() if hasattr(value, "named_modules") else {}
     for inner, module in modules.items():
-        found.modules[".".join([part for part in (path, inner) if part])] = module
+        contents.modules[".".join([part for part in (path, inner) if part])] = module
     unknown = [f"{inner or path or type(value).__name__}" for inner, module in modules.items() if unsized(module)]
     if unknown:
         raise ArgumentError(

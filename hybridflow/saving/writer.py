@@ -86,11 +86,11 @@ def there(what: str, path: PathLike) -> FileError:
 def digest_of(arrays: Mapping[str, np.ndarray[Any, Any]], metadata: Mapping[str, str]) -> str:
     """Return the sha256, in hexadecimal, of the file that `write` makes of these."""
     entries = planned({name: (one.dtype, one.shape) for name, one in arrays.items()})
-    found = hashlib.sha256(header_of(entries, metadata))
+    digest = hashlib.sha256(header_of(entries, metadata))
     for one in entries:
         for part in _parts(arrays[one.path]):
-            found.update(part)
-    return found.hexdigest()
+            digest.update(part)
+    return digest.hexdigest()
 
 
 def _parts(array: np.ndarray[Any, Any]) -> Iterator[memoryview]:

@@ -184,8 +184,8 @@ def _gradient_function(fn: Callable[..., list[Tensor]], weights: Sequence[Tensor
         with GradientTape() as tape:
             tape.watch(list(floats))
             outputs = fn(*floats)
-        found = tape.gradient(outputs, list(floats), list(weights), unconnected_gradients="zero")
-        return list(found)
+        gradients = tape.gradient(outputs, list(floats), list(weights), unconnected_gradients="zero")
+        return list(gradients)
 
     return gradients
 
@@ -206,13 +206,13 @@ def _compare(
         raise ArgumentError(message("check_gradients: no result is floating-point", hint="Return tensors of floats."))
     weights = [rng.standard_normal(y.shape) for y in outputs]
     seeds = [asarray(w, dtype=y.dtype) for w, y in zip(weights, outputs, strict=True)]
-    found = tape.gradient(outputs, list(floats), seeds, unconnected_gradients="zero")
+    gradients = tape.gradient(outputs, list(floats), seeds, unconnected_gradients="zero")
 
     def weighted(*values: Tensor) -> float:
         return float(sum(np.sum(y.numpy() * w) for y, w in zip(fn(*values), weights, strict=True)))
 
     report: list[str] = []
-    for index, (x, gradient, name) in enumerate(zip(floats, found, names, strict=True)):
+    for index, (x, gradient, name) in enumerate(zip(floats, gradients, names, strict=True)):
         report += _compare_elements(weighted, floats, index, gradient.numpy(), f"{name} {x.spec}", tolerance, rng)
     if report:
         hint = "  If the function computes in float32 inside, allow for its rounding with tolerance=1e-2."
@@ -234,25 +234,25 @@ def _compare_elements(
     scale = float(np.max(np.abs(gradient), initial=0.0))
     wrong: list[str] = []
     for flat in chosen:
-        place = tuple([int(i) for i in np.unravel_index(flat, x.shape)])
-        step = _STEP * max(1.0, abs(float(x[place])))
-        above, below = (_moved(weighted, floats, index, place, offset) for offset in (step, -step))
+        at = tuple([int(i) for i in np.unravel_index(flat, x.shape)])
+        step = _STEP * max(1.0, abs(float(x[at])))
+        above, below = (_moved(weighted, floats, index, at, offset) for offset in (step, -step))
         numeric = (above - below) / (2 * step)
-        own = float(gradient[place])
+        own = float(gradient[at])
         noise = 1e-11 * (abs(above) + abs(below)) / (2 * step) * 1e-3
         if not abs(own - numeric) <= tolerance * max(abs(own), abs(numeric), scale) + noise + 1e-9:
-            wrong.append(f"  {name} at {list(place)}: tape {own:.8g}, central difference {numeric:.8g}")
+            wrong.append(f"  {name} at {list(at)}: tape {own:.8g}, central difference {numeric:.8g}")
     if len(wrong) > _ROWS:
         wrong[_ROWS:] = [f"  {name}: {len(wrong) - _ROWS} more of {len(chosen)} elements"]
     return wrong
 
 
 def _moved(
-    weighted: Callable[..., float], floats: Sequence[Tensor], index: int, place: tuple[int, ...], offset: float
+    weighted: Callable[..., float], floats: Sequence[Tensor], index: int, at: tuple[int, ...], offset: float
 ) -> float:
     """Return the weighted results with one element of one argument moved."""
     moved = np.array(floats[index].numpy())
-    moved[place] += offset
+    moved[at] += offset
     return weighted(*floats[:index], asarray(moved), *floats[index + 1 :])
 
 

@@ -169,8 +169,8 @@ class Call:
         """Run the gradient rule on NumPy arrays."""
         outputs = self.run(self.recorded_attrs)
         with np.errstate(all="ignore"):
-            found = self.gradients(HOST, self.inputs, outputs, cotangents, honest=honest)
-        return [None if g is None else np.asarray(g) for g in found]
+            gradients = self.gradients(HOST, self.inputs, outputs, cotangents, honest=honest)
+        return [None if g is None else np.asarray(g) for g in gradients]
 
     def host_gradient_of(self, index: int, cotangents: Sequence[Array]) -> Array | None:
         """Return the gradient of one input, from what is saved where no other one is connected."""
@@ -178,10 +178,10 @@ class Call:
         arguments = self.rule_arguments(self.inputs, outputs, honest=True, only=index)
         wanted = tuple([i == index for i in range(len(self.inputs))])
         with np.errstate(all="ignore"):
-            found = apply_rule(
+            gradients = apply_rule(
                 cast("Callable[..., Any]", self.op.vjp), HOST, bare(tuple(cotangents)), arguments, self.attrs, wanted
             )[index]
-        return None if found is None else np.asarray(found)
+        return None if gradients is None else np.asarray(gradients)
 
 
 def widened(x: Array) -> Array:
@@ -197,32 +197,32 @@ def _widened_dtype(value: Any) -> Any:
 # -- comparing ----------------------------------------------------------------------------------------------------
 
 
-def difference(found: Array, expected: Array, allowed: Any, *, signs: bool = True) -> str | None:
+def difference(actual: Array, expected: Array, allowed: Any, *, signs: bool = True) -> str | None:
     """Describe the first element that differs by more than is allowed, or return None.
 
     NaN equals NaN, infinities equal themselves, and with `signs` zeros must have the same sign.
     """
-    if found.shape != expected.shape or found.dtype != expected.dtype:
-        return f"{spec_of(found)} against {spec_of(expected)}"
-    if kind_of(as_dtype(found.dtype)) == "complex":
-        return difference(found.real, expected.real, allowed, signs=signs) or difference(
-            found.imag, expected.imag, allowed, signs=signs
+    if actual.shape != expected.shape or actual.dtype != expected.dtype:
+        return f"{spec_of(actual)} against {spec_of(expected)}"
+    if kind_of(as_dtype(actual.dtype)) == "complex":
+        return difference(actual.real, expected.real, allowed, signs=signs) or difference(
+            actual.imag, expected.imag, allowed, signs=signs
         )
-    same = (found == expected) | ((found != found) & (expected != expected))
-    if signs and kind_of(as_dtype(found.dtype)) == "float":
-        same &= (found != 0) | (np.signbit(found) == np.signbit(expected))
+    same = (actual == expected) | ((actual != actual) & (expected != expected))
+    if signs and kind_of(as_dtype(actual.dtype)) == "float":
+        same &= (actual != 0) | (np.signbit(actual) == np.signbit(expected))
     if np.all(same):
         return None
     with np.errstate(all="ignore"):
-        distance = np.abs(found.astype(np.float64) - expected.astype(np.float64))
+        distance = np.abs(actual.astype(np.float64) - expected.astype(np.float64))
         wrong = ~same & ~(distance <= allowed)
     if signs:
-        wrong |= ~same & (found == 0) & (expected == 0)
+        wrong |= ~same & (actual == 0) & (expected == 0)
     if not wrong.any():
         return None
     index = tuple([int(i) for i in np.argwhere(wrong)[0]])
-    bound = np.broadcast_to(np.asarray(allowed, np.float64), found.shape)[index]
-    return f"at {list(index)}: {found[index]!s} against {expected[index]!s}, allowed difference {bound:.3g}"
+    bound = np.broadcast_to(np.asarray(allowed, np.float64), actual.shape)[index]
+    return f"at {list(index)}: {actual[index]!s} against {expected[index]!s}, allowed difference {bound:.3g}"
 
 
 # -- capturing ----------------------------------------------------------------------------------------------------

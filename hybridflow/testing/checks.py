@@ -67,11 +67,11 @@ def rounds(dtype: Any) -> bool:
     return kind_of(as_dtype(dtype)) in ("float", "complex")
 
 
-def _matches_reference(call: Call, name: str, found: tuple[Array, ...], attrs: Attrs) -> None:
+def _matches_reference(call: Call, name: str, outputs: tuple[Array, ...], attrs: Attrs) -> None:
     """Judge outputs by a float64 run."""
     references = call.wide.run({**call.wide.attrs, **({k: attrs[k] for k in ("residuals",) if k in attrs})})
     wide_attrs = {**call.wide.attrs, **{k: v for k, v in attrs.items() if k == "residuals"}}
-    for index, (y, reference) in enumerate(zip(found, references, strict=True)):
+    for index, (y, reference) in enumerate(zip(outputs, references, strict=True)):
         if not rounds(y.dtype):
             continue
         allowed = allowance(call, reference, index, y.dtype, wide_attrs)
@@ -217,11 +217,11 @@ def gradient_fits_its_input(call: Call) -> None:
     if not has_rule(call):
         return
     cotangents = draw(call, call.likes, 1)
-    found = call.host_gradients(cotangents) if call.runs_on_host else call.wide.host_gradients(
+    gradients = call.host_gradients(cotangents) if call.runs_on_host else call.wide.host_gradients(
         draw(call, call.wide.likes, 1)
     )
     inputs = call.inputs if call.runs_on_host else call.wide.inputs
-    for index, (gradient, x) in enumerate(zip(found, inputs, strict=True)):
+    for index, (gradient, x) in enumerate(zip(gradients, inputs, strict=True)):
         if gradient is not None and (gradient.shape != x.shape or gradient.dtype != x.dtype):
             fail(call, f"the gradient of input {index} is {_spec(gradient)}, the input {_spec(x)}")
 
@@ -234,13 +234,13 @@ def saves_is_honest(call: Call) -> None:
     wide = call.wide
     cotangents = draw(call, wide.likes, 2)
     try:
-        found = wide.host_gradients(cotangents, honest=True)
-        alone = [g if g is None else wide.host_gradient_of(i, cotangents) for i, g in enumerate(found)]
+        gradients = wide.host_gradients(cotangents, honest=True)
+        alone = [g if g is None else wide.host_gradient_of(i, cotangents) for i, g in enumerate(gradients)]
     except (AttributeError, TypeError, ValueError) as error:
         raise CheckError(f"the rule reads what is not saved: {error}\n  got: {call}") from error
     expected = wide.host_gradients(cotangents, honest=False)
-    for index, (a, b) in enumerate([*zip(found, expected, strict=True), *zip(alone, expected, strict=True)]):
-        index %= len(found)
+    for index, (a, b) in enumerate([*zip(gradients, expected, strict=True), *zip(alone, expected, strict=True)]):
+        index %= len(gradients)
         if (a is None) != (b is None) or (a is not None and not np.array_equal(a, b, equal_nan=True)):
             fail(call, f"the gradient of input {index} depends on values that are not saved")
 
@@ -344,17 +344,17 @@ def vjp_is_jax_vjp(call: Call) -> None:
     theirs, own, second = _of_lowering(wide, cotangents, seconds)
     for index, a, b in zip(wanted, own, theirs, strict=True):
         _close(call, f"the gradient of input {index}", a, np.asarray(b), "jax.vjp of the lowering gives")
-    found = _second_order(wide, cotangents, wanted, seconds)
-    for index, a, b in zip(wanted, found, second, strict=True):
+    seconds_ = _second_order(wide, cotangents, wanted, seconds)
+    for index, a, b in zip(wanted, seconds_, second, strict=True):
         _close(call, f"the second-order gradient of input {index}", a, np.asarray(b), "jax gives")
 
 
-def _close(call: Call, what: str, found: Any, expected: Array, who: str) -> None:
-    if found is None:
-        found = np.zeros_like(expected)
-    found = np.asarray(found)
+def _close(call: Call, what: str, actual: Any, expected: Array, who: str) -> None:
+    if actual is None:
+        actual = np.zeros_like(expected)
+    actual = np.asarray(actual)
     scale = np.max(np.abs(expected[np.isfinite(expected)]), initial=0.0)
-    text = difference(found, expected, 1e-9 + 1e-8 * scale, signs=False)
+    text = difference(actual, expected, 1e-9 + 1e-8 * scale, signs=False)
     if text is not None:
         fail(call, f"{what}: {text} ({who} the latter)")
 
@@ -451,7 +451,7 @@ def flops_are_xlas(op: Op, seed: int) -> None:
     """
     if not isinstance(op.flops, MultiplyAdds):
         return
-    found: list[tuple[float, str]] = []
+    counts: list[tuple[float, str]] = []
     for sample in samples_of(op, seed):
         for call in capture(op, sample) if isinstance(sample, Sample) else ():
             attrs = call.with_residuals()[0]
@@ -462,15 +462,15 @@ def flops_are_xlas(op: Op, seed: int) -> None:
                 text = f"{call} has {count} FLOPs by its record, {counted} by XLA"
                 if off > _ROUGH:
                     raise CheckError(f"{op.name}: {text}")
-                found.append((off, text))
-    if found and min(found)[0] > _NEAR:
-        raise CheckError(f"{op.name}: no sample has XLA's FLOPs: {min(found)[1]}")
+                counts.append((off, text))
+    if counts and min(counts)[0] > _NEAR:
+        raise CheckError(f"{op.name}: no sample has XLA's FLOPs: {min(counts)[1]}")
 
 
 def _counted_by_xla(op: Op, call: Call, attrs: Attrs) -> int:
     with enable_x64():
-        found: Any = jax.jit(lambda *xs: op.lower(*xs, **attrs)).lower(*call.inputs).cost_analysis()
-    return int(found.get("flops") or 0)
+        analysis: Any = jax.jit(lambda *xs: op.lower(*xs, **attrs)).lower(*call.inputs).cost_analysis()
+    return int(analysis.get("flops") or 0)
 
 
 def _raises(op: Op, number: int, bad: Bad, where: str, run: Callable[[], Any]) -> None:
@@ -518,9 +518,9 @@ def methods_are_installed(op: Op, seed: int) -> None:
             continue
         for sample in samples_of(op, seed):
             if isinstance(sample, Sample) and isinstance(sample.args[0], np.ndarray):
-                found = getattr(asarray(sample.args[0]), name)(*sample.args[1:], **sample.kwargs)
+                method = getattr(asarray(sample.args[0]), name)(*sample.args[1:], **sample.kwargs)
                 expected = cast("Callable[..., Any]", op.public)(*sample.args, **sample.kwargs)
-                for a, b in zip(as_tuple(found), as_tuple(expected), strict=True):
+                for a, b in zip(as_tuple(method), as_tuple(expected), strict=True):
                     if not op.has("random") and difference(a.numpy(), b.numpy(), 0) is not None:
                         raise CheckError(f"{op.name}: the method {name} gives another result than the function")
                 break

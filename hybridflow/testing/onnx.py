@@ -40,15 +40,15 @@ def onnx_is_kernel(call: Call) -> None:
     if isinstance(call.op.onnx, No) or find_spec("onnx") is None:
         return
     for attrs in call.with_residuals():
-        found = run_exported(call, attrs)
-        if found is not None:
-            is_kernels(call, attrs, found)
+        outputs = run_exported(call, attrs)
+        if outputs is not None:
+            is_kernels(call, attrs, outputs)
 
 
-def is_kernels(call: Call, attrs: Attrs, found: tuple[Array, ...]) -> None:
+def is_kernels(call: Call, attrs: Attrs, outputs: tuple[Array, ...]) -> None:
     """Compare what a model gave with what the kernel gives."""
     expected = call.run_kernel(attrs) if call.runs_on_host else call.run_lowering(attrs)
-    for index, (a, b) in enumerate(zip(found, expected, strict=True)):
+    for index, (a, b) in enumerate(zip(outputs, expected, strict=True)):
         allowed: Any = 0
         if rounds(b.dtype) and call.op.ulp:
             wide = {**call.wide.attrs, **{name: attrs[name] for name in ("residuals",) if name in attrs}}
@@ -74,11 +74,11 @@ def onnx_keeps_open_sizes(call: Call) -> None:
         model = model_of(traced.graph)
     except ExportError:
         return
-    found = run_model(model, traced.arrays)
+    outputs = run_model(model, traced.arrays)
     expected = evaluate(
         traced.graph, traced.arrays, lambda node, xs, attrs: run_raw(node.op, [np.asarray(x) for x in xs], attrs)
     )
-    for index, (a, y) in enumerate(zip(found, expected, strict=True)):
+    for index, (a, y) in enumerate(zip(outputs, expected, strict=True)):
         b = np.asarray(y)
         allowed = 0.0
         if rounds(b.dtype):  # the calls of the trace are judged one by one
@@ -127,8 +127,8 @@ def run_in_runtime(model: Any, inputs: Sequence[Array]) -> list[Array]:
         one.name: np.ascontiguousarray(x.astype(np.float32) if x.dtype == bfloat16 else x).reshape(x.shape)
         for one, x in zip(outer.graph.input, inputs, strict=True) if one.name in wanted
     }  # fmt: skip
-    found = session.run(None, feeds)
-    return [np.asarray(y).astype(bfloat16) if one else np.asarray(y) for y, one in zip(found, narrow, strict=True)]
+    outputs = session.run(None, feeds)
+    return [np.asarray(y).astype(bfloat16) if one else np.asarray(y) for y, one in zip(outputs, narrow, strict=True)]
 
 
 def _with_float32(model: Any) -> tuple[Any, list[bool]]:
@@ -175,8 +175,8 @@ def _repaired() -> tuple[Any, ...]:
 
         def _run(self, x: Any, axes: Any, keepdims: int = 1, noop_with_empty_axes: int = 0) -> Any:
             del noop_with_empty_axes
-            found = np.logaddexp.reduce(x, axis=tuple(axes.tolist()), keepdims=bool(keepdims), initial=-np.inf)
-            return (np.asarray(found, x.dtype),)
+            reduced = np.logaddexp.reduce(x, axis=tuple(axes.tolist()), keepdims=bool(keepdims), initial=-np.inf)
+            return (np.asarray(reduced, x.dtype),)
 
     class Softsign(base):
         """Its own result for a tensor of shape () is no array."""

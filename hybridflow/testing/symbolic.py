@@ -43,12 +43,12 @@ class Case(NamedTuple):
 
     def arrays(self, size: int) -> list[Array]:
         """Return the sample's arrays, repeated to another size."""
-        found = arrays_of(self.sample)[0]
-        for i, array in enumerate(found):
+        arrays = arrays_of(self.sample)[0]
+        for i, array in enumerate(arrays):
             for axis, length in enumerate(array.shape):
                 if length == self.size:
-                    found[i] = np.take(found[i], np.arange(size) % length, axis=axis)
-        return found
+                    arrays[i] = np.take(arrays[i], np.arange(size) % length, axis=axis)
+        return arrays
 
     def call(self, op: Op, arrays: Sequence[Any]) -> list[Tensor]:
         """Call the public function with other arrays."""
@@ -111,8 +111,8 @@ def _check_case(op: Op, case: Case, graph: Graph, count: int, size: int) -> None
         expected = [np.asarray(y) for y in case.call(op, [asarray(x) for x in arrays])]
     except (HybridflowError, ValueError):
         return  # other arguments tell the size too
-    found = evaluate(graph, arrays, run_node)[:count]
-    _compare(op, case, f"for n={size}", found, expected)
+    results = evaluate(graph, arrays, run_node)[:count]
+    _compare(op, case, f"for n={size}", results, expected)
     rule = op.vjp
     real = all(kind_of(as_dtype(x.dtype)) != "complex" for x in (*arrays, *expected))
     if not real or not case.sample.gradient or (isinstance(rule, No) and not isinstance(rule, Stops)):
@@ -137,8 +137,8 @@ def _check_case(op: Op, case: Case, graph: Graph, count: int, size: int) -> None
     _compare(op, case, f"in the gradients for n={size}", traced, [np.asarray(g) for g in eager])
 
 
-def _compare(op: Op, case: Case, where: str, found: Sequence[Any], expected: Sequence[Array]) -> None:
-    for index, (a, b) in enumerate(zip(map(np.asarray, found), expected, strict=True)):
+def _compare(op: Op, case: Case, where: str, outputs: Sequence[Any], expected: Sequence[Array]) -> None:
+    for index, (a, b) in enumerate(zip(map(np.asarray, outputs), expected, strict=True)):
         same = a.shape == b.shape and a.dtype == b.dtype
         if same and kind_of(as_dtype(a.dtype)) in ("float", "complex"):
             wide = np.complex128 if a.dtype.kind == "c" else np.float64

@@ -75,8 +75,8 @@ def _layout(call: Call, outputs: tuple[Array, ...]) -> str | None:
     if any(x.dtype != outputs[0].dtype for x in call.inputs[:1]) and not call.op.has("select"):
         return None
     allowed = np.concatenate([np.zeros(1), *[x.ravel().astype(np.complex128) for x in call.inputs]])
-    found = outputs[0].ravel().astype(np.complex128)
-    new = found[~np.isin(found, allowed) & (found == found)]
+    elements = outputs[0].ravel().astype(np.complex128)
+    new = elements[~np.isin(elements, allowed) & (elements == elements)]
     return f"{new[0]} is no element of the inputs" if new.size else None
 
 

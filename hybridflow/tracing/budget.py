@@ -34,21 +34,21 @@ def budget_bytes(budget: Any) -> int | None:
     """
     if budget is None:
         return None
-    found: int | None = None
+    size: int | None = None
     if isinstance(budget, str):
-        found = parse_bytes(budget)
+        size = parse_bytes(budget)
     elif isinstance(budget, int) and not isinstance(budget, bool):
-        found = budget
+        size = budget
     else:
         raise ArgumentTypeError(
             message(f"compile: memory_budget is a {type(budget).__name__}",
                     hint="Give bytes, or a string such as '256MiB'.")
         )  # fmt: skip
-    if found is None or found < 1:
+    if size is None or size < 1:
         raise ArgumentError(
             message(f"compile: memory_budget={budget!r} is no size", hint=f"Give a number and a unit: {BYTE_UNITS}.")
         )
-    return found
+    return size
 
 
 def bytes_text(count: int) -> str:
@@ -85,13 +85,13 @@ class MemoryRecord:
         if not self.recomputed:
             return [f"{fits}, nothing is computed again"]
         head = f"{fits} instead of {bytes_text(self.without)}, for {self.flops / 1e6:,.1f} MFLOP more per call"
-        found = [f"{head}; found in {self.attempts} compile(s)"]
+        lines = [f"{head}; found in {self.attempts} compile(s)"]
         for one in self.recomputed[:_SHOWN]:
             names = ", ".join([name if times == 1 else f"{name} x{times}" for name, times in one.operations.items()])
-            found.append(f"    again: {names} at {format_where(one.where)}, {one.flops / 1e6:,.1f} MFLOP")
+            lines.append(f"    again: {names} at {format_where(one.where)}, {one.flops / 1e6:,.1f} MFLOP")
         if len(self.recomputed) > _SHOWN:
-            found.append(f"    again: {len(self.recomputed) - _SHOWN} more lines, in .memory.recomputed")
-        return found
+            lines.append(f"    again: {len(self.recomputed) - _SHOWN} more lines, in .memory.recomputed")
+        return lines
 
 
 @dataclass(frozen=True)
@@ -132,8 +132,8 @@ def compile_within(
     levels.append(Plan.of(graph))
     if attempt(0).temporaries > budget:
         levels[:] = plans(graph, sizes)
-    found = _search(budget, [plan.peak for plan in levels], attempt)
-    if found is None:
+    outcome = _search(budget, [plan.peak for plan in levels], attempt)
+    if outcome is None:
         least = min(one.temporaries for one in tried.values())
         raise MemoryBudgetError(
             message(
@@ -144,11 +144,11 @@ def compile_within(
                 "hf.accumulate_gradients, need less.",
             )
         )
-    plan = found.plan
+    plan = outcome.plan
     record = MemoryRecord(
-        budget, found.temporaries, tried[0].temporaries, plan.recomputed, plan.flops, len(tried)
+        budget, outcome.temporaries, tried[0].temporaries, plan.recomputed, plan.flops, len(tried)
     )  # fmt: skip
-    return found.executable, found.graph, record
+    return outcome.executable, outcome.graph, record
 
 
 def _search(budget: int, peaks: Sequence[int], attempt: Callable[[int], _Attempt]) -> _Attempt | None:
@@ -182,8 +182,8 @@ def _between(low: int, high: int, budget: int, peaks: Sequence[int], attempt: Ca
     over, under = attempt(low).temporaries, attempt(high).temporaries
     share = (over - budget) / max(1, over - under)
     wanted = peaks[low] - share * (peaks[low] - peaks[high])
-    found = next((level for level in range(low + 1, high) if peaks[level] <= wanted), high - 1)
-    return min(max(found, low + 1), high - 1)
+    fitting = next((level for level in range(low + 1, high) if peaks[level] <= wanted), high - 1)
+    return min(max(fitting, low + 1), high - 1)
 
 
 def _temporaries(made: Executable) -> int:

@@ -108,12 +108,12 @@ class Specs:
 
     def pattern(self, signature: Signature) -> Signature:
         """Return a call's signature with the open sizes in its key."""
-        found = {
+        open_sizes = {
             position: self._patterns[id(leaf.value)]
             for position, leaf in enumerate(signature.leaves)
             if leaf.kind == TENSOR and id(leaf.value) in self._patterns
         }
-        return with_patterns(signature, found) if found else signature
+        return with_patterns(signature, open_sizes) if open_sizes else signature
 
 
 _EXAMPLE = 17

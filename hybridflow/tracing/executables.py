@@ -89,8 +89,8 @@ class ExecutableRecord:
         """
         made = self._made()
         if not self._fused and made is not None:
-            found = [_fused(name, nodes) for name, nodes in made.fusions().items()]
-            several = [one for one in found if sum(one.operations.values()) > 1]
+            kernels = [_fused(name, nodes) for name, nodes in made.fusions().items()]
+            several = [one for one in kernels if sum(one.operations.values()) > 1]
             self._fused.append(tuple(sorted(several, key=lambda one: -sum(one.operations.values()))))
         return self._fused[0] if self._fused else None
 

@@ -105,26 +105,26 @@ class Fit:
         A Variable among the arguments must be the same as one that the function reaches by itself if and only if it
         was when the trace was made. The trace's questions about open sizes and gradients must have the same answers.
         """
-        found = self._size_changes(signature) if self.symbolic else []
+        changes = self._size_changes(signature) if self.symbolic else []
         for way, order in self.orders.items():
             now = order_at(signature.arguments, way)
             if now != order:
-                found.append((f"the order of {'.'.join(map(str, way))}", str(order), str(now)))
+                changes.append((f"the order of {'.'.join(map(str, way))}", str(order), str(now)))
         if self.takes_variables:
-            found += self._alias_changes(signature)
+            changes += self._alias_changes(signature)
         if self.identities is not None:
-            found += self.identities.changes(signature.arguments)
+            changes += self.identities.changes(signature.arguments)
         if self.gradients:
             variables = self.variables(signature)
             for index in self.gradients:
                 cell = cast(GradientCell, variables[index])
                 if not self.states[index].holds(cell):
-                    found.append((cell.name, "as it was", "with a gradient" if cell.present else "None"))
+                    changes.append((cell.name, "as it was", "with a gradient" if cell.present else "None"))
         if self.autocast != autocast_name():
-            found.append(("hf.autocast", self.autocast, autocast_name()))
+            changes.append(("hf.autocast", self.autocast, autocast_name()))
         if self.grad_mode is not None and self.grad_mode is not current().grad:
-            found.append(("hf.no_grad", str(not self.grad_mode), str(self.grad_mode)))
-        return found
+            changes.append(("hf.no_grad", str(not self.grad_mode), str(self.grad_mode)))
+        return changes
 
     def _alias_changes(self, signature: Signature) -> list[tuple[str, str, str]]:
         """Return the Variable arguments whose identity with Variables that the function reaches itself has changed."""

@@ -248,18 +248,18 @@ class CompiledFunction(Entry, Views[P, R]):
         self, signature: Signature, args: tuple[Any, ...], *, to_run: bool = True
     ) -> tuple[Trace, Signature]:
         """Return the trace of a call, making one if there is none, and the signature by which it was found."""
-        found = self._known(signature)
-        if found is None:
+        trace = self._known(signature)
+        if trace is None:
             with self._lock:
-                found = self._known(signature)
-                if found is None:
+                trace = self._known(signature)
+                if trace is None:
                     return self._add(signature, args, to_run)
         self._hits += 1
-        if to_run and found[0].effects is not None:
-            found[0].repeat_effects(found[0].effects)
-        if to_run and found[0] is not self._last:
-            self._shorten(*found)
-        return found
+        if to_run and trace[0].effects is not None:
+            trace[0].repeat_effects(trace[0].effects)
+        if to_run and trace[0] is not self._last:
+            self._shorten(*trace)
+        return trace
 
     def _shorten(self, trace: Trace, signature: Signature) -> None:
         """Let the next call use the short way if all traces have the same key."""
@@ -275,9 +275,9 @@ class CompiledFunction(Entry, Views[P, R]):
         """Return the most specific trace that a call fits, and the signature by which it was found."""
         for candidate in (signature, *self._shapes.candidates(signature)):
             needed = self._needed.get(candidate.key) if self._needed else None
-            found = self._fitting(candidate if needed is None else needed.met_by(candidate))
-            if found is not None:
-                return found
+            trace = self._fitting(candidate if needed is None else needed.met_by(candidate))
+            if trace is not None:
+                return trace
         return None
 
     def _fitting(self, signature: Signature) -> tuple[Trace, Signature] | None:
@@ -375,9 +375,9 @@ class CompiledFunction(Entry, Views[P, R]):
         around = _around()
         for key, trace in self._traces.items():
             arguments = differences(trace.leaves, trace.tree, trace.types, signature)
-            found = arguments or _changed_around(key, around) or trace.changes(signature) or trace.guard_changes()
-            rated = bool(arguments), found
-            if best is None or (rated[0], len(found)) < (best[0], len(best[1])):
+            changes = arguments or _changed_around(key, around) or trace.changes(signature) or trace.guard_changes()
+            rated = bool(arguments), changes
+            if best is None or (rated[0], len(changes)) < (best[0], len(best[1])):
                 best = rated
         return tuple([Change.between(*change) for change in best[1]]) if best else ()
 
@@ -412,8 +412,8 @@ class CompiledFunction(Entry, Views[P, R]):
 
         example = (*first, *inputs.examples())
         signature = self._signature(example, {}, inputs)
-        trace, found = self._find(signature, example, to_run=False)
-        self._serve(self._signature(example, {}), found)
+        trace, matched = self._find(signature, example, to_run=False)
+        self._serve(self._signature(example, {}), matched)
         return ConcreteFunction(self._name, inputs, run, trace.graph)
 
     # -- methods ----------------------------------------------------------------------------------------------
@@ -434,10 +434,10 @@ class CompiledFunction(Entry, Views[P, R]):
         if instance is None:
             return self
         key = id(instance)
-        found = self._instances.get(key)
-        if found is None or found[0]() is not instance:
-            found = self._adopt(key, instance)
-        return CompiledMethod(self if found is None else found[1], instance)
+        bound = self._instances.get(key)
+        if bound is None or bound[0]() is not instance:
+            bound = self._adopt(key, instance)
+        return CompiledMethod(self if bound is None else bound[1], instance)
 
     def _adopt(self, key: int, instance: object) -> tuple[Any, CompiledFunction[Any, Any]] | None:
         """Give an instance a cache of its own. Return None if the instance must be an argument like others.
@@ -448,14 +448,14 @@ class CompiledFunction(Entry, Views[P, R]):
         if jax.tree_util.tree_structure(instance) != LEAF:
             return None
         with self._lock:
-            found = self._instances.get(key)
-            if found is None or found[0]() is not instance:
+            bound = self._instances.get(key)
+            if bound is None or bound[0]() is not instance:
                 try:
                     reference = weakref.ref(instance, lambda _: self._instances.pop(key, None))
                 except TypeError:
                     return None
-                found = self._instances[key] = (reference, self._like(self._function, bound=True))
-            return found
+                bound = self._instances[key] = (reference, self._like(self._function, bound=True))
+            return bound
 
     def _like(self, function: Callable[..., Any], *, bound: bool = False) -> CompiledFunction[Any, Any]:
         """Compile a function with the same options."""
@@ -495,9 +495,9 @@ class CompiledFunction(Entry, Views[P, R]):
             self._serve(plain, signature)
         return trace, signature, given.opened
 
-    def _serve(self, example: Signature, found: Signature) -> None:
+    def _serve(self, example: Signature, trace: Signature) -> None:
         """Let calls of any sizes find a trace in which these were left open."""
-        opened = {index: leaf.key[1] for index, leaf in enumerate(found.leaves) if is_open(leaf)}
+        opened = {index: leaf.key[1] for index, leaf in enumerate(trace.leaves) if is_open(leaf)}
         self._shapes.add(example, opened)
 
     def __copy__(self) -> CompiledFunction[P, R]:

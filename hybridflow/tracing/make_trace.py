@@ -17,7 +17,7 @@ from hybridflow.core.sources import CONSTANT
 from hybridflow.core.spec import TensorSpec
 from hybridflow.core.traced_float import NeedsNumber
 from hybridflow.core.variable import Variable
-from hybridflow.guards.dynamic import symbol_places, symbolic_specs
+from hybridflow.guards.dynamic import symbol_axes, symbolic_specs
 from hybridflow.guards.fields import is_by_fields
 from hybridflow.guards.leaves import TracedLeaves
 from hybridflow.guards.numpy_rules import array_argument
@@ -128,27 +128,27 @@ def make_trace(
         builder.scope.alive = False
     record.trace_ms = (time.perf_counter() - start) * 1e3
     plan = OutputPlan(tree, len(outputs), skeleton(result) if has_order(result) else None)
-    places = symbol_places(list(named), specs)
-    trace = Trace(graph, builder, plan, named, signature.tree, signature.types, record, places, leaves, orders, budget)
+    symbols = symbol_axes(list(named), specs)
+    trace = Trace(graph, builder, plan, named, signature.tree, signature.types, record, symbols, leaves, orders, budget)
     trace.note = note
     floats.close()
     return trace
 
 
 def _observe(
-    found: Observations, roots: Sequence[tuple[Any, str]], named: Sequence[Leaf]
+    observations: Observations, roots: Sequence[tuple[Any, str]], named: Sequence[Leaf]
 ) -> Observations:
     """Register the objects that a call brings along, before the trace begins, and return the observations."""
     for value, path in roots:
-        found.object(value, path)
+        observations.object(value, path)
     for leaf in named:
         if leaf.kind == STATIC and is_by_fields(leaf.value):
-            found.made_here(leaf.value)  # an equal one will do
+            observations.made_here(leaf.value)  # an equal one will do
         elif leaf.kind == STATIC:
             bound = isinstance(leaf.value, MethodType | BoundCall)  # a new object every time it is read
             for value in (leaf.value.__func__, leaf.value.__self__) if bound else (leaf.value,):
-                found.object(value, leaf.path, lasting=True)
-    return found
+                observations.object(value, leaf.path, lasting=True)
+    return observations
 
 
 def _traced_value(

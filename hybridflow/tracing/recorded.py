@@ -204,8 +204,8 @@ class _Backward:
 
     def _placed(self, gradients: Iterable[Any], computed: Sequence[bool], gs: list[Any]) -> list[Any]:
         """Return the gradients in the order of the inputs, None where there is none."""
-        found = iter(gradients)
-        placed = [next(found) if one else None for one in computed]
+        gradients_ = iter(gradients)
+        placed = [next(gradients_) if one else None for one in computed]
         if all(one is not None for one in gs):
             return placed
         # Outputs without a gradient were given zeros; inputs that reach only those outputs have no gradient either.

@@ -156,11 +156,11 @@ class Session:
 def _symbols(size: Any) -> set[str]:
     if not isinstance(size, Dim):
         return set()
-    found: set[str] = set()
+    symbols: set[str] = set()
     for monomial in size.terms:
         for atom in monomial:
-            found |= {atom} if isinstance(atom, str) else _symbols(atom.left) | _symbols(atom.right)
-    return found
+            symbols |= {atom} if isinstance(atom, str) else _symbols(atom.left) | _symbols(atom.right)
+    return symbols
 
 
 def _named(node: Node, index: int = 0) -> str:

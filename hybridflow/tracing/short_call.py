@@ -114,9 +114,9 @@ class _SoleTrace:
         def call(*args: Any, **named: Any) -> Any:
             try:
                 if not named and context_now() is None and SETTINGS.plain:
-                    found = enter(args)
-                    if found is not NotImplemented:
-                        return found
+                    call_now = enter(args)
+                    if call_now is not NotImplemented:
+                        return call_now
                 return general(*args, **named)
             except Exception as error:
                 raise trimmed(error)  # noqa: B904 (it is the same error)

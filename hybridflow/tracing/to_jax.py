@@ -93,11 +93,11 @@ def to_jax(fn: Callable[..., Any], /, *, freeze_variables: bool = False, checks:
         _require_width(graph, name)
         inputs = [*values.values(), *[raw_value(tensor) for tensor, _ in builder.captures.values()]]
         inputs += [state.variable.current() for state in builder.variables.values()]
-        found = evaluate_with_rules(graph, [jnp.asarray(value) for value in inputs])
+        results = evaluate_with_rules(graph, [jnp.asarray(value) for value in inputs])
         if checks:
-            for check, ok in zip(builder.checks, found[len(outputs) :], strict=True):
+            for check, ok in zip(builder.checks, results[len(outputs) :], strict=True):
                 _require(check, ok, name)
-        return jax.tree_util.tree_unflatten(result_tree, found[: len(outputs)])
+        return jax.tree_util.tree_unflatten(result_tree, results[: len(outputs)])
 
     return wrapped
 

@@ -21,13 +21,13 @@ from hybridflow.core.dispatch import record as record_node
 from hybridflow.core.errors import GradientError, message
 from hybridflow.core.node import Edge, format_where
 from hybridflow.core.notes import requires
-from hybridflow.core.observer import OBSERVED
 from hybridflow.core.op import Op
 from hybridflow.core.pending import LOCAL as PENDING
 from hybridflow.core.pending import PendingChecks, settle_known
 from hybridflow.core.profiling import PROFILER
 from hybridflow.core.tensor import Tensor, make_tensor
 from hybridflow.core.variable import WRITES, GradientCell, Variable, current_values
+from hybridflow.core.variable_log import OPEN_LOGS
 from hybridflow.guards.effects import Effects
 from hybridflow.guards.journal import Journal
 from hybridflow.guards.leaves import TracedLeaves, cut
@@ -239,15 +239,15 @@ class Trace(Fit):
             return self.only
         sizes = {name: values[i].shape[axis] for i, axis, name in self.symbols}
         key = (device, *sizes.items())
-        found = self.executables.get(key)
-        if found is None:
+        executable = self.executables.get(key)
+        if executable is None:
             with self.lock:
-                found = self.executables.get(key)
-                if found is None:
+                executable = self.executables.get(key)
+                if executable is None:
                     while len(self.executables) >= _EXECUTABLES:
                         del self.executables[next(iter(self.executables))]
-                    found = self.executables[key] = self._compile(sizes, device)
-        return found
+                    executable = self.executables[key] = self._compile(sizes, device)
+        return executable
 
     def executable_for(self, sizes: dict[str, int], device: Any) -> Executable:
         """Return the executable for the sizes of the symbols, compiling it if there is none yet."""
@@ -342,8 +342,8 @@ class Trace(Fit):
             if bare is not None and (np.ndarray in {*map(type, before)} or (given and not self._fit(arrays[:given]))):
                 bare = None
             written = self._written(variables)
-            # Python functions in the graph read the old values, and observers (`hf.checkpoint`) may need them.
-            taken = () if self.calls_host or OBSERVED.count else written
+            # Python functions in the graph read the old values, and logs (`hf.checkpoint`) may need them.
+            taken = () if self.calls_host or OPEN_LOGS.count else written
             held: list[Any] = []
             try:
                 for variable in taken:
@@ -390,7 +390,7 @@ class Trace(Fit):
 
     def _write(self, written: Sequence[Variable], outputs: Sequence[Any]) -> None:
         values = outputs[self.plan.count :] if self.plan.count else outputs
-        if OBSERVED.count:
+        if OPEN_LOGS.count:
             for variable, value in zip(written, values, strict=False):
                 variable.store(value)
         else:
@@ -505,27 +505,27 @@ class Trace(Fit):
 
     def _unconnected(self, wanted: tuple[bool, ...]) -> tuple[int, ...]:
         """Return the outputs that depend on no input that is followed."""
-        found = self._apart.get(wanted)
-        if found is None:
+        outputs = self._apart.get(wanted)
+        if outputs is None:
             graph = self._to_record()
             reached = dependence(graph.inputs, graph.nodes, graph.outputs[: self.plan.count])
             mask = sum(1 << number for number, one in enumerate(wanted) if one)
-            found = tuple([i for i, (through, behind) in enumerate(reached) if not (through | behind) & mask])
-            self._apart[wanted] = found
-        return found
+            outputs = tuple([i for i, (through, behind) in enumerate(reached) if not (through | behind) & mask])
+            self._apart[wanted] = outputs
+        return outputs
 
     def _gradient_op(self, wanted: tuple[bool, ...], device: Any, sizes: dict[str, int]) -> Op:
         key = (wanted, device, *sizes.items())
-        found = self.gradient_ops.get(key)
-        if found is None:
+        op = self.gradient_ops.get(key)
+        if op is None:
             with self.lock:
-                found = self.gradient_ops.get(key)
-                if found is None:
+                op = self.gradient_ops.get(key)
+                if op is None:
                     while len(self.gradient_ops) >= _EXECUTABLES:
                         del self.gradient_ops[next(iter(self.gradient_ops))]
                     self.graph.dims.hints.update(sizes)  # the gradient sees this call's sizes
-                    found = self.gradient_ops[key] = gradient_op(self._to_record(), wanted, device, sizes)
-        return found
+                    op = self.gradient_ops[key] = gradient_op(self._to_record(), wanted, device, sizes)
+        return op
 
     def _to_record(self) -> Graph:
         """Return the graph that is recorded; the values that calls assign are among its outputs."""

@@ -10,9 +10,9 @@ import numpy as np
 
 from hybridflow.backend.jax_shim import enable_x64
 from hybridflow.core.errors import LeakError
-from hybridflow.core.observer import OBSERVED
 from hybridflow.core.tensor import Tensor, leak_text
 from hybridflow.core.variable import WRITES, Variable
+from hybridflow.core.variable_log import OPEN_LOGS
 
 WORTH_KEEPING = 1 << 16
 """A value on the host with at least this many bytes keeps its copy for XLA: copying it at every call costs more."""
@@ -43,7 +43,7 @@ def move_to_xla(variables: Sequence[Variable], values: list[Any], but: Sequence[
         values: their values; changed in place.
         but: the positions of the values that are not moved.
     """
-    if np.ndarray not in {*map(type, values)} or OBSERVED.count:
+    if np.ndarray not in {*map(type, values)} or OPEN_LOGS.count:
         return
     for index, value in enumerate(values):
         if type(value) is np.ndarray and value.nbytes >= WORTH_KEEPING and index not in but:

@@ -150,14 +150,14 @@ def _epoch(run: Run, step: Step, validation: Any, callbacks: Sequence[Callable[[
         run.show(loss=step(*pair("fit", batch)))
     with run.undivided():
         measured = {"loss": step.mean, **step.metrics}
-        found = {name: figure(one.result()) for name, one in measured.items()}
+        results = {name: figure(one.result()) for name, one in measured.items()}
         if validation is not None:
             after = figures(step.model, validation, measured, compile=compile)
-            found |= {f"val_{name}": value for name, value in after.items()}
+            results |= {f"val_{name}": value for name, value in after.items()}
         history = run.state.setdefault("history", {})
-        for name, value in found.items():
+        for name, value in results.items():
             history.setdefault(name, []).append(value if isinstance(value, int | float) else value.tolist())
-        run.log({name: value for name, value in found.items() if isinstance(value, int | float)})
+        run.log({name: value for name, value in results.items() if isinstance(value, int | float)})
         for callback in callbacks:
             _call(callback, run)
         if run.directory is not None and not run.is_saved:

@@ -144,19 +144,19 @@ def metrics_of(what: str, metrics: Any) -> dict[str, Metric]:
     if isinstance(metrics, Metric) or callable(metrics):
         metrics = (metrics,)
     pairs = list(metrics.items()) if isinstance(metrics, Mapping) else [(None, one) for one in metrics]
-    found: dict[str, Metric] = {}
+    by_name: dict[str, Metric] = {}
     for given, one in pairs:
         if not isinstance(one, Metric) and (not callable(one) or isinstance(one, type)):
             kind = one.__name__ if isinstance(one, type) else type(one).__name__
             hint = f"Write {kind}()." if isinstance(one, type) else "Give hf.metrics objects or functions (p, y)."
             raise ArgumentTypeError(message(f"{what}: a {kind} is no metric", got=repr(one)[:80], hint=hint))
         name = given if given is not None else _name_of(one)
-        if name in found:
+        if name in by_name:
             raise ArgumentError(
                 message(f"{what}: two metrics are called {name!r}", hint='Give names: metrics={"first": ..., ...}.')
             )
-        found[name] = one if isinstance(one, Metric) else MeanOf(one)
-    return found
+        by_name[name] = one if isinstance(one, Metric) else MeanOf(one)
+    return by_name
 
 
 def _name_of(metric: Any) -> str:

@@ -111,8 +111,8 @@ def evaluate(
     if not named:
         raise ArgumentError(message("evaluate: there are no metrics", hint="Give one of hf.metrics, or several."))
     data = pairs_of("evaluate", x, y, batch_size)
-    found = figures(model, data, named, compile=compile)
-    return found if isinstance(metrics, Mapping | Sequence) else next(iter(found.values()))
+    results = figures(model, data, named, compile=compile)
+    return results if isinstance(metrics, Mapping | Sequence) else next(iter(results.values()))
 
 
 def figures(model: Any, data: Any, metrics: Mapping[str, Metric], *, compile: bool) -> dict[str, Any]:
@@ -158,8 +158,8 @@ def predict(model: Any, x: Any, *, batch_size: int = 256, compile: bool = True) 
     arrays = is_array(x) or isinstance(x, tuple | Mapping)
     data = Batches(x, batch_size) if arrays else require_iterable("predict", x)
     with mode(model, False), no_grad():
-        found = list(_results(forward_of(model, compile), data))
-    return jax.tree_util.tree_map(lambda *parts: make_tensor(np.concatenate(parts)), *found)
+        results = list(_results(forward_of(model, compile), data))
+    return jax.tree_util.tree_map(lambda *parts: make_tensor(np.concatenate(parts)), *results)
 
 
 def _results(forward: Any, data: Any) -> Iterator[Any]:

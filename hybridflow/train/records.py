@@ -144,10 +144,10 @@ class Records:
             file.flush()
 
     def _seen_of(self, name: str) -> Seen:
-        found = self.seen.get(name)
-        if found is None:
-            found = self.seen[name] = Seen()
-        return found
+        seen = self.seen.get(name)
+        if seen is None:
+            seen = self.seen[name] = Seen()
+        return seen
 
     def known(self, what: str, name: str) -> Seen:
         """Return what is known of a name; all that was logged is waited for.

@@ -116,9 +116,9 @@ class Run:
         self._records = Records(self.directory, tensorboard, self._display.figures)
         self._interrupts = Interrupts(self._notice)
         self._checkpoints = None if self.directory is None else Checkpoints(self.directory)
-        found = None if self._checkpoints is None else self._checkpoints.newest()
-        if found is not None:
-            self._take_up(found, resume)
+        newest = None if self._checkpoints is None else self._checkpoints.newest()
+        if newest is not None:
+            self._take_up(newest, resume)
         else:
             self._records.restore({}, 0)  # of a run that was killed before its first checkpoint
 
@@ -127,23 +127,23 @@ class Run:
     def _everything(self) -> dict[str, Any]:
         return {**self._parts, "random": default_generator()}
 
-    def _take_up(self, found: Checkpoint, resume: bool) -> None:
+    def _take_up(self, newest: Checkpoint, resume: bool) -> None:
         if not resume:
             raise ArgumentError(
-                message(f"Run: {str(self.directory)!r} has a checkpoint of step {found.step}, and resume=False",
+                message(f"Run: {str(self.directory)!r} has a checkpoint of step {newest.step}, and resume=False",
                         hint="Choose another directory, or remove what is there.")
             )  # fmt: skip
-        state = found.state
+        state = newest.state
         self._require_same_data(state["data"])
-        fill(self._everything(), found.values, what="Run")
+        fill(self._everything(), newest.values, what="Run")
         if state["data"] is not None and self._data is not None:
             self._data.restore(state["data"])
         self._position = state["data"]
-        self.step, self.epoch, self._in_epoch = found.step, state["epoch"], state["in_epoch"]
+        self.step, self.epoch, self._in_epoch = newest.step, state["epoch"], state["in_epoch"]
         self._elapsed, self._stopped, self.state = state["seconds"], state["stopped"], state["user"]
-        self._saved_at = found.step
-        self._records.restore(state["records"], found.step)
-        self._display.say(f"Resumed at step {found.step} from {found.path}")
+        self._saved_at = newest.step
+        self._records.restore(state["records"], newest.step)
+        self._display.say(f"Resumed at step {newest.step} from {newest.path}")
 
     def _require_same_data(self, position: Any) -> None:
         if self._data is not None and (position is None) != (self._where is None):

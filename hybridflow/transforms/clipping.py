@@ -136,8 +136,8 @@ def _norm(tensor: Tensor, axis: Axis) -> Tensor:
     largest = where((largest > 0) & isfinite(largest), largest, 1)
     total = sum_of(square(size / largest), axis=axis, keepdims=True)
     some = greater(total, 0)
-    found = where(some, largest * sqrt(where(some, total, 1)), total)
-    return found if kept else found.reshape(())
+    norm = where(some, largest * sqrt(where(some, total, 1)), total)
+    return norm if kept else norm.reshape(())
 
 
 def _scaled(tensor: Tensor, norm: Tensor, max_norm: Any) -> Tensor:

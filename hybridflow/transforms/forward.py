@@ -62,7 +62,7 @@ def jvp(fn: Callable[..., Any], primals: Sequence[Any], tangents: Sequence[Any])
     targets = [leaves[i] for i in positions]
     derivatives: list[Any] = [None] * len(leaves)
     if not targets or not sources:
-        found: list[Any] = [_zeros(leaf) for leaf in targets]
+        directional: list[Any] = [_zeros(leaf) for leaf in targets]
     else:
         outer = GradientTape(watch_accessed_variables=False)
         with outer:
@@ -71,10 +71,10 @@ def jvp(fn: Callable[..., Any], primals: Sequence[Any], tangents: Sequence[Any])
             pulled = tape.gradient(targets, sources, seeds)
         reached = [(one, direction) for one, direction in zip(pulled, directions, strict=True) if one is not None]
         if reached:
-            found = outer.gradient([a for a, _ in reached], seeds, [b for _, b in reached], "zero")
+            directional = outer.gradient([a for a, _ in reached], seeds, [b for _, b in reached], "zero")
         else:
-            found = seeds
-    for position, one in zip(positions, found, strict=True):
+            directional = seeds
+    for position, one in zip(positions, directional, strict=True):
         derivatives[position] = one
     return value, jax.tree_util.tree_unflatten(tree, derivatives)
 
@@ -110,8 +110,8 @@ def hvp(fn: Callable[..., Any], primals: Sequence[Any], vectors: Sequence[Any]) 
     with tape:
         tape.watch(sources)
         _, gradients = value_and_grad(fn, tuple(range(len(arguments))))(*arguments)
-    found = tape.gradient(flatten(gradients)[0], sources, directions, "zero")
-    return jax.tree_util.tree_unflatten(tree, found)
+    product = tape.gradient(flatten(gradients)[0], sources, directions, "zero")
+    return jax.tree_util.tree_unflatten(tree, product)
 
 
 def jacobian(

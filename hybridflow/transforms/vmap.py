@@ -78,12 +78,12 @@ def vmap(fn: Callable[..., Any], in_axes: Axes = 0, out_axes: Axes = 0) -> Calla
         batch = _Batch(args, kwargs, in_axes)
         function = as_traced(fn)
         builder = _SliceBuilder(getattr(fn, "__name__", "function"), batch.size)
-        found: dict[str, Any] = {}
+        structure: dict[str, Any] = {}
 
         def run(*slices: Tensor) -> list[Tensor]:
             own_args, own_kwargs = batch.arguments(slices)
-            leaves, found["tree"] = jax.tree_util.tree_flatten(function(*own_args, **own_kwargs))
-            found["count"] = len(leaves)
+            leaves, structure["tree"] = jax.tree_util.tree_flatten(function(*own_args, **own_kwargs))
+            structure["count"] = len(leaves)
             return [_output(leaf) for leaf in leaves]
 
         specs = [make_spec(tensor.shape[1:], tensor.dtype) for tensor in batch.tensors]
@@ -92,16 +92,16 @@ def vmap(fn: Callable[..., Any], in_axes: Axes = 0, out_axes: Axes = 0) -> Calla
             graph = canonical(graph)
         which = (*[True] * len(specs), *builder.captured_slices())
         outputs = run_mapped(graph, [*batch.tensors, *captures], which, batch.size) if graph.outputs else ()
-        count = found["count"]
+        count = structure["count"]
         _keep_checks(checks, outputs[count:])
-        axes = _axes_of(out_axes, found["tree"], outputs[:count], "out_axes", "the result")
+        axes = _axes_of(out_axes, structure["tree"], outputs[:count], "out_axes", "the result")
         results = [
             _placed(output, axis, varies, index)
             for index, (output, axis, varies) in enumerate(
                 zip(outputs[:count], axes, dependent(graph, which)[:count], strict=True)
             )
         ]
-        return jax.tree_util.tree_unflatten(found["tree"], results)
+        return jax.tree_util.tree_unflatten(structure["tree"], results)
 
     return mapped
 

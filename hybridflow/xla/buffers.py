@@ -129,20 +129,20 @@ def _fuse(program: Program) -> dict[Primitive, dict[Primitive, bool]]:
 
     What nothing reads is in none.
     """
-    found: dict[Primitive, dict[Primitive, bool]] = {}
+    kernels: dict[Primitive, dict[Primitive, bool]] = {}
     results = {value.base for value in program.outputs}
     for primitive in reversed(program.primitives):
         stored = any(value in results for value in primitive.outputs)
         into: dict[Primitive, bool] = {}
         for value in primitive.outputs:
             for user in value.users:
-                if not found[user]:
+                if not kernels[user]:
                     continue
                 if _runs_alone(primitive) or _runs_alone(user):
                     stored = True
                     continue
                 again = _repeats(user, value)
-                for kernel, repeated in found[user].items():
+                for kernel, repeated in kernels[user].items():
                     into[kernel] = into.get(kernel, False) or again or repeated
         if _is_expensive(primitive):
             several = len(into) + stored > 1
@@ -152,10 +152,10 @@ def _fuse(program: Program) -> dict[Primitive, dict[Primitive, bool]]:
                 del into[kernel]
         elif stored and not _is_unary(primitive):
             into.clear()
-        found[primitive] = into
+        kernels[primitive] = into
         if stored or (not into and primitive.name in _EFFECTS):
             into[primitive] = False
-    return found
+    return kernels
 
 
 def _kernels(program: Program) -> list[Kernel]:
@@ -182,15 +182,15 @@ def _kernels(program: Program) -> list[Kernel]:
 
 def _ancestors(kernels: Iterable[Kernel]) -> dict[Kernel, set[Kernel]]:
     maker = {value: kernel for kernel in kernels for value in kernel.outputs}
-    found: dict[Kernel, set[Kernel]] = {}
+    ancestors: dict[Kernel, set[Kernel]] = {}
     for kernel in kernels:
         before: set[Kernel] = set()
         for value in kernel.reads:
             made = maker.get(value)
             if made is not None:
-                before |= found[made] | {made}
-        found[kernel] = before
-    return found
+                before |= ancestors[made] | {made}
+        ancestors[kernel] = before
+    return ancestors
 
 
 def _copy_donated(program: Program, kernels: list[Kernel], donated: Sequence[tuple[int, int]]) -> list[Kernel]:
@@ -314,27 +314,27 @@ def _result_memory(
 ) -> list[list[Buffer]]:
     """Return the memory of the results, and when it is taken: by the input it came with, and from its writing on."""
     positions = dict(donated)
-    found: list[list[Buffer]] = []
+    results: list[list[Buffer]] = []
     for index, value in enumerate(program.outputs):
         result = written.get(value.base)
         if result is None:
             continue
-        place = [result]
+        holders = [result]
         if index in positions:
             before = program.inputs[positions[index]]
-            place.append(Buffer(before, -1, last.get(before, -1)))
-        found.append(place)
-    return found
+            holders.append(Buffer(before, -1, last.get(before, -1)))
+        results.append(holders)
+    return results
 
 
-def _beside_results(mine: list[Buffer], places: list[list[Buffer]]) -> list[Buffer]:
+def _beside_results(mine: list[Buffer], free: list[list[Buffer]]) -> list[Buffer]:
     """Return the buffers that find no room in memory of results while that is not in use."""
-    places = sorted(places, key=lambda place: -place[0].nbytes)
+    free = sorted(free, key=lambda place: -place[0].nbytes)
     left: list[Buffer] = []
     for one in sorted(mine, key=lambda buffer: -buffer.nbytes):
-        for place in reversed(places):
-            if place[0].nbytes >= one.nbytes and not any(one.meets(other) for other in place):
-                place.append(one)
+        for buffers in reversed(free):
+            if buffers[0].nbytes >= one.nbytes and not any(one.meets(other) for other in buffers):
+                buffers.append(one)
                 break
         else:
             left.append(one)

@@ -184,20 +184,20 @@ class Chain:
 
         Temporaries are what the programs hand on to each other, and what each needs for itself, when most is there.
         """
-        found = {part.program: part.program.compiled.memory_analysis() for part in self.parts}
-        if None in found.values():
+        analyses = {part.program: part.program.compiled.memory_analysis() for part in self.parts}
+        if None in analyses.values():
             return None
         size = self._bytes
         inputs, outputs = range(len(self._graph.inputs)), set(self._outputs)
         peak = there = 0
         for run in self._runs:
             there += sum([size[number] for number in run.makes if number not in outputs])
-            peak = max(peak, there + int(found[run.program].temp_size_in_bytes))
+            peak = max(peak, there + int(analyses[run.program].temp_size_in_bytes))
             there -= sum([size[number] for number in run.frees])
         return _Memory(
             sum([size[number] for number in inputs]), sum([size[number] for number in self._outputs]),
             sum([size[number] for number in self.donated]), peak,
-            sum([int(one.generated_code_size_in_bytes) for one in found.values()]),
+            sum([int(one.generated_code_size_in_bytes) for one in analyses.values()]),
         )  # fmt: skip
 
 
@@ -207,7 +207,7 @@ def _given(graph: Graph, pieces: Sequence[Piece], donate: Sequence[int], sizes: 
     last = {piece for piece in pieces if read.isdisjoint(piece.makes)}
     readers = Counter(edge for piece in last for edge in piece.reads)
     free = {(graph.inputs[position], 0) for position in donate}
-    found: list[tuple[int, ...]] = []
+    handed_over: list[tuple[int, ...]] = []
     for piece in pieces:
         wanted = Counter(concrete(node.spec(index), sizes) for node, index in piece.makes)
         given: list[int] = []
@@ -216,8 +216,8 @@ def _given(graph: Graph, pieces: Sequence[Piece], donate: Sequence[int], sizes: 
             if edge in free and readers[edge] == 1 and wanted[spec]:
                 wanted[spec] -= 1
                 given.append(position)
-        found.append(tuple(given))
-    return found
+        handed_over.append(tuple(given))
+    return handed_over
 
 
 def holds_much(graph: Graph, pieces: Sequence[Piece], donate: Sequence[int], sizes: Sizes) -> bool:

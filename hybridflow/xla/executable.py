@@ -180,15 +180,15 @@ class _Compilation:
     def arguments(self) -> list[Any]:
         """Return the shapes and dtypes of what the program takes."""
         sharding = None if self.device is None else jax.sharding.SingleDeviceSharding(self.device)
-        found: list[Any] = [
+        arguments: list[Any] = [
             jax.ShapeDtypeStruct(spec.shape, spec.dtype, sharding=sharding)
             for spec in concrete_specs(self.graph.input_specs, self.sizes)
         ]
         if self.calls_host:
-            found.append(SESSION_SPEC)
+            arguments.append(SESSION_SPEC)
         if self.takes_false:
-            found.append(NEVER_SPEC)
-        return found
+            arguments.append(NEVER_SPEC)
+        return arguments
 
     def _lower(self) -> Any:
         lowering = lower_graph(self.graph, self.sizes)

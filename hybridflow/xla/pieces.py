@@ -58,9 +58,9 @@ def cut(graph: Graph, sizes: Sizes) -> list[Piece] | None:
     if any(node in anew or node in graph.inputs for node, _ in graph.outputs):
         return None
     parts = _parts(graph, anew, {called: _together(called, sizes) for called in set(map(_called, calls))})
-    found = _pieces(graph, parts, anew, sizes)
-    compiled = sum([_nodes(piece) for piece in {piece.graph for piece in found}])
-    return found if compiled * GAIN <= _nodes(graph) else None
+    pieces = _pieces(graph, parts, anew, sizes)
+    compiled = sum([_nodes(piece) for piece in {piece.graph for piece in pieces}])
+    return pieces if compiled * GAIN <= _nodes(graph) else None
 
 
 def _nodes(graph: Graph) -> int:
@@ -83,44 +83,44 @@ def _results(node: Node) -> tuple[Edge, ...]:
 
 def _parts(graph: Graph, anew: set[Node], together: Mapping[Graph, int]) -> list[list[Node]]:
     """Return calls and what lies between them, without the nodes that each part makes anew."""
-    found: list[list[Node]] = []
+    parts: list[list[Node]] = []
     nodes = [node for node in graph.nodes if node not in anew]
     for called, several in groupby(nodes, lambda node: _called(node) if node.op is OUTLINED else None):
         row = list(several)
         most = len(row) if called is None else together[called]
         step = ceil(len(row) / ceil(len(row) / most))  # as many in each, so that as few programs as can be are unlike
-        found += [row[start : start + step] for start in range(0, len(row), step)]
-    return found
+        parts += [row[start : start + step] for start in range(0, len(row), step)]
+    return parts
 
 
 def _pieces(graph: Graph, parts: Sequence[Sequence[Node]], anew: set[Node], sizes: Sizes) -> list[Piece]:
     """Return parts as pieces; those that are alike have one graph."""
     read_by = _readers(graph, parts)
     alike: dict[bytes, Graph] = {}
-    found: list[Piece] = []
+    pieces: list[Piece] = []
     for number, part in enumerate(parts):
         first = part[0]
         if first.op is OUTLINED and len(part) == 1:
-            found.append(Piece(_called(first), edges_of(first), _results(first)))
+            pieces.append(Piece(_called(first), edges_of(first), _results(first)))
             continue
         makes = [edge for node in part for edge in _results(node) if read_by[edge] - {number}]
         piece = _piece(graph, part, makes, anew)
         with suppress(NotPlain):  # such a piece is like no other
             piece = piece._replace(graph=alike.setdefault(fingerprint(piece.graph, sizes), piece.graph))
-        found.append(piece)
-    return found
+        pieces.append(piece)
+    return pieces
 
 
 def _readers(graph: Graph, parts: Sequence[Sequence[Node]]) -> defaultdict[Edge, set[int]]:
     """Return which parts read each value; what comes behind the last reads the graph's outputs."""
-    found: defaultdict[Edge, set[int]] = defaultdict(set)
+    readers: defaultdict[Edge, set[int]] = defaultdict(set)
     for edge in graph.outputs:
-        found[edge].add(len(parts))
+        readers[edge].add(len(parts))
     for number, part in enumerate(parts):
         for node in part:
             for edge in edges_of(node):
-                found[edge].add(number)
-    return found
+                readers[edge].add(number)
+    return readers
 
 
 def _piece(whole: Graph, part: Sequence[Node], makes: Sequence[Edge], anew: set[Node]) -> Piece:

@@ -119,9 +119,9 @@ class Program:
         """
         key = more.get("key")
         known = None if key is None else (name, key, tuple(map(id, inputs)), tuple(specs))
-        found = self._known.get(known) if known is not None else None
-        if found is not None:
-            return found
+        known_ = self._known.get(known) if known is not None else None
+        if known_ is not None:
+            return known_
         made = Primitive(name, inputs, node, more.get("inside", 0))
         made.outputs = [Value(shape, itemsize, made) for shape, itemsize in specs]
         self.primitives.append(made)

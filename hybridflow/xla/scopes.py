@@ -52,8 +52,8 @@ class Namer:
 
     def node(self, op_name: str) -> Node | None:
         """Return the innermost node in an instruction's name."""
-        found = _NAME.findall(op_name)
-        return self.nodes[int(found[-1])] if found and int(found[-1]) < len(self.nodes) else None
+        numbers = _NAME.findall(op_name)
+        return self.nodes[int(numbers[-1])] if numbers and int(numbers[-1]) < len(self.nodes) else None
 
 
 @contextmanager
@@ -98,24 +98,24 @@ def instructions(hlo: str, namer: Namer) -> dict[str, Instruction]:
         hlo: the text of the optimised program.
         namer: what named the nodes.
     """
-    found = _parsed(hlo)
+    parsed = _parsed(hlo)
     inside: defaultdict[str, list[str]] = defaultdict(list)
-    for one in found.values():
+    for one in parsed.values():
         inside[one.computation] += one.names
-    nodes = {name: _nodes([*one.names, *inside.get(one.fused, ())], namer) for name, one in found.items()}
+    nodes = {name: _nodes([*one.names, *inside.get(one.fused, ())], namer) for name, one in parsed.items()}
     readers: defaultdict[str, list[str]] = defaultdict(list)
-    for name, one in found.items():
+    for name, one in parsed.items():
         for operand in one.operands:
             readers[operand].append(name)
-    nameless = {name for name in found if not nodes[name]}
-    for name, one in found.items():
+    nameless = {name for name in parsed if not nodes[name]}
+    for name, one in parsed.items():
         if name in nameless:
             near = [node for other in readers[name] for node in nodes[other]]
             near = near or [node for other in one.operands for node in nodes.get(other, ())]
             nodes[name] = tuple(dict.fromkeys(near))
     return {
         name: Instruction(nodes[name], one.computation, one.runs_others, one.fused, name in nameless)
-        for name, one in found.items()
+        for name, one in parsed.items()
     }
 
 
@@ -126,10 +126,10 @@ def fusions(hlo: str, namer: Namer) -> dict[str, tuple[Node, ...]]:
         hlo: the text of the optimised program.
         namer: what named the nodes.
     """
-    found = instructions(hlo, namer)
-    inside = {one.fused for one in found.values()}
+    parsed = instructions(hlo, namer)
+    inside = {one.fused for one in parsed.values()}
     return {
-        name: one.nodes for name, one in found.items()
+        name: one.nodes for name, one in parsed.items()
         if one.fused and not one.serves and one.computation not in inside
     }  # fmt: skip
 
@@ -145,7 +145,7 @@ class _Line(NamedTuple):
 
 
 def _parsed(hlo: str) -> dict[str, _Line]:
-    found: dict[str, _Line] = {}
+    lines: dict[str, _Line] = {}
     computation = ""
     for line in hlo.splitlines():
         head = _COMPUTATION.match(line)
@@ -159,10 +159,10 @@ def _parsed(hlo: str) -> dict[str, _Line]:
             operands = _OPERAND.findall(body.split("), ", 1)[0])
             names = [name for several in _OP_NAME.findall(line) for name in several.split(";")]
             fused = called[1] if called else ""
-            found[match[1]] = _Line(names, computation, operands, fused, bool(_RUNS_OTHERS.search(body)))
-    return found
+            lines[match[1]] = _Line(names, computation, operands, fused, bool(_RUNS_OTHERS.search(body)))
+    return lines
 
 
 def _nodes(names: Iterable[str], namer: Namer) -> tuple[Node, ...]:
-    found = [node for node in map(namer.node, names) if node is not None]
-    return tuple(dict.fromkeys(found))
+    nodes = [node for node in map(namer.node, names) if node is not None]
+    return tuple(dict.fromkeys(nodes))

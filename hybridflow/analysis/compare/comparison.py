@@ -179,8 +179,8 @@ class Comparison(Shown):
             for parity in self.parities
         ]
         if peers:
-            found = [f"{one.parity.largest:.3g}, {parity_text(one.parity)}" for one in peers]
-            rows.append(("largest difference from eager", "", "", *found))
+            cells = [f"{one.parity.largest:.3g}, {parity_text(one.parity)}" for one in peers]
+            rows.append(("largest difference from eager", "", "", *cells))
         return rows
 
     def _kernels_text(self) -> str:
@@ -268,14 +268,14 @@ class Comparison(Shown):
         }
 
 
-def kernel_grids(found: Comparison, title: str = "Kernels of a compiled call") -> list[Grid]:
+def kernel_grids(comparison: Comparison, title: str = "Kernels of a compiled call") -> list[Grid]:
     """Return the table of a compiled call's kernels, none if they are not known."""
     rows = [
         (
             run.operations, str(run.fused), str(run.runs),
             "not seen" if run.seconds is None else format_seconds(run.seconds), ", ".join(run.lines), run.name,
         )
-        for run in found.kernel_runs
+        for run in comparison.kernel_runs
     ]  # fmt: skip
     head = ("operations", "fused", "runs", "time", "lines", "kernel")
     return [Grid(title, head, rows, long=True)] if rows else []
@@ -360,10 +360,10 @@ def calls_text(count: int | None) -> str:
     return f"{count:,} call{'' if count == 1 else 's'}"
 
 
-def even_text(found: Comparison) -> str:
+def even_text(comparison: Comparison) -> str:
     """Format a comparison's break-even, which says nothing where the modes cannot be told apart."""
-    if_at_all = "" if found.break_even is None or found.ratio.told else ", if faster at all"
-    return calls_text(found.break_even) + if_at_all
+    if_at_all = "" if comparison.break_even is None or comparison.ratio.told else ", if faster at all"
+    return calls_text(comparison.break_even) + if_at_all
 
 
 def same_text(parities: Sequence[Parity]) -> str:

@@ -142,9 +142,9 @@ def compare(
                     hint="hf.compare(f, sizes=[100, 10_000], inputs=lambda size: (hf.ones((size,)),))",
                 )
             )
-        found = measure(functions, (args, kwargs), peers or {}, effort, told)
+        measured = measure(functions, (args, kwargs), peers or {}, effort, told)
         told("done", 1.0)
-        return found[0] if callable(fn) else found
+        return measured[0] if callable(fn) else measured
     calls = calls_of_sizes(sizes, inputs, args, kwargs)
     at_sizes: list[Comparisons] = []
     for number, (size, call) in enumerate(calls.items()):
@@ -159,16 +159,16 @@ def compare(
 
 def _functions(fn: Callable[..., Any] | Functions) -> Functions:
     """Return the functions to compare."""
-    found = [fn] if callable(fn) else list(fn) if isinstance(cast(Any, fn), list | tuple) else None
-    if found is None or not all(callable(cast(Any, one)) for one in found):
+    functions = [fn] if callable(fn) else list(fn) if isinstance(cast(Any, fn), list | tuple) else None
+    if functions is None or not all(callable(cast(Any, one)) for one in functions):
         raise ArgumentTypeError(
             message("compare: takes a function, or a list of functions", got=repr(fn), hint="hf.compare([f, g], x)")
         )
-    if not found:
+    if not functions:
         raise ArgumentError(
             message("compare: the list of functions is empty", got=repr(fn), hint="hf.compare([f, g], x)")
         )
-    return found
+    return functions
 
 
 def _refuse_theirs(functions: Functions, given: Sequence[str]) -> None:

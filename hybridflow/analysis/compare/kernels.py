@@ -133,8 +133,8 @@ class _KernelTimer(Recorder):
 
     def _execute(self, op: Op, inputs: tuple[Tensor, ...], attrs: dict[str, Any]) -> tuple[Any, list[Any], str]:
         start = time.perf_counter()
-        found = execute(op, inputs, attrs)
-        outputs, values, backend = found
+        results = execute(op, inputs, attrs)
+        outputs, values, backend = results
         if backend == "host" and op.traits.isdisjoint(_ONCE):
             kernel: Any = op.kernel
             start = time.perf_counter()
@@ -142,7 +142,7 @@ class _KernelTimer(Recorder):
         else:
             wait_for(outputs)
         self.seconds += time.perf_counter() - start
-        return found
+        return results
 
     def engine(self, engine: Engine) -> Engine:
         """Return an engine that takes the time of another's rules."""
@@ -230,12 +230,12 @@ def _timed(kernels: Sequence[KernelRun], events: Sequence[Kernel], scale: float)
         runs[event.name][event.call] += 1
         if event.name not in known:
             known[event.name] = _kernel(event.name, event.nodes, event.serves)
-    found = [
+    timed = [
         replace(one, seconds=median(own[name].values()) * scale, runs=round(median(runs[name].values())))
         if name in own else one
         for name, one in known.items()
     ]  # fmt: skip
-    return tuple(sorted(found, key=lambda one: -(one.seconds or 0.0)))
+    return tuple(sorted(timed, key=lambda one: -(one.seconds or 0.0)))
 
 
 def _profiled(
@@ -275,8 +275,8 @@ def launched(program: Program) -> tuple[KernelRun, ...]:
     """Return the kernels that a call launches, without their times, in the order of the program."""
     text = program.executable.compiled.as_text()
     known = instructions(text, program.namer)
-    found = [(name, known.get(name)) for name in entry_kernels(text)]
-    return tuple([_kernel(name, *((one.nodes, one.serves) if one else ((), False))) for name, one in found])
+    kernels = [(name, known.get(name)) for name in entry_kernels(text)]
+    return tuple([_kernel(name, *((one.nodes, one.serves) if one else ((), False))) for name, one in kernels])
 
 
 def _kernel(name: str, nodes: Sequence[Node], serves: bool) -> KernelRun:
@@ -298,7 +298,7 @@ _NO_KERNEL = ("parameter(", "constant(", "tuple(", "get-tuple-element(", "bitcas
 
 def entry_kernels(hlo: str) -> list[str]:
     """Return the names of the instructions of optimised HLO's entry computation that do work."""
-    found: list[str] = []
+    names: list[str] = []
     inside = False
     for line in hlo.splitlines():
         if line.startswith("ENTRY "):
@@ -308,8 +308,8 @@ def entry_kernels(hlo: str) -> list[str]:
         elif inside and " = " in line:
             name, call = line.split(" = ", 1)
             if not any(f" {kind}" in call for kind in _NO_KERNEL):
-                found.append(name.split()[-1].lstrip("%"))
-    return found
+                names.append(name.split()[-1].lstrip("%"))
+    return names
 
 
 def count_kernels(hlo: str) -> int:

@@ -146,13 +146,13 @@ def measure(
             before_turn=restore,
             progress=lambda done: progress("timing", 0.2 + 0.6 * done),
         )
-        found = [
+        measured = [
             _described(subject, timings[2 * number], timings[2 * number + 1], restore)
             for number, subject in enumerate(subjects)
         ]
         restore()
         progress("judging", 0.85)
-        judged = [_judged(subject, comparison, effort) for subject, comparison in zip(subjects, found, strict=True)]
+        judged = [_judged(subject, comparison, effort) for subject, comparison in zip(subjects, measured, strict=True)]
         agreements, parities = _against_first(subjects, beside, effort)
     of_peers = tuple([
         Peer(runner.name, timing, first, parities[runner.name])
@@ -208,12 +208,12 @@ def _first_calls(subject: _Subject, restore: Callable[[], None]) -> None:
 
 
 def _peers_first(beside: Sequence[Runner]) -> list[float]:
-    found: list[float] = []
+    ratios: list[float] = []
     for runner in beside:
         start = time.perf_counter()
         runner()
-        found.append(time.perf_counter() - start)
-    return found
+        ratios.append(time.perf_counter() - start)
+    return ratios
 
 
 def _without_result(runner: Runner) -> Callable[[], None]:
@@ -262,11 +262,11 @@ def _described(subject: _Subject, eager: Timing, fast: Timing, restore: Callable
     )
 
 
-def _judged(subject: _Subject, found: Comparison, effort: Effort) -> Comparison:
+def _judged(subject: _Subject, parity: Comparison, effort: Effort) -> Comparison:
     parities = [check_parity(subject.compiled, [subject.call], "results", effort.tolerance)]
     if effort.gradients:
         parities.append(check_gradients_parity(subject.compiled, subject.call, effort.tolerance))
-    return replace(found, parities=tuple(parities))
+    return replace(parity, parities=tuple(parities))
 
 
 def _against_first(
@@ -306,17 +306,17 @@ def _eager_memory(call: Callable[[], Any]) -> int:
 
 def _compiled_memory(executable: Any) -> int | None:
     """Return the bytes of temporaries and results, where the backend tells."""
-    found = None
+    memory = None
     with suppress(NotImplementedError, RuntimeError):
-        found = executable.memory_analysis()
-    if found is None:
+        memory = executable.memory_analysis()
+    if memory is None:
         return None
-    return int(found.temp_size_in_bytes + found.output_size_in_bytes - found.alias_size_in_bytes)
+    return int(memory.temp_size_in_bytes + memory.output_size_in_bytes - memory.alias_size_in_bytes)
 
 
 def _precisions(graph: Graph) -> tuple[dict[str, int], int]:
     """Return how many operations of a graph compute in each floating-point dtype, and how many are casts."""
-    found: Counter[str] = Counter()
+    computing: Counter[str] = Counter()
     casts = 0
     for node in graph.walk():
         if is_free(node.op) or not is_floating(node.spec().dtype):
@@ -325,8 +325,8 @@ def _precisions(graph: Graph) -> tuple[dict[str, int], int]:
         if node.op.has("conversion") and edge is not None:
             casts += edge[0].spec(edge[1]).dtype != node.spec().dtype and is_floating(edge[0].spec(edge[1]).dtype)
         elif not node.op.has("nested"):
-            found[str(node.spec().dtype)] += 1
-    return dict(found.most_common()), casts
+            computing[str(node.spec().dtype)] += 1
+    return dict(computing.most_common()), casts
 
 
 def _operations(graph: Graph) -> int:

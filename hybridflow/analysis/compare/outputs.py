@@ -86,7 +86,7 @@ class Shown(ABC):
 
     def tables(self) -> list[Table]:
         """Return the tables for a `rich` console."""
-        found: list[Table] = []
+        tables: list[Table] = []
         for grid in self.grids():
             table = titled_table(grid.title)
             rows = grid.rows[:SHOWN] if grid.long else grid.rows
@@ -99,8 +99,8 @@ class Shown(ABC):
                 table.add_row(*map(Text, row), style="bold red" if number in grid.alarming else None)
             if len(rows) < len(grid.rows):
                 table.add_row(f"{len(grid.rows) - len(rows)} more")
-            found.append(table)
-        return found
+            tables.append(table)
+        return tables
 
     def print(self, console: Console | None = None) -> None:
         """Print the tables and the verdicts, in colour where there is any.

@@ -112,8 +112,8 @@ def runners(peers: Mapping[str, Callable[..., Any]], call: Call) -> list[Runner]
 
 def _package(name: str) -> ModuleType:
     """Return the package that a peer's name begins with."""
-    found = re.match(r"\w+", name)
-    package = found[0] if found else ""
+    word = re.match(r"\w+", name)
+    package = word[0] if word else ""
     if package not in _GIVE:
         raise ArgumentError(
             message(

@@ -106,30 +106,30 @@ class Comparisons(Shown):
 
     def timings(self) -> dict[str, Timing]:
         """Return what was timed, by name."""
-        found: dict[str, Timing] = {}
+        timings: dict[str, Timing] = {}
         for one in self.comparisons:
-            found |= {f"{one.name} eager": one.eager, f"{one.name} compiled": one.compiled}
-        return found | {peer.name: peer.timing for peer in self.peers}
+            timings |= {f"{one.name} eager": one.eager, f"{one.name} compiled": one.compiled}
+        return timings | {peer.name: peer.timing for peer in self.peers}
 
     def findings(self) -> list[str]:
         """Return what the timings show, one sentence each."""
         first = self.comparisons[0]
-        found = [faster_text(f"{one.name} compiled", f"{one.name} eager", one.ratio) for one in self.comparisons]
+        sentences = [faster_text(f"{one.name} compiled", f"{one.name} eager", one.ratio) for one in self.comparisons]
         for one in self.comparisons[1:]:
             for mode in ("eager", "compiled"):
                 ratio = getattr(first, mode).over(getattr(one, mode))
-                found.append(faster_text(f"{one.name} {mode}", f"{first.name} {mode}", ratio))
+                sentences.append(faster_text(f"{one.name} {mode}", f"{first.name} {mode}", ratio))
         for peer in self.peers:
             ratio = peer.timing.over(first.compiled)
-            found.append(faster_text(f"{first.name} compiled", peer.name, ratio))
-        return found + [line for one in self.comparisons for line in one.subnormals()]
+            sentences.append(faster_text(f"{first.name} compiled", peer.name, ratio))
+        return sentences + [line for one in self.comparisons for line in one.subnormals()]
 
     def differences(self) -> list[str]:
         """Return one line per output that differs."""
-        found = [f"{one.name}, {line}" for one in self.comparisons for line in one.differences()]
+        lines = [f"{one.name}, {line}" for one in self.comparisons for line in one.differences()]
         for parity in (*self.agreements, *[peer.parity for peer in self.peers]):
-            found += parity.differences()
-        return found
+            lines += parity.differences()
+        return lines
 
     def caution(self) -> str:
         """Return why the timings should be read with care; empty if they are steady."""

@@ -59,9 +59,9 @@ def checked(sizes: Sequence[int]) -> list[int]:
     Raises:
         ArgumentError: there is none, one is not a positive whole number, or one comes twice.
     """
-    found = [size for size in cast("Sequence[Any]", sizes)]
-    wrong = [size for size in found if isinstance(size, bool) or not isinstance(size, int | np.integer) or size < 1]
-    if wrong or not found or len(set(found)) < len(found):
+    ascending = [size for size in cast("Sequence[Any]", sizes)]
+    wrong = [size for size in ascending if isinstance(size, bool) or not isinstance(size, int | np.integer) or size < 1]
+    if wrong or not ascending or len(set(ascending)) < len(ascending):
         raise ArgumentError(
             message(
                 "compare: sizes= takes different whole numbers from 1 on",
@@ -69,7 +69,7 @@ def checked(sizes: Sequence[int]) -> list[int]:
                 hint="For example sizes=[16, 64, 256, 1024].",
             )
         )
-    return sorted(map(int, found))
+    return sorted(map(int, ascending))
 
 
 def calls_of_sizes(
@@ -123,7 +123,7 @@ def _filled(size: int, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call:
         opened = opened or any(type(one) is Dim or one is None for one in leaf.shape)
         return random_tensor([one if type(one) is int else size for one in leaf.shape], leaf.dtype, rng)
 
-    found = jax.tree_util.tree_map(fill, (args, kwargs), is_leaf=lambda leaf: isinstance(leaf, TensorSpec))
+    filled = jax.tree_util.tree_map(fill, (args, kwargs), is_leaf=lambda leaf: isinstance(leaf, TensorSpec))
     if not opened:
         raise ArgumentError(
             message(
@@ -131,4 +131,4 @@ def _filled(size: int, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call:
                 hint="Pass inputs=, a function of the size, or hf.TensorSpec with None where the size goes.",
             )
         )
-    return found
+    return filled

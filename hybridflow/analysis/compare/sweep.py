@@ -133,8 +133,8 @@ class Sweep(Shown):
         Args:
             name: the function's name, or its position.
         """
-        found = self.comparisons(name)
-        return {size: one.break_even for size, one in zip(self.sizes, found, strict=True)}
+        comparisons = self.comparisons(name)
+        return {size: one.break_even for size, one in zip(self.sizes, comparisons, strict=True)}
 
     @property
     def same(self) -> bool:
@@ -172,18 +172,18 @@ class Sweep(Shown):
         return Grid(title, head, rows, alarming=alarming)
 
     def _peers(self, at: int) -> list[Peer]:
-        found = self.found[at]
-        return [*found.peers, *(found[0].peers if len(found) == 1 else ())]
+        comparison = self.found[at]
+        return [*comparison.peers, *(comparison[0].peers if len(comparison) == 1 else ())]
 
     def findings(self) -> list[str]:
         """Return what the timings show, one sentence each."""
-        found = [f"{name}: {at}." for name, at in self._crossovers().items()]
+        sentences = [f"{name}: {at}." for name, at in self._crossovers().items()]
         for name in self.names:
             clear = {size for size, one in zip(self.sizes, self.comparisons(name), strict=True) if one.ratio.told}
             evens = [(count, size) for size, count in self.break_even(name).items() if count and size in clear]
             if evens:
                 count, size = min(evens)
-                found.append(f"{name}: compiling pays off soonest at {size:,}, after {calls_text(count)}.")
+                sentences.append(f"{name}: compiling pays off soonest at {size:,}, after {calls_text(count)}.")
         for peer in self._peers(0):
             told: list[str] = []
             for at, size in enumerate(self.sizes):
@@ -193,8 +193,8 @@ class Sweep(Shown):
                     word = "faster" if ratio.value > 1 else "slower"
                     told.append(f"{format_ratio(max(ratio.value, 1 / ratio.value))} {word} at {size:,}")
             what = f"{self.names[0]} compiled against {peer.name}"
-            found.append(f"{what}: {', '.join(told) or 'no difference can be told at any size'}.")
-        return found
+            sentences.append(f"{what}: {', '.join(told) or 'no difference can be told at any size'}.")
+        return sentences
 
     def differences(self) -> list[str]:
         """Return one line per output that differs."""
@@ -221,10 +221,10 @@ class Sweep(Shown):
         curves: list[Curve] = []
         palette = colors(2 * len(self.names))
         for number, name in enumerate(self.names):
-            found = self.comparisons(number)
+            comparisons = self.comparisons(number)
             several = f"{name} " if len(self.names) > 1 else ""
-            curves.append(Curve(f"{several}eager", [one.eager for one in found], palette[2 * number]))
-            curves.append(Curve(f"{several}compiled", [one.compiled for one in found], palette[2 * number + 1]))
+            curves.append(Curve(f"{several}eager", [one.eager for one in comparisons], palette[2 * number]))
+            curves.append(Curve(f"{several}compiled", [one.compiled for one in comparisons], palette[2 * number + 1]))
         for number, peer in enumerate(self._peers(0)):
             timings = [self._peers(at)[number].timing for at in range(len(self.sizes))]
             curves.append(Curve(peer.name, timings, OTHERS[-1 - number % len(OTHERS)], dashed=True))

@@ -68,10 +68,10 @@ def read_kernels(folder: Path, calls: Sequence[Call]) -> list[Kernel]:
     for event in events:
         call = owner(event)
         if call is not None:
-            found = known[event.module][event.name]
+            known_kernel = known[event.module][event.name]
             start, end = event.start + offset, event.end + offset
-            kernel = Kernel(event.name, call, found.nodes, start, end, serves=found.serves)
-            kernels[call].append((kernel, found))
+            kernel = Kernel(event.name, call, known_kernel.nodes, start, end, serves=known_kernel.serves)
+            kernels[call].append((kernel, known_kernel))
     for members in kernels.values():
         _find_own_times(members)
     _find_ends(calls, {call: max(kernel.end for kernel, _ in members) for call, members in kernels.items()})
@@ -98,8 +98,8 @@ def _owners(
     def owner(event: _Event) -> Call | None:
         if event.run is not None:
             return by_run.get((event.module, event.run))
-        place = bisect_right(starts, event.start) - 1
-        return within[place][3] if place >= 0 and event.start <= within[place][1] else None
+        index = bisect_right(starts, event.start) - 1
+        return within[index][3] if index >= 0 and event.start <= within[index][1] else None
 
     return owner
 

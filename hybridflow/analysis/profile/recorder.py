@@ -174,15 +174,15 @@ class Recorder:
             given_away: the outputs that Variables get, which they alone may hold.
         """
         begun = time.perf_counter_ns()
-        found = known_program(owner, key)
-        if found is None:
+        executable = known_program(owner, key)
+        if executable is None:
             run = self.begin(f"compile {name}", "compile", user_place(4))
             try:
-                found = compile_program(owner, key, name, device, make)
+                executable = compile_program(owner, key, name, device, make)
             finally:
                 self.finish(run)
             begun = time.perf_counter_ns()
-        program = found
+        program = executable
 
         def call(*arrays: Any) -> Any:
             self.unfinished.let_go()

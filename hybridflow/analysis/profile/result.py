@@ -155,9 +155,9 @@ class Profile:
         when it is made, but for those that take the place of others of the block; its temporaries while it runs.
         """
         changes: list[tuple[float, int]] = list(self._memory)
-        for call, found in zip(self._calls, self.calls, strict=True):
+        for call, made in zip(self._calls, self.calls, strict=True):
             if call.since < self.end:  # XLA may note the end of the last ones late, after the block's
-                changes += [(call.since, found.temporary_bytes), (min(call.end, self.end), -found.temporary_bytes)]
+                changes += [(call.since, made.temporary_bytes), (min(call.end, self.end), -made.temporary_bytes)]
         alive, result = 0, list[tuple[float, int]]()
         for time, size in sorted(changes):
             if self.start <= time <= self.end:
@@ -180,11 +180,11 @@ class Profile:
             graph: what ``fn.graph(*args)`` returned.
         """
         inside = set(graph.walk())
-        found: defaultdict[Node, float] = defaultdict(float)
+        seconds: defaultdict[Node, float] = defaultdict(float)
         for kernel in self._kernels:
             for node in inside.intersection(kernel.nodes):
-                found[node] += kernel.own / len(kernel.nodes) / 1e9
-        return dict(found)
+                seconds[node] += kernel.own / len(kernel.nodes) / 1e9
+        return dict(seconds)
 
     def _rows(self, *, by_line: bool) -> list[Row]:
         groups: defaultdict[tuple[str, ...], list[_Timed]] = defaultdict(list)
@@ -247,10 +247,10 @@ class Profile:
             parts.append(f"taking times cost about {format_seconds(self.overhead)} of that")
         if self.peak_bytes:
             parts.append(f"at most {self.peak_bytes:,} bytes were alive that the block had made")
-        for name, found in _by_name(self.calls).items():
-            ours, before = _share(found, "attributed"), _share(found, "starting")
+        for name, calls in _by_name(self.calls).items():
+            ours, before = _share(calls, "attributed"), _share(calls, "starting")
             parts.append(
-                f"{name}: {len(found)} compiled calls, {ours:.1%} of their time in kernels of the graph, {before:.1%} "
+                f"{name}: {len(calls)} compiled calls, {ours:.1%} of their time in kernels of the graph, {before:.1%} "
                 "before the first kernel"
             )
         if timed > working:
@@ -273,19 +273,19 @@ class Profile:
         rows = self.table()
         modes = len({row[_COLUMNS.index("mode")] for row in rows})
         told = [
-            place for place, name in enumerate(_COLUMNS)
-            if not rows or (any(row[place] for row in rows) and (name != "mode" or modes > 1))
+            column for column, name in enumerate(_COLUMNS)
+            if not rows or (any(row[column] for row in rows) and (name != "mode" or modes > 1))
         ]  # fmt: skip
         table = titled_table("Where the time went")
-        for place in told:
-            whole = _COLUMNS[place] in ("calls", "time", "share")
-            table.add_column(_COLUMNS[place], overflow="fold", no_wrap=whole)
+        for column in told:
+            whole = _COLUMNS[column] in ("calls", "time", "share")
+            table.add_column(_COLUMNS[column], overflow="fold", no_wrap=whole)
         for row in rows[:SHOWN]:
-            table.add_row(*[Text(row[place]) for place in told])
+            table.add_row(*[Text(row[column]) for column in told])
         if len(rows) > SHOWN:
             rest = sum(row.seconds for row in self.operations[SHOWN:])
             last = {"operation": f"{len(rows) - SHOWN} more", "time": format_seconds(rest)}
-            table.add_row(*[last.get(_COLUMNS[place], "") for place in told])
+            table.add_row(*[last.get(_COLUMNS[column], "") for column in told])
         return table
 
     def _repr_html_(self) -> str:
@@ -318,11 +318,11 @@ class Profile:
         """Return a row per compiled function: calls, median, kernels, shares of the time, memory."""
         return [
             (
-                name, str(len(found)), format_seconds(median(one.seconds for one in found)),
-                str(max(one.kernels for one in found)), f"{_share(found, 'attributed'):.1%}",
-                f"{_share(found, 'starting'):.1%}", format_bytes(max(one.temporary_bytes for one in found)),
+                name, str(len(calls)), format_seconds(median(one.seconds for one in calls)),
+                str(max(one.kernels for one in calls)), f"{_share(calls, 'attributed'):.1%}",
+                f"{_share(calls, 'starting'):.1%}", format_bytes(max(one.temporary_bytes for one in calls)),
             )
-            for name, found in _by_name(self.calls).items()
+            for name, calls in _by_name(self.calls).items()
         ]  # fmt: skip
 
     def to_dict(self) -> dict[str, Any]:
@@ -369,10 +369,10 @@ def _compiled_call(call: Call, kernels: Sequence[Kernel]) -> CompiledCall:
 
 
 def _by_name(calls: Iterable[CompiledCall]) -> dict[str, list[CompiledCall]]:
-    found: defaultdict[str, list[CompiledCall]] = defaultdict(list)
+    calls_of: defaultdict[str, list[CompiledCall]] = defaultdict(list)
     for call in calls:
-        found[call.name].append(call)
-    return found
+        calls_of[call.name].append(call)
+    return calls_of
 
 
 def _share(calls: Sequence[CompiledCall], name: str) -> float:

@@ -49,31 +49,31 @@ def run(arguments: argparse.Namespace, console: Console) -> bool:
     target, functions = load_targets(arguments.target, arguments.shapes, modules, sized=sizes is not None)
     peers = {name: load_function(text, modules) for name, text in _peers(arguments.peers or ()).items()}
     with users_errors(), progress_bar(console) as progress:
-        found: Shown = compare(
+        shown: Shown = compare(
             functions if len(functions) > 1 else functions[0], *target.args, repeats=arguments.repeats,
             gradients=arguments.gradients, agree=arguments.agree, peers=peers, sizes=sizes, inputs=target.inputs,
             progress=progress, **target.kwargs,
         )  # fmt: skip
-    found.print(console)
+    shown.print(console)
     for path, write, what in (
-        (arguments.out, found.to_html, "Report"), (arguments.json, found.to_json, "Figures"),
-        (arguments.plot, found.plot, "Plot"),
+        (arguments.out, shown.to_html, "Report"), (arguments.json, shown.to_json, "Figures"),
+        (arguments.plot, shown.plot, "Plot"),
     ):  # fmt: skip
         if path is not None:
             write(path)
             console.print(f"{what}: {path}", markup=False, highlight=False)
-    return found.same
+    return shown.same
 
 
 def _peers(texts: Sequence[str]) -> dict[str, str]:
-    found: dict[str, str] = {}
+    paths: dict[str, str] = {}
     for name, target in map(_peer, texts):
-        if name in found:
+        if name in paths:
             raise TargetError(
                 message(f"--peers: {name!r} is named twice", hint=f"Tell them apart, for example {name}.compile=...")
             )
-        found[name] = target
-    return found
+        paths[name] = target
+    return paths
 
 
 def _peer(text: str) -> tuple[str, str]:

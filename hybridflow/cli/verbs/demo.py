@@ -159,8 +159,8 @@ def _run(arguments: argparse.Namespace, console: Console) -> bool:
     trainer = Trainer(seed)
     compiled_step = hf.compile(trainer.step)
     compiled = fit("compiled", trainer, compiled_step)
-    found = _compare(data, seed)
-    found.print(console)
+    comparison = _compare(data, seed)
+    comparison.print(console)
     for one in (eager, compiled):
         console.print(
             f"{one.name:>8}: {one.accuracy:.2%} of the test images right, last loss {one.losses[-1]:.4f}, "
@@ -168,9 +168,9 @@ def _run(arguments: argparse.Namespace, console: Console) -> bool:
             highlight=False,
             soft_wrap=True,
         )
-    write_text(arguments.out, _page(found, eager, compiled, compiled_step, data))
+    write_text(arguments.out, _page(comparison, eager, compiled, compiled_step, data))
     console.print(f"Report: {arguments.out}", markup=False, highlight=False)
-    return found.same
+    return comparison.same
 
 
 def _compare(data: Digits, seed: int) -> Comparison:
@@ -186,7 +186,7 @@ def _compare(data: Digits, seed: int) -> Comparison:
 
 
 def _page(
-    found: Comparison, eager: Training, compiled: Training, step: hf.CompiledFunction[Any, Any], data: Digits
+    comparison: Comparison, eager: Training, compiled: Training, step: hf.CompiledFunction[Any, Any], data: Digits
 ) -> str:
     images, labels = data.train_images[:BATCH], data.train_labels[:BATCH]
     rows = [
@@ -199,8 +199,8 @@ def _page(
         "and on the same batches: its training step runs operation by operation, then under hf.compile.</p>",
         table_html(("run", "test accuracy", "last loss", "steps", "training time"), rows),
         report.figure_svg(_loss_figure(eager, compiled)),
-        found._repr_html_(),
-        report.figure_svg(found.figure()),
+        comparison._repr_html_(),
+        report.figure_svg(comparison.figure()),
         f"<details><summary>Why it was traced</summary><pre>{escape(str(step.explain()))}</pre></details>",
         f"<details><summary>The graph</summary><pre>{escape(str(step.graph(images, labels)))}</pre></details>",
     ]

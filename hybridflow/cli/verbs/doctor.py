@@ -60,13 +60,13 @@ def run(arguments: argparse.Namespace, console: Console) -> bool:
     console.print(_devices())
     _print_options(console)
     console.print(store_table())
-    found = list(checks())
+    results = list(checks())
     table = Table(title="Checks", title_justify="left", show_header=False)
-    for one in found:
+    for one in results:
         state = Text("FAILED", "bold red") if one.fault else Text("ok", "green")
         table.add_row(state, Text(one.what), Text(one.fault or one.remark))
     console.print(table)
-    return not any(one.fault for one in found)
+    return not any(one.fault for one in results)
 
 
 def checks() -> Iterator[Check]:
@@ -95,17 +95,18 @@ def _required() -> Iterator[Check]:
         if match is None:
             continue  # an extra
         name, least = match[1], match[2]
-        found = _version(name)
-        old = found == "not installed" or _numbers(found) < _numbers(least)
-        fault = f"{name} is {found}: pip install '{name}>={least}'" if old else ""
-        yield Check(f"{name} is {least} or newer", fault, found)
+        version = _version(name)
+        old = version == "not installed" or _numbers(version) < _numbers(least)
+        fault = f"{name} is {version}: pip install '{name}>={least}'" if old else ""
+        yield Check(f"{name} is {least} or newer", fault, version)
 
 
 def _measured() -> Check:
     """Return whether XLA's options were chosen for this jaxlib."""
     versions = " and ".join(".".join(map(str, one)) for one in MEASURED)
-    found = _version("jaxlib")
-    remark = found if is_measured() else f"{found} gets those that results need, each tried first, and none for speed"
+    version = _version("jaxlib")
+    few = f"{version} gets those that results need, each tried first, and none for speed"
+    remark = version if is_measured() else few
     return Check(f"XLA's options were measured for jaxlib {versions}", remark=remark)
 
 
@@ -137,13 +138,13 @@ def _input() -> hf.Tensor:
 
 
 def _same() -> str:
-    found = compare(_example, _input(), repeats=1)
-    return "" if found.same else found.verdict()
+    comparison = compare(_example, _input(), repeats=1)
+    return "" if comparison.same else comparison.verdict()
 
 
 def _same_gradient() -> str:
-    found = compare(hf.grad(lambda x: hf.sum(_example(x))), _input(), repeats=1)
-    return "" if found.same else found.verdict()
+    comparison = compare(hf.grad(lambda x: hf.sum(_example(x))), _input(), repeats=1)
+    return "" if comparison.same else comparison.verdict()
 
 
 def _wide() -> str:

@@ -37,13 +37,13 @@ def run(arguments: argparse.Namespace, console: Console) -> bool:
                 compiled(*target.args, **target.kwargs)  # what only a first call takes is no part of it,
                 with hf.profile():  # nor what only a first profiled one does
                     compiled(*target.args, **target.kwargs)
-                with hf.profile() as found:
+                with hf.profile() as recorded:
                     for _ in range(arguments.repeats):
                         compiled(*target.args, **target.kwargs)
             console.rule(f"{title}, {arguments.repeats} calls", align="left")
-            console.print(found)
+            console.print(recorded)
             if arguments.out is not None and not eager:
-                write = found.to_chrome_trace if arguments.out.suffix == ".json" else found.to_html
+                write = recorded.to_chrome_trace if arguments.out.suffix == ".json" else recorded.to_html
                 write(arguments.out)
                 console.print(f"Profile: {arguments.out}", markup=False, highlight=False)
     return True

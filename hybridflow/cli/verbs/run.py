@@ -55,8 +55,8 @@ def _read(path: Path) -> Mapping[str, Any]:
     if not path.is_file():
         raise FileMissingError(message(f"run: there is no file {str(path)!r}"))
     try:
-        with np.load(path, allow_pickle=False) as found:
-            return {name: found[name] for name in found.files}
+        with np.load(path, allow_pickle=False) as archive:
+            return {name: archive[name] for name in archive.files}
     except (ValueError, AttributeError, TypeError, EOFError, zipfile.BadZipFile):  # no such file, or one of objects
         raise FileFormatError(
             message(f"run: {str(path)!r} is no .npz file of arrays",

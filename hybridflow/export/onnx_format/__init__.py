@@ -45,13 +45,13 @@ def write(model: Any, path: str | PathLike[str]) -> None:
     if sum(len(tensor.raw_data) for tensor in model.graph.initializer) <= LARGEST:
         write_bytes(path, model.SerializeToString())
         return
-    place = Path(path)
-    data = f"{place.name}.data"
-    with TemporaryDirectory(dir=place.parent, prefix=f".{place.name}.") as folder:
+    target = Path(path)
+    data = f"{target.name}.data"
+    with TemporaryDirectory(dir=target.parent, prefix=f".{target.name}.") as folder:
         part = Path(folder)
-        onnx_module().save(model, part / place.name, save_as_external_data=True, location=data, size_threshold=1024)
-        (part / data).replace(place.with_name(data))
-        (part / place.name).replace(place)
+        onnx_module().save(model, part / target.name, save_as_external_data=True, location=data, size_threshold=1024)
+        (part / data).replace(target.with_name(data))
+        (part / target.name).replace(target)
 
 
 def _array(value: Any) -> np.ndarray[Any, Any]:

@@ -130,12 +130,12 @@ class Writer:
 
     def unique(self, name: str) -> str:
         """Return a name that nothing else has."""
-        found = name
-        while found in self.taken:
+        unique = name
+        while unique in self.taken:
             self.taken[name] += 1
-            found = f"{name}_{self.taken[name]}"
-        self.taken[found] = 0
-        return found
+            unique = f"{name}_{self.taken[name]}"
+        self.taken[unique] = 0
+        return unique
 
     # -- nodes ----------------------------------------------------------------------------------------------------
 
@@ -160,10 +160,10 @@ class Writer:
         nodes = self.levels[-1].nodes
         first = len(nodes)
         try:
-            found = self._built(node, xs)
+            results = self._built(node, xs)
             if len(self.graph.dims.guards) > guards:
                 self.operators.no("it needs the number of a size that is left open")
-            return self._named(node, found, nodes, first)
+            return self._named(node, results, nodes, first)
         except NoCounterpartError as why:
             if len(self.graph.dims.guards) > guards:  # what was asked for nothing
                 self.graph.dims.forget_guards(guards)
@@ -190,12 +190,12 @@ class Writer:
                 kept = {"residuals": True}
         attrs = {**{name: value for name, value in attrs.items() if name != "residuals"}, **kept}
         if isinstance(column, str):
-            found = self.operators.emit(column, *xs)
+            built = self.operators.emit(column, *xs)
         else:
             narrow = not node.op.has("layout") and not node.op.has("nested")
             widened = [self._wide(x) if narrow else x for x in xs]
-            found = column(self.operators, *widened, **attrs)
-        results = list(found) if isinstance(found, tuple | list) else [found]
+            built = column(self.operators, *widened, **attrs)
+        results = list(built) if isinstance(built, tuple | list) else [built]
         return [self.operators.cast(value, spec.dtype) for value, spec in zip(results, specs, strict=True)]
 
     def _wide(self, x: Value) -> Value:
@@ -206,15 +206,15 @@ class Writer:
         wide.shape = x.shape
         return wide
 
-    def _named(self, node: Node, found: list[Value], nodes: list[Any], first: int) -> list[Value]:
+    def _named(self, node: Node, built: list[Value], nodes: list[Any], first: int) -> list[Value]:
         """Give results the node's name and spec, and the operators that compute them what is known of the node."""
         made = nodes[first:]
         names = {name for proto in made for name in proto.output}
         results: list[Value] = []
-        for index, (value, spec) in enumerate(zip(found, node.specs, strict=True)):
+        for index, (value, spec) in enumerate(zip(built, node.specs, strict=True)):
             name = value.name
             if name in names and name.startswith(f"{self.label}/"):
-                name = self.label if len(found) == 1 else self.unique(f"{self.label}:{index}")
+                name = self.label if len(built) == 1 else self.unique(f"{self.label}:{index}")
                 for other in made:
                     _rename(other, {value.name: name})
             results.append(Value(self.operators, name, spec.dtype, spec.shape))
@@ -237,19 +237,19 @@ class Writer:
     def constant(self, array: np.ndarray[Any, Any]) -> str:
         """Return the name of a constant of the model; equal ones are one."""
         key = (array.dtype.num, array.shape, array.tobytes())
-        found = self.constants.get(key)
-        if found is None:
-            found = self.constants[key] = self.unique(f"{self.label}/constant")
-            self.initializers.append(_tensor(array, found))
-        return found
+        constant = self.constants.get(key)
+        if constant is None:
+            constant = self.constants[key] = self.unique(f"{self.label}/constant")
+            self.initializers.append(_tensor(array, constant))
+        return constant
 
     def symbol(self, name: str) -> str:
         """Return the name of a tensor of shape (1,) that holds a symbolic size."""
         if name not in self.symbols:
-            places = {symbol: (position, axis) for position, axis, symbol in symbol_positions(self.graph)}
-            if name not in places:
+            axes = {symbol: (position, axis) for position, axis, symbol in symbol_positions(self.graph)}
+            if name not in axes:
                 raise NoCounterpartError(f"no input tells the size {name}")
-            position, axis = places[name]
+            position, axis = axes[name]
             made = self.unique(name)
             shape = self.helper.make_node(
                 "Shape", [self._input_name(position)], [made], name=made, start=axis, end=axis + 1

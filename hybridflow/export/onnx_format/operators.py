@@ -122,8 +122,8 @@ class Operators:
         results: list[Value] = []
         names = self._writer.add(name, ["" if v is None else v.name for v in values], outputs, attributes)
         for index, (made, formal) in enumerate(zip(names, _formals(schema.outputs, outputs), strict=True)):
-            found = dtypes[index] if dtypes else _fixed(name, opset, formal.type_str) or known[formal.type_str]
-            result = Value(self, made, found, None)
+            dtype = dtypes[index] if dtypes else _fixed(name, opset, formal.type_str) or known[formal.type_str]
+            result = Value(self, made, dtype, None)
             narrow = back.get(formal.type_str)
             results.append(result if narrow is None else self.cast(result, narrow[0]))
         return results[0] if outputs == 1 else tuple(results)

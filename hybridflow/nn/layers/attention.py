@@ -41,9 +41,9 @@ class KeyValueCache(Module):
 
     def append(self, keys: Tensor, values: Tensor) -> None:
         """Write the keys and values of the next positions."""
-        places = self.position.read() + arange(keys.shape[2], dtype=int32)
-        self.keys.assign(self.keys.read().at[:, :, places].set(keys))
-        self.values.assign(self.values.read().at[:, :, places].set(values))
+        positions = self.position.read() + arange(keys.shape[2], dtype=int32)
+        self.keys.assign(self.keys.read().at[:, :, positions].set(keys))
+        self.values.assign(self.values.read().at[:, :, positions].set(values))
         self.position.assign_add(keys.shape[2])
 
     def reset(self) -> None:
@@ -168,8 +168,8 @@ class MultiHeadAttention(Module):
         """Return queries or keys rotated by their positions, the two halves of the last axis being the coordinates."""
         half = x.shape[3] // 2
         steps = self.base ** (arange(half, dtype=float32) * (-1.0 / half))
-        places = cast_to(as_tensor(before) + arange(x.shape[2], dtype=int32), float32)
-        angles = places[:, None] * steps
+        positions = cast_to(as_tensor(before) + arange(x.shape[2], dtype=int32), float32)
+        angles = positions[:, None] * steps
         c, s = cast_to(cos(angles), x.dtype), cast_to(sin(angles), x.dtype)
         first, second = x[..., :half], x[..., half:]
         return concat([first * c - second * s, second * c + first * s], axis=-1)
@@ -183,9 +183,9 @@ class MultiHeadAttention(Module):
 
 def _seen(mask: Any, before: Any, queries: int, length: int, causal: bool) -> Tensor:
     """Return the mask of the positions in a cache that queries may look at, those after `before` ones."""
-    places = arange(length, dtype=int32)
+    positions = arange(length, dtype=int32)
     last = before + (arange(queries, dtype=int32) if causal else queries - 1)
-    seen = places <= reshape(last, (-1, 1))
+    seen = positions <= reshape(last, (-1, 1))
     if mask is None:
         return seen
     mask = as_tensor(mask)

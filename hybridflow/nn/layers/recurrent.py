@@ -74,7 +74,7 @@ class _Recurrent(Module):
             )
         require_size(self, "input_size", x, -1, _make)
         given = self._state(state, x)
-        found: list[Any] = []
+        outputs: list[Any] = []
         y = permute_dims(x, (1, 0, 2))
         directions = 1 + self.bidirectional
         for layer in range(self.layers):
@@ -84,10 +84,10 @@ class _Recurrent(Module):
             for side in range(directions):
                 number = layer * directions + side
                 after, out = self._run(self.suffixes[number], [one[number] for one in given], flip(y, 0) if side else y)
-                found.append(after)
+                outputs.append(after)
                 sides.append(flip(out, 0) if side else out)
             y = sides[0] if directions == 1 else concat(sides, axis=-1)
-        last = [stack([one[part] for one in found]) for part in range(self.states)]
+        last = [stack([one[part] for one in outputs]) for part in range(self.states)]
         return permute_dims(y, (1, 0, 2)), last[0] if self.states == 1 else tuple(last)
 
     def _state(self, state: Any, x: Tensor) -> list[Tensor]:

@@ -266,10 +266,10 @@ def hermitian_part(x: Any) -> Any:
 
 def lower_triangular(a: Any, b: Any, *, lower: bool, transpose: bool = False, unit_diagonal: bool) -> Any:
     """Solve triangular systems for matrices ``(..., n, k)``, transposed as `lapack.solve_triangular` does."""
-    found = lax.linalg.triangular_solve(
+    solution = lax.linalg.triangular_solve(
         a, b.swapaxes(-1, -2), left_side=False, lower=lower, transpose_a=not transpose, unit_diagonal=unit_diagonal
     )
-    return found.swapaxes(-1, -2)
+    return solution.swapaxes(-1, -2)
 
 
 def lower_solve(a: Any, b: Any) -> Any:

@@ -172,8 +172,8 @@ def eig(x: TensorLike, /) -> EigResult:
 def _eigvals_vjp(F: Any, g: Any, y: Any, x: Any) -> Any:
     del y
     _, vectors = F.eig(x)
-    found = F.solve(transposed(F, vectors), transposed(F, vectors * row(F, g)))
-    return (found if x.dtype.kind == "c" else F.astype(found, dtype=x.dtype),)
+    gradient = F.solve(transposed(F, vectors), transposed(F, vectors * row(F, g)))
+    return (gradient if x.dtype.kind == "c" else F.astype(gradient, dtype=x.dtype),)
 
 
 @op(

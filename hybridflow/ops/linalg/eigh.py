@@ -147,15 +147,15 @@ def _eigvalsh_kernel(x: Any) -> Any:
     finite = np.isfinite(x).all((-1, -2))
     if finite.all():
         return np.linalg.eigvalsh(hermitian_part(x))
-    found = np.linalg.eigvalsh(hermitian_part(np.where(finite[..., None, None], x, x.dtype.type(0))))
-    return np.where(finite[..., None], found, nan_of(found.dtype))
+    values = np.linalg.eigvalsh(hermitian_part(np.where(finite[..., None, None], x, x.dtype.type(0))))
+    return np.where(finite[..., None], values, nan_of(values.dtype))
 
 
 def _eigvalsh_lower(x: Any) -> Any:
     if not x.size:
         return jnp.zeros(x.shape[:-1], x.real.dtype)
-    found = lax.linalg.eigh(hermitian_part(x), symmetrize_input=False)[1]
-    return jnp.where(jnp.isfinite(x).all((-1, -2))[..., None], found, nan_of(found.dtype))
+    values = lax.linalg.eigh(hermitian_part(x), symmetrize_input=False)[1]
+    return jnp.where(jnp.isfinite(x).all((-1, -2))[..., None], values, nan_of(values.dtype))
 
 
 def _eigvalsh_vjp(F: Any, g: Any, y: Any, x: Any) -> Any:

@@ -77,8 +77,8 @@ def _lower(x: Any) -> Any:
         return lax.cond(jnp.any(wanted), lambda y: squared(_product(y, y), y), lambda y: y, y)
 
     start = lower_solve(*_pade(_scaled(x, exponent), jnp.eye(x.shape[-1], dtype=x.dtype), _product))
-    found = lax.fori_loop(0, _SQUARINGS, square, start)
-    return jnp.where((exponent == _SQUARINGS)[..., None, None], nan_of(x.dtype), found)
+    power = lax.fori_loop(0, _SQUARINGS, square, start)
+    return jnp.where((exponent == _SQUARINGS)[..., None, None], nan_of(x.dtype), power)
 
 
 def _kernel(x: Any) -> Any:
@@ -87,10 +87,10 @@ def _kernel(x: Any) -> Any:
     if not x.size:
         return np.zeros_like(x)
     exponent = _exponents(np, x)
-    found = cast(Any, solve.op.kernel)(*_pade(_scaled(x, exponent), np.eye(x.shape[-1], dtype=x.dtype), np.matmul))
+    power = cast(Any, solve.op.kernel)(*_pade(_scaled(x, exponent), np.eye(x.shape[-1], dtype=x.dtype), np.matmul))
     for step in range(int(exponent.max())):
-        found = np.where((step < exponent)[..., None, None], np.matmul(found, found), found)
-    return np.where((exponent == _SQUARINGS)[..., None, None], nan_of(x.dtype), found)
+        power = np.where((step < exponent)[..., None, None], np.matmul(power, power), power)
+    return np.where((exponent == _SQUARINGS)[..., None, None], nan_of(x.dtype), power)
 
 
 def _vjp(F: Any, g: Any, y: Any, x: Any) -> Any:

@@ -61,9 +61,9 @@ def _each(x: _Array, *shapes: tuple[tuple[int, ...], Any]) -> list[_Array]:
     return [np.empty((*x.shape[:-2], *shape), dtype) for shape, dtype in shapes]
 
 
-def _fill(info: int, results: list[_Array], index: Any, found: tuple[_Array, ...]) -> None:
+def _fill(info: int, results: list[_Array], index: Any, computed: tuple[_Array, ...]) -> None:
     """Store one matrix's results: NaN where the routine failed."""
-    for result, one in zip(results, found, strict=True):
+    for result, one in zip(results, computed, strict=True):
         result[index] = one if info == 0 else nan_of(result.dtype)
 
 
@@ -99,11 +99,11 @@ def cholesky(x: _Array) -> _Array:
     factor = _routine("potrf", x.dtype)
     result = np.empty_like(x, order="C").swapaxes(-1, -2)
     for index in np.ndindex(x.shape[:-2]):
-        found, info = factor(x[index], lower=True, clean=True)
-        found = found if info == 0 else np.tril(np.full_like(found, nan_of(x.dtype)))
+        triangle, info = factor(x[index], lower=True, clean=True)
+        triangle = triangle if info == 0 else np.tril(np.full_like(triangle, nan_of(x.dtype)))
         if x.ndim == 2:
-            return found
-        result[index] = found
+            return triangle
+        result[index] = triangle
     return result
 
 
@@ -173,11 +173,11 @@ def qr(x: _Array, *, complete: bool) -> tuple[_Array, _Array]:
     q, r = _each(x, ((rows, width), x.dtype), ((width, columns), x.dtype))
     padded = np.zeros((rows, width), x.dtype, order="F")
     for index in np.ndindex(x.shape[:-2]):
-        found, tau, _, _ = factor(x[index], lwork=lwork)
-        padded[:, :columns] = found
+        packed, tau, _, _ = factor(x[index], lwork=lwork)
+        padded[:, :columns] = packed
         needed = int(product(padded, tau, lwork=-1)[1][0].real)
         q[index] = product(padded, tau, lwork=needed)[0]
-        r[index] = np.triu(found[:width])
+        r[index] = np.triu(packed[:width])
     return q, r
 
 
@@ -191,16 +191,16 @@ def eig(x: _Array, *, vectors: bool) -> tuple[_Array, _Array]:
     for index in np.ndindex(x.shape[:-2]):
         *values, _, right, info = decompose(x[index], compute_vl=False, compute_vr=vectors, lwork=lwork)
         whole = _paired(values[0], values[1]) if len(values) == 2 else values[0]
-        found = 0 if not vectors else right if len(values) == 1 else _unpacked(values[1], right)
-        _fill(info, results, index, (whole, np.asarray(found)))
+        vectors_ = 0 if not vectors else right if len(values) == 1 else _unpacked(values[1], right)
+        _fill(info, results, index, (whole, np.asarray(vectors_)))
     return results[0], results[1]
 
 
 def _paired(real: _Array, imaginary: _Array) -> _Array:
     """Return complex numbers of two parts."""
-    found = np.empty(real.shape, np.result_type(real.dtype, np.complex64))
-    found.real, found.imag = real, imaginary
-    return found
+    pairs = np.empty(real.shape, np.result_type(real.dtype, np.complex64))
+    pairs.real, pairs.imag = real, imaginary
+    return pairs
 
 
 def _unpacked(imaginary: _Array, packed: _Array) -> _Array:

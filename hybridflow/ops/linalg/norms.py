@@ -56,11 +56,11 @@ def _norm_with(xp: Any, x: Any, axis: Axes, keepdims: bool, order: float) -> Any
     wide = x.astype(np.float32) if x.dtype.itemsize == 2 else x
     sizes = xp.abs(wide)
     if order == 2:
-        found = xp.sqrt(xp.sum(sizes * sizes, axis=axis, keepdims=keepdims))
+        norms = xp.sqrt(xp.sum(sizes * sizes, axis=axis, keepdims=keepdims))
     else:
         total = xp.sum(sizes ** np.asarray(order, sizes.dtype), axis=axis, keepdims=keepdims)
-        found = total ** np.asarray(1 / order, sizes.dtype)
-    return found if wide is x else found.astype(x.dtype)
+        norms = total ** np.asarray(1 / order, sizes.dtype)
+    return norms if wide is x else norms.astype(x.dtype)
 
 
 def _norm_infer(x: TensorSpec, *, axis: Axes, keepdims: bool, order: float) -> TensorSpec:
@@ -222,17 +222,17 @@ def matrix_norm(
     if ord in _SUMS:
         axis, reduce = _SUMS[ord]  # pyright: ignore[reportArgumentType]
         sums = reduce_sum(absolute(tensor), axis=axis, keepdims=True)
-        found = reduce(sums, axis=(-2, -1), keepdims=True)
+        norms = reduce(sums, axis=(-2, -1), keepdims=True)
     elif ord in ("nuc", 2, -2):
         values = svdvals(tensor)
-        found = (
+        norms = (
             reduce_sum(values, axis=-1) if ord == "nuc" else (reduce_max if ord == 2 else reduce_min)(values, axis=-1)
         )
-        found = reshape(found, (*tensor.shape[:-2], 1, 1))
+        norms = reshape(norms, (*tensor.shape[:-2], 1, 1))
     else:
         known = ["fro", "nuc", 1, -1, 2, -2, math.inf, -math.inf]
         raise ArgumentError(message(f"matrix_norm: ord={ord!r} is not one of {known}"))
-    return found if keepdims else reshape(found, tensor.shape[:-2])
+    return norms if keepdims else reshape(norms, tensor.shape[:-2])
 
 
 def norm(
@@ -281,10 +281,10 @@ def norm(
         )  # fmt: skip
     first, second = (normalize_axis("norm", one, tensor.ndim) for one in axes)
     order = (*[i for i in range(tensor.ndim) if i not in (first, second)], first, second)
-    found = matrix_norm(permute_dims(tensor, order), ord="fro" if ord is None else ord)
+    norms = matrix_norm(permute_dims(tensor, order), ord="fro" if ord is None else ord)
     if not keepdims:
-        return found
-    return reshape(found, tuple([1 if i in (first, second) else size for i, size in enumerate(tensor.shape)]))
+        return norms
+    return reshape(norms, tuple([1 if i in (first, second) else size for i, size in enumerate(tensor.shape)]))
 
 
 def matrix_rank(x: TensorLike, /, *, rtol: TensorLike = None) -> Tensor:

@@ -46,10 +46,10 @@ def cross(x1: TensorLike, x2: TensorLike, /, *, axis: int = -1, **other: Unpack[
                     got=call_text("cross", a.spec, b.spec), hint="Name the axis of size 3.")
         )  # fmt: skip
     ndim = len(broadcast_shapes("cross", a.shape, b.shape))
-    place = axis if axis < 0 else axis - ndim
+    from_end = axis if axis < 0 else axis - ndim
     left, right = unstack(a, axis=axis), unstack(b, axis=axis)
     parts = [left[(i + 1) % 3] * right[(i + 2) % 3] - left[(i + 2) % 3] * right[(i + 1) % 3] for i in range(3)]
-    return stack(parts, axis=place)
+    return stack(parts, axis=from_end)
 
 
 def matrix_power(x: TensorLike, n: int, /) -> Tensor:

@@ -189,15 +189,15 @@ def _svdvals_infer(x: TensorSpec) -> TensorSpec:
 def _svdvals_lower(x: Any) -> Any:
     if not x.size:
         return jnp.zeros((*x.shape[:-2], min(x.shape[-2:])), x.real.dtype)
-    found = lax.linalg.svd(x, full_matrices=False, compute_uv=False)
-    return jnp.where(jnp.isfinite(x).all((-1, -2))[..., None], found, nan_of(found.dtype))
+    values = lax.linalg.svd(x, full_matrices=False, compute_uv=False)
+    return jnp.where(jnp.isfinite(x).all((-1, -2))[..., None], values, nan_of(values.dtype))
 
 
 def _svdvals_kernel(x: Any) -> Any:
     if not x.size:
         return np.zeros((*x.shape[:-2], min(x.shape[-2:])), x.real.dtype)
-    found = lapack.svdvals(x)
-    return np.where(np.isfinite(x).all((-1, -2))[..., None], found, nan_of(found.dtype))
+    values = lapack.svdvals(x)
+    return np.where(np.isfinite(x).all((-1, -2))[..., None], values, nan_of(values.dtype))
 
 
 def _svdvals_vjp(F: Any, g: Any, y: Any, x: Any) -> Any:
@@ -270,14 +270,14 @@ def _pinv_with(xp: Any, x: Any, rtol: Any, svd: Any) -> Any:
 
 def _pinv_kernel(x: Any, rtol: Any) -> Any:
     finite = np.isfinite(x).all((-1, -2))[..., None, None]
-    found = _pinv_with(np, np.where(finite, x, x.dtype.type(0)), rtol, lapack.svd)
-    return found if finite.all() else np.where(finite, found, x.dtype.type(np.nan))
+    inverse = _pinv_with(np, np.where(finite, x, x.dtype.type(0)), rtol, lapack.svd)
+    return inverse if finite.all() else np.where(finite, inverse, x.dtype.type(np.nan))
 
 
 def _pinv_lower(x: Any, rtol: Any) -> Any:
     finite = jnp.isfinite(x).all((-1, -2))[..., None, None]
-    found = _pinv_with(jnp, x, rtol, jnp.linalg.svd)
-    return jnp.where(finite, found, x.dtype.type(np.nan))
+    inverse = _pinv_with(jnp, x, rtol, jnp.linalg.svd)
+    return jnp.where(finite, inverse, x.dtype.type(np.nan))
 
 
 def _pinv_infer(x: TensorSpec, rtol: TensorSpec) -> TensorSpec:

@@ -43,15 +43,15 @@ def _solve_kernel(a: Any, b: Any) -> Any:
     right = b[:, None] if b.ndim == 1 else b
     if right.shape[-2] != a.shape[-1]:
         raise ValueError
-    found = solved(np, a, right, lapack.lu, partial(lapack.solve_triangular, transpose=False))
-    return found[..., 0] if b.ndim == 1 else found
+    solution = solved(np, a, right, lapack.lu, partial(lapack.solve_triangular, transpose=False))
+    return solution[..., 0] if b.ndim == 1 else solution
 
 
 def _solve_lower(a: Any, b: Any) -> Any:
     if b.ndim > 1:
         return lower_solve(a, b)
-    found = lower_solve(a, lax.expand_dims(b, (1,)))
-    return lax.squeeze(found, (found.ndim - 1,))
+    solution = lower_solve(a, lax.expand_dims(b, (1,)))
+    return lax.squeeze(solution, (solution.ndim - 1,))
 
 
 def _solve_vjp(F: Any, g: Any, y: Any, a: Any, b: Any) -> Any:
@@ -183,8 +183,8 @@ def _adjugate_with(xp: Any, x: Any) -> Any:
     u, s, vh = xp.linalg.svd(x, full_matrices=True)
     others = xp.where(np.eye(size, dtype=bool), np.ones((), s.dtype), s[..., None, :]).prod(-1)
     signs = xp.linalg.det(xp.matmul(u, vh))
-    found = xp.matmul(vh.conj().swapaxes(-1, -2) * others[..., None, :], u.conj().swapaxes(-1, -2))
-    return (found * signs[..., None, None]).astype(x.dtype)
+    adjugate = xp.matmul(vh.conj().swapaxes(-1, -2) * others[..., None, :], u.conj().swapaxes(-1, -2))
+    return (adjugate * signs[..., None, None]).astype(x.dtype)
 
 
 def _adjugate_kernel(x: Any) -> Any:

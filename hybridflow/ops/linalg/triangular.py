@@ -45,8 +45,8 @@ def _triangular_kernel(a: Any, b: Any, *, lower: bool, transpose: bool, unit_dia
         raise ValueError
     batch = np.broadcast_shapes(a.shape[:-2], right.shape[:-2])
     left, right = (np.broadcast_to(x, (*batch, *x.shape[-2:])) for x in (a, right))
-    found = lapack.solve_triangular(left, right, lower=lower, transpose=transpose, unit_diagonal=unit_diagonal)
-    return found[..., 0] if vector else found
+    solution = lapack.solve_triangular(left, right, lower=lower, transpose=transpose, unit_diagonal=unit_diagonal)
+    return solution[..., 0] if vector else solution
 
 
 def _triangular_lower(a: Any, b: Any, *, lower: bool, transpose: bool, unit_diagonal: bool) -> Any:
@@ -67,9 +67,9 @@ def _triangular_vjp(
     of_matrix, of_right = system_gradients(F, g, y, a, b, back, transpose=transpose)
 
     def of_triangle() -> Any:
-        found = of_matrix()
+        gradient = of_matrix()
         offset = 1 if unit_diagonal else 0
-        return F.tril(found, k=-offset) if lower else F.triu(found, k=offset)
+        return F.tril(gradient, k=-offset) if lower else F.triu(gradient, k=offset)
 
     return of_triangle, of_right
 
@@ -150,11 +150,11 @@ def _cholesky_kernel(x: Any, *, upper: bool) -> Any:
         raise ValueError
     if not x.size:
         return x
-    found = lapack.cholesky(hermitian_part(x))
-    failed = np.isnan(np.diagonal(found, axis1=-2, axis2=-1)).any(-1)
+    triangle = lapack.cholesky(hermitian_part(x))
+    failed = np.isnan(np.diagonal(triangle, axis1=-2, axis2=-1)).any(-1)
     if failed.any():
-        found[failed] = np.tril(np.full(x.shape[-2:], nan_of(x.dtype)))
-    return conjugated(np, found.swapaxes(-1, -2)) if upper else found
+        triangle[failed] = np.tril(np.full(x.shape[-2:], nan_of(x.dtype)))
+    return conjugated(np, triangle.swapaxes(-1, -2)) if upper else triangle
 
 
 def _cholesky_lower(x: Any, *, upper: bool) -> Any:
@@ -264,8 +264,8 @@ def cholesky_solve(factor: TensorLike, x2: TensorLike, /, *, upper: bool = False
     other = _conjugate(triangle)
     first, second = (other, triangle) if upper else (triangle, other)
     half = solve_triangular(first, right, lower=not upper, transpose=upper)
-    found = solve_triangular(second, half, lower=not upper, transpose=not upper)
-    return found[..., 0] if vector else found
+    solution = solve_triangular(second, half, lower=not upper, transpose=not upper)
+    return solution[..., 0] if vector else solution
 
 
 def _conjugate(tensor: Tensor) -> Tensor:

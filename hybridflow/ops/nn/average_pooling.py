@@ -205,9 +205,9 @@ def _avg_gradient_onnx(
         for size, low, high, count, step, wide in zip(sizes, lows, highs, counts, stride, window, strict=True)
     ]
     ones = o.value(np.ones((1, 1, *window), g.dtype))
-    found = o.ConvTranspose(rows, ones, strides=stride, pads=[*lows, *highs], output_padding=more)
-    found = o.Reshape(found, o.ints([*outside, *sizes]))
-    return channels_to(o, found, -1, ndim) if channels_last else found
+    sums = o.ConvTranspose(rows, ones, strides=stride, pads=[*lows, *highs], output_padding=more)
+    sums = o.Reshape(sums, o.ints([*outside, *sizes]))
+    return channels_to(o, sums, -1, ndim) if channels_last else sums
 
 
 @op(

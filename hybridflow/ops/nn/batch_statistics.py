@@ -67,12 +67,12 @@ def _squares(x: Any, mean: Any) -> Any:
         away = x - _aligned(mean, x.ndim)
         return add_up(np.square(away), _others(x.ndim), False)
     rows, center = x.reshape(*x.shape[:2], -1), mean[:, None]
-    found: Any = np.empty(x.shape[:2], x.dtype)
+    squares: Any = np.empty(x.shape[:2], x.dtype)
     away = np.empty(rows.shape[1:], x.dtype)
-    for one, total in zip(rows, found, strict=True):
+    for one, total in zip(rows, squares, strict=True):
         np.subtract(one, center, away)
         np.vecdot(away, away, out=total)
-    return add_up(found, (0,), False)
+    return add_up(squares, (0,), False)
 
 
 def _scaled(x: Any, mean: Any, factor: Any, shift: Any) -> Any:
@@ -104,18 +104,18 @@ def _host_rule(
     factor = rstd * parameters[0] if has_scale else rstd
 
     def of_x() -> Any:
-        found: Any = np.empty(x.shape, x.dtype)
+        gradient: Any = np.empty(x.shape, x.dtype)
         away = np.empty(x.shape[1:], x.dtype)
         center, by, along, level = [
             _aligned(one, x.ndim) for one in (mean, factor, factor * rstd * scale / count, factor * shift / count)
         ]
-        for one, slope, out in zip(x, g, found, strict=True):
+        for one, slope, out in zip(x, g, gradient, strict=True):
             np.subtract(one, center, away)
             np.multiply(away, along, away)
             np.add(away, level, away)
             np.multiply(slope, by, out)
             np.subtract(out, away, out)
-        return found
+        return gradient
 
     return [of_x, *[scale] * has_scale, *[shift] * has_shift]
 
@@ -123,12 +123,12 @@ def _host_rule(
 def _products(g: Any, x: Any, mean: Any) -> Any:
     """Sum, per channel, the products of gradients and distances from the channel's mean."""
     rows, slopes, center = x.reshape(*x.shape[:2], -1), g.reshape(*x.shape[:2], -1), mean[:, None]
-    found: Any = np.empty(x.shape[:2], x.dtype)
+    products: Any = np.empty(x.shape[:2], x.dtype)
     away = np.empty(rows.shape[1:], x.dtype)
-    for one, slope, total in zip(rows, slopes, found, strict=True):
+    for one, slope, total in zip(rows, slopes, products, strict=True):
         np.subtract(one, center, away)
         np.vecdot(slope, away, out=total)
-    return add_up(found, (0,), False)
+    return add_up(products, (0,), False)
 
 
 # -- elsewhere ----------------------------------------------------------------------------------------------------

@@ -397,8 +397,8 @@ def _group_vjp(
         inner = g * F.reshape(wide(F, parameters[0]), shape=_aligned(x.shape, 1)) if has_scale else g
         inner = F.reshape(inner, shape=rows)
         along = normed * F.mean(inner * normed, axis=(2,), keepdims=True)
-        found = (inner - F.mean(inner, axis=(2,), keepdims=True) - along) * rstd
-        return narrow(F, F.reshape(found, shape=x.shape), dtype)
+        gradient = (inner - F.mean(inner, axis=(2,), keepdims=True) - along) * rstd
+        return narrow(F, F.reshape(gradient, shape=x.shape), dtype)
 
     def of_scale() -> Any:
         return narrow(F, F.sum(g * F.reshape(normed, shape=x.shape), axis=others, keepdims=False), dtype)

@@ -79,16 +79,16 @@ def _is_by_image(name: str, x: Sizes, kernel: Sizes, dtype: Any, **attrs: Any) -
     groups, channels_last, stride = attrs["groups"], attrs["channels_last"], attrs["stride"]
     if accumulate_in(dtype) is not None or channels_last:
         return None
-    places = tuple([
+    sizes = tuple([
         (size + low + high - (wide - 1) * apart - 1) // step + 1
         for size, (low, high), wide, apart, step in zip(
             x[2:], attrs["padding"], kernel[2:], attrs["dilation"], stride, strict=True
         )
     ])  # fmt: skip
     good = lowered_convolution.is_better(
-        name, x, kernel, places, stride=stride, padding=attrs["padding"], groups=groups, channels_last=channels_last
+        name, x, kernel, sizes, stride=stride, padding=attrs["padding"], groups=groups, channels_last=channels_last
     )
-    return places if good else None
+    return sizes if good else None
 
 
 def _plain(attrs: dict[str, Any]) -> dict[str, Any]:
@@ -96,9 +96,9 @@ def _plain(attrs: dict[str, Any]) -> dict[str, Any]:
 
 
 def _lower(x: Any, kernel: Any, **attrs: Any) -> Any:
-    places = _is_by_image("conv", x.shape, kernel.shape, x.dtype, **attrs)
-    if places is not None:
-        return lowered_convolution.convolve(x, kernel, places, **_plain(attrs))
+    sizes = _is_by_image("conv", x.shape, kernel.shape, x.dtype, **attrs)
+    if sizes is not None:
+        return lowered_convolution.convolve(x, kernel, sizes, **_plain(attrs))
     return lower_narrow(_convolve(x, kernel, result=accumulate_in(x.dtype), **attrs), x.dtype)
 
 
@@ -183,10 +183,10 @@ def _conv_onnx(
     o: Any, x: Any, kernel: Any, *, stride: Sizes, padding: Any, dilation: Sizes, groups: int, channels_last: bool
 ) -> Any:
     pads = [*[low for low, _ in padding], *[high for _, high in padding]]
-    places = {"strides": stride, "pads": pads, "dilations": dilation, "group": groups}
+    settings = {"strides": stride, "pads": pads, "dilations": dilation, "group": groups}
     if not channels_last:
-        return o.Conv(x, kernel, **places)
-    return channels_to(o, o.Conv(channels_to(o, x, 1, x.ndim), kernel_first(o, kernel), **places), -1, x.ndim)
+        return o.Conv(x, kernel, **settings)
+    return channels_to(o, o.Conv(channels_to(o, x, 1, x.ndim), kernel_first(o, kernel), **settings), -1, x.ndim)
 
 
 @op(
@@ -333,10 +333,12 @@ def _transposed_onnx(
     steps = zip(axes, stride, reach(window, dilation), strict=True)
     reached = [(g.shape[axis] - 1) * step + wide for axis, step, wide in steps]
     more = [shape[axis] - (size - a - b) for axis, size, a, b in zip(axes, reached, low, high, strict=True)]
-    places = {"strides": stride, "pads": [*low, *high], "dilations": dilation, "group": groups, "output_padding": more}
+    pads = [*low, *high]
+    settings = {"strides": stride, "pads": pads, "dilations": dilation, "group": groups, "output_padding": more}
     if not channels_last:
-        return o.ConvTranspose(g, kernel, **places)
-    return channels_to(o, o.ConvTranspose(channels_to(o, g, 1, g.ndim), kernel_first(o, kernel), **places), -1, g.ndim)
+        return o.ConvTranspose(g, kernel, **settings)
+    gradient = o.ConvTranspose(channels_to(o, g, 1, g.ndim), kernel_first(o, kernel), **settings)
+    return channels_to(o, gradient, -1, g.ndim)
 
 
 @op(
@@ -375,13 +377,13 @@ def _kernel_gradient_onnx(
         x = o.reshape(parts, [channels // groups, groups * count, *sizes])
     pads = [*[low for low, _ in padding], *[high for _, high in padding]]
     rows = o.Transpose(g, perm=[1, 0, *spatial])
-    places = {"strides": dilation, "dilations": stride, "pads": pads, "group": groups}
-    found = o.Conv(x, rows, **places)
+    settings = {"strides": dilation, "dilations": stride, "pads": pads, "group": groups}
+    gradient = o.Conv(x, rows, **settings)
     axes = _window_axes(ndim, channels_last)
     window = [shape[axis] for axis in axes]
-    found = o.Slice(found, o.ints([0] * len(axes)), o.ints(window), o.ints(spatial))  # cut what strides left over
-    found = o.reshape(found, [channels // groups, out, *window])
-    return o.Transpose(found, perm=[*spatial, 0, 1] if channels_last else [1, 0, *spatial])
+    gradient = o.Slice(gradient, o.ints([0] * len(axes)), o.ints(window), o.ints(spatial))  # cut what strides left over
+    gradient = o.reshape(gradient, [channels // groups, out, *window])
+    return o.Transpose(gradient, perm=[*spatial, 0, 1] if channels_last else [1, 0, *spatial])
 
 
 @op(

@@ -131,13 +131,13 @@ def _shape_of(x: Sizes, kernel: Sizes, *, stride: Sizes, padding: Any, dilation:
     space, window = x[2:], kernel[2:]
     if len(x) != len(kernel) or x[1] != kernel[1] * groups or kernel[0] % groups:
         raise ValueError("channels that do not match")  # the shape rule then raises the full message
-    places = tuple([
+    sizes = tuple([
         (size + low + high - (wide - 1) * apart - 1) // step + 1
         for size, (low, high), wide, apart, step in zip(space, padding, window, dilation, stride, strict=True)
     ])  # fmt: skip
-    if min(places) < 1:
+    if min(sizes) < 1:
         raise ValueError("a window larger than its input")
-    return _Shape(x[0], groups, kernel[1], kernel[0] // groups, space, window, places, stride, padding, dilation)
+    return _Shape(x[0], groups, kernel[1], kernel[0] // groups, space, window, sizes, stride, padding, dilation)
 
 
 def _first(x: Any) -> Any:
@@ -228,9 +228,9 @@ def kernel_gradient(x: Any, g: Any, *, shape: Sizes, channels_last: bool, **attr
     form = _shape_of(x.shape, shape, **attrs)
     lines = _lines_of(form)
     if lines is not None:
-        found = _kernel_sums(lines.windows(_padded(x, form), form), lines.spread(g, form), form, lines.length)
-        if np.isfinite(found).all():  # else a zero between the rows may have been multiplied by inf or NaN
-            return found.reshape(shape)
+        gradient = _kernel_sums(lines.windows(_padded(x, form), form), lines.spread(g, form), form, lines.length)
+        if np.isfinite(gradient).all():  # else a zero between the rows may have been multiplied by inf or NaN
+            return gradient.reshape(shape)
     slopes = g.reshape(form.batch, form.groups, form.out, form.columns)
     parts = ((part, slopes[part]) for part in form.parts())
     return _kernel_sums(_windows(x, form), parts, form, form.columns).reshape(shape)
@@ -258,16 +258,16 @@ def input_gradient(g: Any, kernel: Any, *, shape: Sizes, channels_last: bool, **
     lines = _lines_of(form)
     if lines is not None and np.isfinite(kernel).all():  # then the zeros between the rows stay zeros
         return _input_gradient_lines(g, weights, form, lines)
-    found = g.reshape(form.batch, form.groups, form.out, form.columns)
+    gradient = g.reshape(form.batch, form.groups, form.out, form.columns)
     sizes = [size + low + high for size, (low, high) in zip(form.space, form.padding, strict=True)]
     padded = np.zeros((form.batch, shape[1], *sizes), g.dtype)
     offsets = list(product(*[range(size) for size in form.window]))
     scratch: Any = None
     for part in form.parts():
         if scratch is None:
-            scratch = np.empty((*found[part].shape[:2], form.rows, form.columns), g.dtype)
-        columns = scratch[: len(found[part])]
-        products.matmul(weights, found[part], out=columns)
+            scratch = np.empty((*gradient[part].shape[:2], form.rows, form.columns), g.dtype)
+        columns = scratch[: len(gradient[part])]
+        products.matmul(weights, gradient[part], out=columns)
         columns = columns.reshape(len(columns), shape[1], *form.window, *form.places)
         target = padded[part]
         for offset in offsets:
@@ -282,7 +282,7 @@ def input_gradient(g: Any, kernel: Any, *, shape: Sizes, channels_last: bool, **
 
 def _input_gradient_lines(g: Any, weights: Any, form: _Shape, lines: _Lines) -> Any:
     channels = form.groups * form.into
-    found = np.empty((form.batch, channels, *form.space), g.dtype)
+    gradient = np.empty((form.batch, channels, *form.space), g.dtype)
     inside = tuple([slice(low, low + size) for (low, _), size in zip(form.padding, form.space, strict=True)])
     starts = lines.starts(form)
     slopes: Any = None
@@ -298,5 +298,5 @@ def _input_gradient_lines(g: Any, weights: Any, form: _Shape, lines: _Lines) -> 
         for number, start in enumerate(starts):
             line = target[..., start : start + lines.length]
             np.add(line, columns[:, :, number], line)
-        found[part] = target.reshape(len(wide), channels, *lines.sizes)[(slice(None), slice(None), *inside)]
-    return found
+        gradient[part] = target.reshape(len(wide), channels, *lines.sizes)[(slice(None), slice(None), *inside)]
+    return gradient

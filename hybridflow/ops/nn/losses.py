@@ -139,8 +139,8 @@ def _integer_samples(rng: np.random.Generator) -> Any:
 
 
 def _integer_onnx(o: Any, logits: Any, labels: Any, *, residuals: bool = False) -> Any:
-    places = o.Unsqueeze(o.cast(labels, np.int64), o.ints([-1]))
-    picked = o.GatherElements(o.LogSoftmax(logits, axis=-1), places, axis=logits.ndim - 1)
+    index = o.Unsqueeze(o.cast(labels, np.int64), o.ints([-1]))
+    picked = o.GatherElements(o.LogSoftmax(logits, axis=-1), index, axis=logits.ndim - 1)
     y = -o.Squeeze(picked, o.ints([-1]))
     return (y, o.ReduceLogSumExp(logits, o.ints([-1]), keepdims=0)) if residuals else y
 

@@ -110,19 +110,19 @@ def _max_kernel(x: Any, *, window: Sizes, stride: Sizes, padding: Any, channels_
     counts = window_counts(best, window, stride, axes)
     if min(counts) < 1:
         raise ValueError("a window larger than its input")  # the shape rule then raises the full message
-    place: Any = None
+    argmax: Any = None
     weight = 1
     for axis, size, step, count in reversed(list(zip(axes, window, stride, counts, strict=True))):
         values = [best[window_slice(best.ndim, (axis,), (start,), (count,), (step,))] for start in range(size)]
         if residuals:
-            best, place = _first_maximum(values, place, axis, step, count, weight, _place_dtype(window))
+            best, argmax = _first_maximum(values, argmax, axis, step, count, weight, _place_dtype(window))
             weight *= size
             continue
         best = np.maximum(values[0], values[1]) if size > 1 else values[0].copy()
         for value in values[2:]:
             np.maximum(best, value, out=best)
     best = _with_positive_zeros(best, x, window=window, stride=stride, padding=padding, channels_last=channels_last)
-    return (best, place) if residuals else best
+    return (best, argmax) if residuals else best
 
 
 def _with_positive_zeros(y: Any, x: Any, **attrs: Any) -> Any:
@@ -133,17 +133,17 @@ def _with_positive_zeros(y: Any, x: Any, **attrs: Any) -> Any:
     if not doubtful.any():
         return y
     positive = ((x == 0) & ~np.signbit(x)).view(np.int8)
-    found = _max_kernel(positive, **attrs, residuals=False)
-    return np.where(doubtful & (found == 1), y.dtype.type(0), y)
+    maxima = _max_kernel(positive, **attrs, residuals=False)
+    return np.where(doubtful & (maxima == 1), y.dtype.type(0), y)
 
 
 def _first_maximum(
-    values: list[Any], place: Any, axis: int, step: int, count: int, weight: int, dtype: Any
+    values: list[Any], argmax: Any, axis: int, step: int, count: int, weight: int, dtype: Any
 ) -> tuple[Any, Any]:
     """Return the maximum of arrays and the number of its first position, given the numbers along earlier axes."""
     best = values[0].copy()
     earlier = [
-        None if place is None else place[window_slice(best.ndim, (axis,), (start,), (count,), (step,))]
+        None if argmax is None else argmax[window_slice(best.ndim, (axis,), (start,), (count,), (step,))]
         for start in range(len(values))
     ]
     number = np.zeros(best.shape, dtype) if earlier[0] is None else earlier[0].copy()
@@ -162,7 +162,7 @@ def _max_lower(x: Any, *, window: Sizes, stride: Sizes, padding: Any, channels_l
     best = lower_padded(x, axes, padding, _lowest(x.dtype))
     counts = window_counts(best, window, stride, axes)
     dtype = _place_dtype(window)
-    place: Any = None
+    argmax: Any = None
     weight = 1
     for axis, size, step, count in reversed(list(zip(axes, window, stride, counts, strict=True))):
 
@@ -170,16 +170,16 @@ def _max_lower(x: Any, *, window: Sizes, stride: Sizes, padding: Any, channels_l
             return lower_slice(value, (axis,), (start,), (count,), (step,))
 
         full, best = best, part(best, 0)
-        earlier, place = place, lax.full(best.shape, 0, dtype) if place is None else part(place, 0)
+        earlier, argmax = argmax, lax.full(best.shape, 0, dtype) if argmax is None else part(argmax, 0)
         for start in range(1, size):
             value = part(full, start)
             number = lax.full(best.shape, start * weight, dtype)
             if earlier is not None:
                 number = lax.add(number, part(earlier, start))
-            place = lax.select(lax.gt(value, best), number, place)
+            argmax = lax.select(lax.gt(value, best), number, argmax)
             best = lax.max(best, value)
         weight *= size
-    return (best, place) if residuals else best
+    return (best, argmax) if residuals else best
 
 
 def _max_infer(
@@ -227,12 +227,12 @@ def _max_onnx(o: Any, x: Any, *, residuals: bool = False, **attrs: Any) -> Any:
     y = pool_onnx(o, "MaxPool", x, **attrs)
     if not residuals:
         return y
-    place: Any = None
+    argmax: Any = None
     parts = [*_window_parts(o, x, _lowest(x.dtype), **attrs)]
     for number, part in reversed([*enumerate(parts)]):
         here = o.value(np.int32(number))
-        place = o.Where(o.Equal(part, y), here, o.value(np.int32(0)) if place is None else place)
-    return y, place
+        argmax = o.Where(o.Equal(part, y), here, o.value(np.int32(0)) if argmax is None else argmax)
+    return y, argmax
 
 
 def _window_parts(
@@ -296,7 +296,7 @@ def max_pool(
 
 
 def _max_gradient_kernel(
-    g: Any, place: Any, *, shape: Sizes, window: Sizes, stride: Sizes, padding: Any, channels_last: bool
+    g: Any, argmax: Any, *, shape: Sizes, window: Sizes, stride: Sizes, padding: Any, channels_last: bool
 ) -> Any:
     axes = spatial_axes("max_pool", g.ndim, channels_last)
     padded = np.zeros(sizes_with_padding(shape, axes, padding), g.dtype)
@@ -304,7 +304,7 @@ def _max_gradient_kernel(
     apart = all(step >= size for size, step in zip(window, stride, strict=True))
     for number, offset in enumerate(_offsets(window)):
         index = window_slice(g.ndim, axes, offset, counts, stride)
-        part = kept(g, place == number)
+        part = kept(g, argmax == number)
         if apart:
             padded[index] = part
         else:
@@ -323,21 +323,21 @@ def inside_padding(shape: Sizes, axes: Sizes, padding: Any) -> Any:
 
 
 def _max_gradient_lower(
-    g: Any, place: Any, *, shape: Sizes, window: Sizes, stride: Sizes, padding: Any, channels_last: bool
+    g: Any, argmax: Any, *, shape: Sizes, window: Sizes, stride: Sizes, padding: Any, channels_last: bool
 ) -> Any:
     axes = spatial_axes("max_pool", g.ndim, channels_last)
     zero = np.zeros((), g.dtype)
     if is_tiled(shape, window, stride, padding, axes):
         tiled, narrow, alone = tile_shapes(g.shape, window, axes)
         every = tuple(range(len(tiled)))
-        numbers = lax.reshape(lax.iota(place.dtype, int(np.prod(window))), alone)
-        hit = lax.eq(stretched(lax.reshape(place, narrow), tiled), lax.broadcast_in_dim(numbers, tiled, every))
+        numbers = lax.reshape(lax.iota(argmax.dtype, int(np.prod(window))), alone)
+        hit = lax.eq(stretched(lax.reshape(argmax, narrow), tiled), lax.broadcast_in_dim(numbers, tiled, every))
         spread = stretched(lax.reshape(g, narrow), tiled)
         return lax.reshape(lax.select(hit, spread, lax.full_like(spread, 0)), shape)
     padded = sizes_with_padding(shape, axes, padding)
     total: Any = None
     for number, offset in enumerate(_offsets(window)):
-        part = lax.select(lax.eq(place, lax.full_like(place, number)), g, lax.broadcast(zero, g.shape))
+        part = lax.select(lax.eq(argmax, lax.full_like(argmax, number)), g, lax.broadcast(zero, g.shape))
         part = lower_spread_out(part, axes, offset, stride, [padded[axis] for axis in axes])
         total = part if total is None else lax.add(total, part)
     starts = [low for low, _ in padding]
@@ -349,9 +349,9 @@ def stretched(x: Any, shape: Sizes) -> Any:
     return lax.broadcast_in_dim(x, shape, tuple(range(len(shape))))
 
 
-def _max_gradient_vjp(F: Any, h: Any, y: Any, g: Any, place: Any, *, shape: Sizes, **attrs: Any) -> Any:
+def _max_gradient_vjp(F: Any, h: Any, y: Any, g: Any, argmax: Any, *, shape: Sizes, **attrs: Any) -> Any:
     del y, g, shape
-    return lambda: F.max_pool_pick(h, place, **attrs), None
+    return lambda: F.max_pool_pick(h, argmax, **attrs), None
 
 
 PAIR = {"window": (3, 2), "stride": (2, 1), "padding": ((1, 0), (0, 1)), "channels_last": False}
@@ -359,14 +359,14 @@ TILES = {"window": (2, 2), "stride": (2, 2), "padding": ((0, 0), (0, 0)), "chann
 
 
 def _max_gradient_samples(rng: np.random.Generator) -> Any:
-    place = integers(rng, 2, 6, 2, 3, 3, 5, dtype="uint8")
-    yield Sample((normals(rng, 2, 3, 3, 5), place), {"shape": (2, 3, 6, 5), **PAIR})
+    argmax = integers(rng, 2, 6, 2, 3, 3, 5, dtype="uint8")
+    yield Sample((normals(rng, 2, 3, 3, 5), argmax), {"shape": (2, 3, 6, 5), **PAIR})
     tiles = integers(rng, 0, 4, 2, 3, 2, 3, dtype="uint8")
     yield Sample((normals(rng, 2, 3, 2, 3), tiles), {"shape": (2, 3, 4, 6), **TILES})
 
 
 def _max_gradient_onnx(
-    o: Any, g: Any, place: Any, *, shape: Sizes, window: Sizes, stride: Sizes, padding: Any, channels_last: bool
+    o: Any, g: Any, argmax: Any, *, shape: Sizes, window: Sizes, stride: Sizes, padding: Any, channels_last: bool
 ) -> Any:
     """Add up the gradients at the positions of their maxima in the padded input."""
     ndim = g.ndim
@@ -377,26 +377,26 @@ def _max_gradient_onnx(
     for axis in reversed(range(len(axes) - 1)):
         steps[axis], weights[axis] = steps[axis + 1] * padded[axis + 1], weights[axis + 1] * window[axis + 1]
     outside = [shape[0], shape[-1 if channels_last else 1]]
-    places = o.cast(place, np.int64)
+    flat_index = o.cast(argmax, np.int64)
     if channels_last:
-        g, places = channels_to(o, g, 1, ndim), channels_to(o, places, 1, ndim)
+        g, flat_index = channels_to(o, g, 1, ndim), channels_to(o, flat_index, 1, ndim)
     starts = np.zeros((), np.int64)
     counts = [(size - wide) // step + 1 for size, wide, step in zip(padded, window, stride, strict=True)]
     index: Any = None
     for axis, (count, wide) in enumerate(zip(counts, window, strict=True)):
         along = np.arange(count, dtype=np.int64) * stride[axis] * steps[axis]
         starts = starts + along.reshape([-1 if other == axis else 1 for other in range(len(axes))])
-        part = o.Mod(o.Div(places, o.value(weights[axis])), o.value(np.int64(wide))) * o.value(steps[axis])
+        part = o.Mod(o.Div(flat_index, o.value(weights[axis])), o.value(np.int64(wide))) * o.value(steps[axis])
         index = part if index is None else index + part
     flat = [*outside, -1]
     index = o.Reshape(index + o.value(starts), o.ints(flat))
     zeros_of = o.Expand(o.value(np.zeros((), g.dtype)), o.ints([*outside, math.prod(padded)]))
-    found = o.ScatterElements(zeros_of, index, o.Reshape(g, o.ints(flat)), axis=2, reduction="add")
-    found = o.Reshape(found, o.ints([*outside, *padded]))
+    sums = o.ScatterElements(zeros_of, index, o.Reshape(g, o.ints(flat)), axis=2, reduction="add")
+    sums = o.Reshape(sums, o.ints([*outside, *padded]))
     lows = [low for low, _ in padding]
     ends = [low + size for low, size in zip(lows, sizes, strict=True)]
-    found = o.Slice(found, o.ints(lows), o.ints(ends), o.ints(range(2, ndim)))
-    return channels_to(o, found, -1, ndim) if channels_last else found
+    sums = o.Slice(sums, o.ints(lows), o.ints(ends), o.ints(range(2, ndim)))
+    return channels_to(o, sums, -1, ndim) if channels_last else sums
 
 
 def fixed_sizes(o: Any, sizes: Sequence[Any]) -> list[int]:
@@ -417,30 +417,30 @@ def fixed_sizes(o: Any, sizes: Sequence[Any]) -> list[int]:
     traits=("windowed",),
     onnx=_max_gradient_onnx,
 )
-def max_pool_gradient(g: TensorLike, place: TensorLike, *, shape: Sizes, **attrs: Any) -> Tensor:
+def max_pool_gradient(g: TensorLike, argmax: TensorLike, *, shape: Sizes, **attrs: Any) -> Tensor:
     """Add every window's gradient at the position of its maximum."""
-    return bind(max_pool_gradient.op, (as_tensor(g), as_tensor(place)), {"shape": shape, **attrs})
+    return bind(max_pool_gradient.op, (as_tensor(g), as_tensor(argmax)), {"shape": shape, **attrs})
 
 
-def _pick_kernel(x: Any, place: Any, *, window: Sizes, stride: Sizes, padding: Any, channels_last: bool) -> Any:
+def _pick_kernel(x: Any, argmax: Any, *, window: Sizes, stride: Sizes, padding: Any, channels_last: bool) -> Any:
     axes = spatial_axes("max_pool", x.ndim, channels_last)
     padded = kernel_padded(x, axes, padding, 0)
-    counts = [place.shape[axis] for axis in axes]
-    result = np.zeros(place.shape, x.dtype)
+    counts = [argmax.shape[axis] for axis in axes]
+    result = np.zeros(argmax.shape, x.dtype)
     for number, offset in enumerate(_offsets(window)):
         index = window_slice(x.ndim, axes, offset, counts, stride)
-        np.copyto(result, padded[index], where=place == number)
+        np.copyto(result, padded[index], where=argmax == number)
     return result
 
 
-def _pick_lower(x: Any, place: Any, *, window: Sizes, stride: Sizes, padding: Any, channels_last: bool) -> Any:
+def _pick_lower(x: Any, argmax: Any, *, window: Sizes, stride: Sizes, padding: Any, channels_last: bool) -> Any:
     axes = spatial_axes("max_pool", x.ndim, channels_last)
     padded = lower_padded(x, axes, padding, 0)
-    counts = [place.shape[axis] for axis in axes]
-    result = lax.full(place.shape, 0, x.dtype)
+    counts = [argmax.shape[axis] for axis in axes]
+    result = lax.full(argmax.shape, 0, x.dtype)
     for number, offset in enumerate(_offsets(window)):
         part = lower_slice(padded, axes, offset, counts, stride)
-        result = lax.select(lax.eq(place, lax.full_like(place, number)), part, result)
+        result = lax.select(lax.eq(argmax, lax.full_like(argmax, number)), part, result)
     return result
 
 
@@ -449,16 +449,16 @@ def _pick_samples(rng: np.random.Generator) -> Any:
     yield Sample((normals(rng, 2, 3, 4, 6), integers(rng, 0, 4, 2, 3, 2, 3, dtype="uint8")), TILES)
 
 
-def _pick_vjp(F: Any, g: Any, y: Any, x: Any, place: Any, **attrs: Any) -> Any:
+def _pick_vjp(F: Any, g: Any, y: Any, x: Any, argmax: Any, **attrs: Any) -> Any:
     del y
-    return lambda: F.max_pool_gradient(g, place, shape=x.shape, **attrs), None
+    return lambda: F.max_pool_gradient(g, argmax, shape=x.shape, **attrs), None
 
 
-def _pick_onnx(o: Any, x: Any, place: Any, **attrs: Any) -> Any:
-    number, found = o.cast(place, int32), o.value(np.zeros((), x.dtype))
+def _pick_onnx(o: Any, x: Any, argmax: Any, **attrs: Any) -> Any:
+    number, picked = o.cast(argmax, int32), o.value(np.zeros((), x.dtype))
     for index, part in enumerate(_window_parts(o, x, 0, **attrs)):
-        found = o.Where(o.Equal(number, o.value(np.int32(index))), part, found)
-    return found
+        picked = o.Where(o.Equal(number, o.value(np.int32(index))), part, picked)
+    return picked
 
 
 @op(
@@ -473,8 +473,8 @@ def _pick_onnx(o: Any, x: Any, place: Any, **attrs: Any) -> Any:
     ulp=0,
     onnx=_pick_onnx,
 )
-def max_pool_pick(x: TensorLike, place: TensorLike, **attrs: Any) -> Tensor:
+def max_pool_pick(x: TensorLike, argmax: TensorLike, **attrs: Any) -> Tensor:
     """Take from every window the element with a given number."""
-    return bind(max_pool_pick.op, (as_tensor(x), as_tensor(place)), attrs)
+    return bind(max_pool_pick.op, (as_tensor(x), as_tensor(argmax)), attrs)
 
 

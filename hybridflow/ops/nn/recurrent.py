@@ -85,27 +85,27 @@ def _vjp(F: Any, g: Any, y: Any, gates: Any, c: Any) -> Any:
     _, _, active, bent = y
     dtype, shape = gates.dtype, active.shape
     last, width = len(shape) - 1, bent.shape[-1]
-    places = [part_of(shape, last, number * width, width) for number in range(4)]
-    i, f, cell, o = [F.getitem(active, index=place) for place in places]
+    quarters = [part_of(shape, last, number * width, width) for number in range(4)]
+    i, f, cell, o = [F.getitem(active, index=index) for index in quarters]
     of_new = None if g_c is None else wide(F, g_c)
     slopes: list[Any] = []
     if g_h is not None:
         g_h = wide(F, g_h)
         through = g_h * (o * (1 - bent * bent))
         of_new = through if of_new is None else of_new + through
-        slopes.append((g_h * (bent * (o * (1 - o))), places[3]))
+        slopes.append((g_h * (bent * (o * (1 - o))), quarters[3]))
     before = wide(F, c)
 
     def of_gates() -> Any:
         parts = [
-            (of_new * (cell * (i * (1 - i))), places[0]),
-            (of_new * (before * (f * (1 - f))), places[1]),
-            (of_new * (i * (1 - cell * cell)), places[2]),
+            (of_new * (cell * (i * (1 - i))), quarters[0]),
+            (of_new * (before * (f * (1 - f))), quarters[1]),
+            (of_new * (i * (1 - cell * cell)), quarters[2]),
             *slopes,
         ]
         total: Any = None
-        for value, place in parts:
-            whole = F.slice_scatter(value, shape=shape, index=place)
+        for value, index in parts:
+            whole = F.slice_scatter(value, shape=shape, index=index)
             total = whole if total is None else total + whole
         return narrow(F, total, dtype)
 

@@ -30,15 +30,15 @@ def read_again(graph: Graph, home: Mapping[Node, int]) -> dict[Edge, Edge]:
         home: the part that a node is in, for those in parts.
     """
     stored: _Stored | None = None
-    found: dict[Edge, Edge] = {}
+    again: dict[Edge, Edge] = {}
     for node, part in home.items():
         large = _large_input(graph, node, home)
         if large is None:
             continue
         stored = stored or _Stored(graph)
         if any(home.get(one, -1) != part for one in stored.readers.get(node, ())) and not stored.holds(node):
-            found[node, 0] = large
-    return found
+            again[node, 0] = large
+    return again
 
 
 def _large_input(graph: Graph, node: Node, home: Mapping[Node, int]) -> Edge | None:

@@ -50,10 +50,10 @@ class Pass:
         done: dict[int, Graph] = {}
 
         def run(one: Graph) -> Graph:
-            found = done.get(id(one))
-            if found is None:
-                found = done[id(one)] = self.function(map_nested(one, run), context)
-            return found
+            result = done.get(id(one))
+            if result is None:
+                result = done[id(one)] = self.function(map_nested(one, run), context)
+            return result
 
         return run(graph)
 

@@ -60,16 +60,16 @@ def _first(graph: Graph) -> Where | None:
 def recomputed_in(graph: Graph) -> tuple[Recomputed, ...]:
     """Return what a graph computes again for its checkpoints, per line of the user's code."""
     again = {node for one in graphs_of(graph) for node in _second_runs(one)}
-    found: defaultdict[tuple[str, int] | None, list[tuple[Node, int]]] = defaultdict(list)
+    recomputed: defaultdict[tuple[str, int] | None, list[tuple[Node, int]]] = defaultdict(list)
     if again:
         for one in node_costs(graph, graph.dims.hints):
             if one.node in again:
-                found[where_file_line(one.node.where)].append((one.node, one.cost.flops))
+                recomputed[where_file_line(one.node.where)].append((one.node, one.cost.flops))
     return tuple([
         Recomputed(
             rows[0][0].where, dict(Counter(node.op.name for node, _ in rows)), sum(flops for _, flops in rows)
         )
-        for rows in found.values()
+        for rows in recomputed.values()
     ])  # fmt: skip
 
 

@@ -138,8 +138,8 @@ class Plan:
             if step.again and not moves_nothing(step.node):
                 counts.setdefault(step.node.where, Counter())[step.node.op.name] += 1
                 flops[step.node.where] += step.flops
-        found = [Recomputed(where, dict(names), flops[where]) for where, names in counts.items()]
-        return tuple(sorted(found, key=lambda one: -one.flops))
+        recomputed = [Recomputed(where, dict(names), flops[where]) for where, names in counts.items()]
+        return tuple(sorted(recomputed, key=lambda one: -one.flops))
 
     @property
     def flops(self) -> int:
@@ -215,10 +215,10 @@ class _Planner:
 
     def _step(self, node: Node) -> _Step:
         inputs = [self.values[edge] for edge in node.inputs if edge is not None]
-        found = _cost(node, self.sizes)
+        costs = _cost(node, self.sizes)
         stored = any((node, index) in self.materialized for index in range(len(node.outputs)))
-        cost = found.flops / _FLOPS_PER_BYTE + (found.moved if stored else 0)
-        step = _Step(node, inputs, [], float(cost), int(found.flops))
+        cost = costs.flops / _FLOPS_PER_BYTE + (costs.moved if stored else 0)
+        step = _Step(node, inputs, [], float(cost), int(costs.flops))
         for index in range(len(node.outputs)):
             self.values[node, index] = self._output(step, index)
         return step
@@ -244,9 +244,9 @@ class _Planner:
         best = max(profile, default=0)
         yield self._plan(best)
         while True:
-            found = self._candidates(profile.index(best)) if profile else []
+            candidates = self._candidates(profile.index(best)) if profile else []
             progress = False
-            for _, value in found[:_AT_ONCE]:
+            for _, value in candidates[:_AT_ONCE]:
                 changed = self._give_up(value, profile)
                 if changed is None:
                     self.rejected.add(value)
@@ -257,7 +257,7 @@ class _Planner:
                     self.rejected.clear()
                     yield self._plan(best)
                     break
-            if not progress and len(found) <= _AT_ONCE:
+            if not progress and len(candidates) <= _AT_ONCE:
                 return
 
     def _plan(self, peak: int) -> Plan:
@@ -300,31 +300,31 @@ class _Planner:
     def _candidates(self, peak: int) -> list[tuple[float, _Value]]:
         """Return what is alive at a position but not read there, cheapest to compute again per byte first."""
         reads = {root for value in self.steps[peak].inputs for root in value.roots}
-        found: list[tuple[float, _Value]] = []
+        candidates: list[tuple[float, _Value]] = []
         for step in self.steps[:peak]:
             for value in () if step.again else step.outputs:
                 if value.size and self.last.get(value, -1) > peak and value not in reads and value not in self.rejected:
                     needed = self._needed(value, peak)
                     if needed is not None:
                         cost = sum(one.cost for one in needed.steps if one.node not in self.seconds)
-                        found.append((cost / value.size, value))
-        found.sort(key=lambda one: (one[0], one[1].step.position if one[1].step is not None else 0))
-        return found
+                        candidates.append((cost / value.size, value))
+        candidates.sort(key=lambda one: (one[0], one[1].step.position if one[1].step is not None else 0))
+        return candidates
 
     def _late_uses(self, value: _Value, peak: int) -> list[tuple[_Value, _Step]]:
         """Return who reads a value, or what is computed of it there, after a position."""
-        found: list[tuple[_Value, _Step]] = []
+        uses: list[tuple[_Value, _Step]] = []
         stack, seen = [value], {value}
         while stack:
             one = stack.pop()
             for step in self.uses.get(one, ()):
                 if step.position > peak:
-                    found.append((one, step))
+                    uses.append((one, step))
                     continue
                 derived = [each for each in step.outputs if value in each.roots and each not in seen]
                 seen.update(derived)
                 stack.extend(derived)
-        return found
+        return uses
 
     def _needed(self, value: _Value, peak: int) -> _Needed | None:
         """Return the steps that compute a value again from what is alive when it is read after a position.
@@ -366,9 +366,9 @@ class _Planner:
         if value.step is None:
             return None
         for step in self.seconds.get(value.step.node, ()):
-            found = step.outputs[value.edge[1]]
-            if step.position < position and self._is_there(found, position):
-                return found
+            result = step.outputs[value.edge[1]]
+            if step.position < position and self._is_there(result, position):
+                return result
         return None
 
     def _is_there(self, value: _Value, position: int) -> bool:
@@ -467,13 +467,13 @@ class _Planner:
 
 def _materialized(graph: Graph) -> set[Edge]:
     """Return the values that XLA stores: what costs much to compute, what such nodes read, and results."""
-    found: set[Edge] = set(graph.outputs)
+    stored: set[Edge] = set(graph.outputs)
     for node in graph.nodes:
         if not node.op.has("source") and is_kept(node, graph, 1):
-            found.update([(node, index) for index in range(len(node.outputs))])
-            found.update([edge for edge in node.inputs if edge is not None])
+            stored.update([(node, index) for index in range(len(node.outputs))])
+            stored.update([edge for edge in node.inputs if edge is not None])
     views = roots(graph)
-    return {views.get(edge, edge) for edge in found}
+    return {views.get(edge, edge) for edge in stored}
 
 
 # -- the graph of a plan ------------------------------------------------------------------------------------------

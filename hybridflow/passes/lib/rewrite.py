@@ -35,14 +35,14 @@ def rewrite(graph: Graph, visit: Visit) -> Graph:
     changed = False
     for node in graph.nodes:
         current = relinked(node, moved) if moved else node
-        found = visit(current)
-        if isinstance(found, Replacement):
+        rewritten = visit(current)
+        if isinstance(rewritten, Replacement):
             changed = True
-            nodes += found.nodes
-            for index, edge in enumerate(found.edges):
+            nodes += rewritten.nodes
+            for index, edge in enumerate(rewritten.edges):
                 moved[node, index] = edge
             continue
-        kept = current if found is None else found
+        kept = current if rewritten is None else rewritten
         nodes.append(kept)
         if kept is not node:
             changed = True
@@ -88,11 +88,11 @@ def placed(new: Node, old: Node) -> Node:
 
 def readers_of(graph: Graph) -> dict[Node, list[Node]]:
     """Return what reads each node's results."""
-    found: dict[Node, list[Node]] = {}
+    readers: dict[Node, list[Node]] = {}
     for node in graph.nodes:
         for source in {edge[0] for edge in edges_of(node)}:
-            found.setdefault(source, []).append(node)
-    return found
+            readers.setdefault(source, []).append(node)
+    return readers
 
 
 # -- nested graphs ------------------------------------------------------------------------------------------------

@@ -38,12 +38,12 @@ def windows_of(node: Node) -> list[Window]:
     ((array, output),) = edges_of(node)
     index = node.attrs["index"]
     key = attr_key(index)
-    found: list[Window] = []
+    windows: list[Window] = []
     for axis, (entry, size) in enumerate(zip(index, array.spec(output).shape, strict=True)):
         span = span_of(entry, size)
         if span is not None:
-            found.append(Window((array, output), axis, span[1], (*key[:axis], *key[axis + 1 :]), span[0]))
-    return found
+            windows.append(Window((array, output), axis, span[1], (*key[:axis], *key[axis + 1 :]), span[0]))
+    return windows
 
 
 def span_of(entry: Any, size: Any) -> tuple[int, int] | None:
@@ -76,10 +76,10 @@ def windows_first(graph: Graph, often: int) -> list[Node]:
     for node in graph.nodes:
         if node in moved:
             behind[edges_of(node)[0][0]].append(node)
-    found: list[Node] = []
+    ordered: list[Node] = []
     for node in (*graph.inputs, *graph.nodes):
         stack = [] if node in moved else [node]
         while stack:
-            found.append(stack.pop())
-            stack += reversed(behind[found[-1]])
-    return [node for node in found if node.op is not INPUT]
+            ordered.append(stack.pop())
+            stack += reversed(behind[ordered[-1]])
+    return [node for node in ordered if node.op is not INPUT]

@@ -95,11 +95,11 @@ def begin(function: Callable[..., Any], signature: dict[str, str]) -> str | None
     note = NOTE + hashlib.sha256(b"\0".join([hashlib.sha256(part).digest() for part in parts])).hexdigest()
     directory = Directory(where.path)
     with contextlib.suppress(Unsafe):  # it is said where the store is used
-        found = directory.read(note)
-        if found is not None:
+        note_ = directory.read(note)
+        if note_ is not None:
             while len(_LOADING) >= _MOST:
                 _LOADING.pop(next(iter(_LOADING)), None)
-            name = found.decode()
+            name = note_.decode()
             _LOADING[name] = _Loading(directory, name)
     return note
 

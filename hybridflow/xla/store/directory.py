@@ -104,15 +104,15 @@ class Directory:
             os.close(opened)
 
     def _require_own(self, opened: int) -> None:
-        found = os.fstat(opened)
-        if found.st_uid != os.geteuid():
+        status = os.fstat(opened)
+        if status.st_uid != os.geteuid():
             raise Unsafe(
-                message(f"{self.path} belongs to user {found.st_uid}, not to the one who runs this ({os.geteuid()})",
+                message(f"{self.path} belongs to user {status.st_uid}, not to the one who runs this ({os.geteuid()})",
                         hint="Choose another directory.")
             )  # fmt: skip
-        if found.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+        if status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
             raise Unsafe(
-                message(f"{self.path} can be written by others (mode {stat.S_IMODE(found.st_mode):o})",
+                message(f"{self.path} can be written by others (mode {stat.S_IMODE(status.st_mode):o})",
                         hint="Somebody may have put code there. Choose another directory, or close and empty this one: "
                         f"chmod go-w '{self.path}' && hybridflow cache clear")
             )  # fmt: skip
@@ -124,9 +124,9 @@ class Directory:
         except OSError:
             return None
         try:
-            found = os.fstat(file)
+            status = os.fstat(file)
             forbidden = 0o077 if secret else 0o022
-            if not stat.S_ISREG(found.st_mode) or found.st_uid != os.geteuid() or found.st_mode & forbidden:
+            if not stat.S_ISREG(status.st_mode) or status.st_uid != os.geteuid() or status.st_mode & forbidden:
                 return None
             if not secret:
                 with contextlib.suppress(OSError):
@@ -146,14 +146,14 @@ class Directory:
         """
         try:
             with self._opened() as opened:
-                found = self._own_bytes(opened, name + SUFFIX)
-                if found is None:
+                content = self._own_bytes(opened, name + SUFFIX)
+                if content is None:
                     return None
                 key = self._secret(opened)
                 start = len(MAGIC) + _MAC_BYTES
-                if key is not None and found.startswith(MAGIC):
-                    body = found[start:]
-                    if hmac.compare_digest(_mac(key, name, body), found[len(MAGIC) : start]):
+                if key is not None and content.startswith(MAGIC):
+                    body = content[start:]
+                    if hmac.compare_digest(_mac(key, name, body), content[len(MAGIC) : start]):
                         return body
                 _remove(opened, name + SUFFIX)
         except OSError:
@@ -181,18 +181,18 @@ class Directory:
 
     def _key(self, opened: int) -> bytes:
         """Return the directory's key, made by whoever is first."""
-        found = self._secret(opened)
+        secret = self._secret(opened)
         for replace in (False, True):
-            if found is None:
+            if secret is None:
                 _write(opened, _KEY, secrets.token_bytes(_KEY_BYTES), replace=replace)
-                found = self._secret(opened)
-        if found is None:
+                secret = self._secret(opened)
+        if secret is None:
             raise Unsafe(message(f"{self.path}/{_KEY} cannot be read back", hint="Choose another directory."))
-        return found
+        return secret
 
     def _secret(self, opened: int) -> bytes | None:
-        found = self._own_bytes(opened, _KEY, secret=True)
-        return found if found is not None and len(found) == _KEY_BYTES else None
+        body = self._own_bytes(opened, _KEY, secret=True)
+        return body if body is not None and len(body) == _KEY_BYTES else None
 
     # -- size -------------------------------------------------------------------------------------------------
 
@@ -203,8 +203,8 @@ class Directory:
                 _remove_if_left(opened, name)
             elif name.endswith(SUFFIX):
                 with contextlib.suppress(FileNotFoundError):
-                    found = os.stat(name, dir_fd=opened, follow_symlinks=False)
-                    files.append((found.st_mtime, found.st_size, name))
+                    status = os.stat(name, dir_fd=opened, follow_symlinks=False)
+                    files.append((status.st_mtime, status.st_size, name))
         total = sum(size for _, size, _ in files)
         if total <= most:
             return
@@ -235,12 +235,12 @@ class Directory:
         with contextlib.suppress(FileNotFoundError), self._opened() as opened:
             for name in os.listdir(opened):
                 with contextlib.suppress(FileNotFoundError):
-                    found = os.stat(name, dir_fd=opened, follow_symlinks=False).st_size
+                    total = os.stat(name, dir_fd=opened, follow_symlinks=False).st_size
                     if name == _HITS:
-                        hits = found
+                        hits = total
                     elif name.endswith(SUFFIX):
                         entries += not name.startswith(NOTE)
-                        size += found
+                        size += total
         return Use(entries, size, hits)
 
     def clear(self) -> Use:
@@ -258,9 +258,9 @@ class Directory:
 
 
 def _mac(key: bytes, name: str, body: bytes) -> bytes:
-    found = hmac.new(key, name.encode() + b"\0", "sha256")
-    found.update(body)
-    return found.digest()
+    mac = hmac.new(key, name.encode() + b"\0", "sha256")
+    mac.update(body)
+    return mac.digest()
 
 
 def _write(opened: int, name: str, data: bytes, *, replace: bool = True) -> None:

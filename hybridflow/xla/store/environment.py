@@ -29,16 +29,16 @@ def source_hash() -> str | None:
 
     None if the files are not those that this process has loaded: they were replaced since, or cannot be read.
     """
-    found = hashlib.sha256()
+    digest = hashlib.sha256()
     paths = sorted(_PACKAGE.rglob("*.py"))
     try:
         for path in paths:
-            found.update(f"{path.relative_to(_PACKAGE)}\0".encode())
-            found.update(hashlib.sha256(path.read_bytes()).digest())
+            digest.update(f"{path.relative_to(_PACKAGE)}\0".encode())
+            digest.update(hashlib.sha256(path.read_bytes()).digest())
         changed = max([path.stat().st_ctime for path in [*paths, *_libraries()]])
     except (OSError, ValueError):
         return None
-    return found.hexdigest() if paths and changed <= LOADED else None
+    return digest.hexdigest() if paths and changed <= LOADED else None
 
 
 def _libraries() -> list[Path]:

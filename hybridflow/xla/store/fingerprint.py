@@ -140,8 +140,8 @@ def _float(value: float) -> str:
 
 
 def _array(array: np.ndarray[Any, Any]) -> str:
-    found = hashlib.sha256(np.ascontiguousarray(array).tobytes()).hexdigest()
-    return f"array {array.dtype.name}{array.shape} {found}"
+    digest = hashlib.sha256(np.ascontiguousarray(array).tobytes()).hexdigest()
+    return f"array {array.dtype.name}{array.shape} {digest}"
 
 
 _WRITERS: dict[type, Callable[[Any], str]] = {

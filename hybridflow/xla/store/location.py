@@ -70,14 +70,14 @@ def _most() -> int:
     named = os.environ.get(BYTES, "")
     if not named:
         return DEFAULT_BYTES
-    found = parse_bytes(named)
-    if found is None:
+    size = parse_bytes(named)
+    if size is None:
         warn_once(
             f"{BYTES}={named} is no number of bytes: the store of executables may have {format_bytes(DEFAULT_BYTES)}",
             f"Write digits, with a unit if you like ({BYTE_UNITS}), or unset it.",
         )
         return DEFAULT_BYTES
-    return found
+    return size
 
 
 _WARNED: set[str] = set()

@@ -54,15 +54,15 @@ class Entry:
         Args:
             prepare: lowers the graph, which readies the libraries that its executable calls, if it calls any.
         """
-        found = taken(self.name)
-        if found is None:
+        executable = taken(self.name)
+        if executable is None:
             body = _tried(self.directory.path, lambda: self.directory.read(self.name))
-            found = None if body is None else self._loaded(body, prepare)
-            if body is not None and found is not None:
+            executable = None if body is None else self._loaded(body, prepare)
+            if body is not None and executable is not None:
                 _tried(self.directory.path, lambda: remember(self.directory, self.note, self.name, body, self.most))
-        if found is not None:
+        if executable is not None:
             self.directory.count_hit()
-        return found
+        return executable
 
     def _loaded(self, body: bytes, prepare: Callable[[], Any]) -> Any:
         head, saved = without_head(body)

@@ -1,7 +1,7 @@
 """Observers of the Variables that a function reads and assigns, for `hf.checkpoint`.
 
 The first run of a function records the values that its Variables had. When the function runs again, a replaying
-observer gives it those values back, and keeps its assignments from the Variables themselves.
+log gives it those values back, and keeps its assignments from the Variables themselves.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from contextvars import ContextVar
 from typing import Any
 
 
-class _Observed:
-    """The number of observers in all threads; at zero, the lookup is skipped."""
+class _OpenLogs:
+    """The number of logs in all threads; at zero, the lookup is skipped."""
 
     __slots__ = ("count",)
 
@@ -21,12 +21,12 @@ class _Observed:
         self.count = 0
 
 
-OBSERVED = _Observed()
-_OBSERVER: ContextVar[Observer | None] = ContextVar("hybridflow observer", default=None)
+OPEN_LOGS = _OpenLogs()
+_LOG: ContextVar[VariableLog | None] = ContextVar("hybridflow log", default=None)
 
 
-class Observer:
-    """Records or replays the values of Variables; see `observing`.
+class VariableLog:
+    """Records or replays the values of Variables; see `logging_variables`.
 
     Args:
         values: the raw values to replay, by the Variable's leaf; if None, values are only recorded.
@@ -41,7 +41,7 @@ class Observer:
         self.binder = binder
         self.replays = values is not None
         self.values: dict[Any, Any] = {} if values is None else dict(values)
-        self._outer = _OBSERVER.get()
+        self._outer = _LOG.get()
 
     def value_of(self, variable: Any, value: Any) -> Any:
         """Return the raw value that the function sees in a Variable."""
@@ -59,44 +59,44 @@ class Observer:
         return self._outer is not None and self._outer.assigned(variable, value)
 
 
-def observed_value(variable: Any, value: Any) -> Any:
-    """Return the raw value of a Variable, as the current observer shows it."""
-    observer = _OBSERVER.get()
-    return value if observer is None else observer.value_of(variable, value)
+def logged_value(variable: Any, value: Any) -> Any:
+    """Return the raw value of a Variable, as the current log shows it."""
+    log = _LOG.get()
+    return value if log is None else log.value_of(variable, value)
 
 
-def observed_assignment(variable: Any, value: Any) -> bool:
+def logged_assignment(variable: Any, value: Any) -> bool:
     """Note that a Variable is assigned; return whether the Variable itself must stay unchanged."""
-    observer = _OBSERVER.get()
-    return observer is not None and observer.assigned(variable, value)
+    log = _LOG.get()
+    return log is not None and log.assigned(variable, value)
 
 
 def binder_now() -> Any:
-    """Return the current observer's binder of eager operations, or None if they run as usual."""
-    observer = _OBSERVER.get() if OBSERVED.count else None
-    return None if observer is None else observer.binder
+    """Return the current log's binder of eager operations, or None if they run as usual."""
+    log = _LOG.get() if OPEN_LOGS.count else None
+    return None if log is None else log.binder
 
 
 def replaying() -> bool:
     """Whether a function is being replayed, which must have no visible effects."""
-    if not OBSERVED.count:
+    if not OPEN_LOGS.count:
         return False
-    observer = _OBSERVER.get()
-    while observer is not None:
-        if observer.replays:
+    log = _LOG.get()
+    while log is not None:
+        if log.replays:
             return True
-        observer = observer._outer
+        log = log._outer
     return False
 
 
 @contextmanager
-def observing(values: dict[Any, Any] | None = None, binder: Any = None) -> Generator[Observer]:
-    """Record or replay the values of the Variables that a block reads and assigns; see `Observer`."""
-    observer = Observer(values, binder)
-    token = _OBSERVER.set(observer)
-    OBSERVED.count += 1
+def logging_variables(values: dict[Any, Any] | None = None, binder: Any = None) -> Generator[VariableLog]:
+    """Record or replay the values of the Variables that a block reads and assigns; see `VariableLog`."""
+    log = VariableLog(values, binder)
+    token = _LOG.set(log)
+    OPEN_LOGS.count += 1
     try:
-        yield observer
+        yield log
     finally:
-        OBSERVED.count -= 1
-        _OBSERVER.reset(token)
+        OPEN_LOGS.count -= 1
+        _LOG.reset(token)
