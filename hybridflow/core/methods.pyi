@@ -102,15 +102,15 @@ class TensorMethods:
     def all(
         self, /, axis: int | tuple[int, ...] | None = None, *, keepdims: bool = False, **other: Unpack[Other],
     ) -> Tensor:
-        """Say whether all elements along axes are true."""
+        """Return whether all elements along axes are true."""
     def any(
         self, /, axis: int | tuple[int, ...] | None = None, *, keepdims: bool = False, **other: Unpack[Other],
     ) -> Tensor:
-        """Say whether any element along axes is true."""
+        """Return whether any element along axes is true."""
     def argmax(self, /, axis: int | None = None, *, keepdims: bool = False, **other: Unpack[Other]) -> Tensor:
-        """Find the position of the largest element: the first one of equals, and NaN counts as largest."""
+        """Find the position of the largest element, the first of equal ones; NaN counts as the largest."""
     def argmin(self, /, axis: int | None = None, *, keepdims: bool = False, **other: Unpack[Other]) -> Tensor:
-        """Find the position of the smallest element: the first one of equals, and NaN counts as smallest."""
+        """Find the position of the smallest element, the first of equal ones; NaN counts as the smallest."""
     def argsort(
         self, /, axis: int = -1, *, descending: bool = False, stable: bool = True, **other: Unpack[Other],
     ) -> Tensor:
@@ -123,7 +123,7 @@ class TensorMethods:
         """Convert to another dtype; the gradient is converted back."""
     @property
     def at(self) -> hybridflow.ops.updates.IndexUpdater:
-        """What ``x.at`` is: index it to say which elements to update."""
+        """The value of ``x.at``: index it to select the elements to update."""
     def atan(self, /) -> Tensor:
         """Compute the angle in radians whose tangent is each element."""
     def atanh(self, /) -> Tensor:
@@ -131,7 +131,7 @@ class TensorMethods:
     def backward(self, gradient: Any = None, retain_graph: bool = False) -> None:
         """Compute the gradients of this value, and add them to ``.grad`` of the leaves that it was computed from."""
     def broadcast_to(self, /, shape: Any) -> Tensor:
-        """Repeat a tensor along new axes and axes of size 1 until it has a shape."""
+        """Repeat a tensor along new axes and axes of size 1 to give it a shape."""
     def ceil(self, /) -> Tensor:
         """Round every element up."""
     def clip(self, /, min: Any = None, max: Any = None, **other: Unpack[Other]) -> Tensor:
@@ -156,9 +156,9 @@ class TensorMethods:
         reverse: bool = False,
         **other: Unpack[Other],
     ) -> Tensor:
-        """Sum up to every position along an axis."""
+        """Compute running sums along an axis."""
     def detach(self) -> Tensor:
-        """Return the same value as a tensor that does not depend on anything for a gradient."""
+        """Return the same value as a tensor through which no gradient flows."""
     def erf(self, /) -> Tensor:
         """Compute the error function of every element."""
     def exp(self, /) -> Tensor:
@@ -173,18 +173,18 @@ class TensorMethods:
         """Round every element down."""
     @property
     def grad(self) -> Tensor | None:
-        """Return what `.backward()` accumulated here, or None; set it to None or to a tensor like this one."""
+        """The gradient that `.backward()` accumulated, or None. It can be set to None or to a tensor like this one."""
     @grad.setter
     def grad(self, value: Any) -> None: ...
     @property
     def grad_fn(self) -> hybridflow.autodiff.grad_fn.GradFn | None:
-        """What this value was computed by, None for a leaf."""
+        """The operation that computed this value, None for a leaf."""
     @property
     def imag(self, /) -> Tensor:
         """Take the imaginary part of every element."""
     @property
     def is_leaf(self) -> bool:
-        """Whether the value was not computed from anything that requires a gradient."""
+        """Whether the value is a leaf: not computed from a value that requires a gradient."""
     def log(self, /) -> Tensor:
         """Compute the natural logarithm of every element: -inf at 0, NaN below."""
     def log10(self, /) -> Tensor:
@@ -237,18 +237,18 @@ class TensorMethods:
         """Call a function with the gradient of this value whenever `.backward()` computes it."""
     @property
     def requires_grad(self) -> bool:
-        """Whether `.backward()` reaches this value: a leaf that asked for it, or computed from one."""
+        """Whether `.backward()` reaches this value: a leaf with `requires_grad`, or a value computed from one."""
     @requires_grad.setter
     def requires_grad(self, value: Any) -> None: ...
     def requires_grad_(self, requires_grad: bool = True) -> Tensor:
-        """Say whether gradients are to accumulate in a leaf's ``.grad``, and return it."""
+        """Set whether gradients accumulate in a leaf's ``.grad``, and return the leaf."""
     def reshape(self, /, *shape: Any, copy: bool | None = None) -> Tensor:
-        """Give the elements another shape, as one tuple or as several sizes; see `hf.reshape`."""
+        """Change the shape to a tuple or to several sizes; see `hf.reshape`."""
     def retain_grad(self) -> None:
-        """Keep the gradient of a tensor that is no leaf in ``.grad``, from the next `.backward()` on."""
+        """Keep the gradient of a tensor that is not a leaf in ``.grad``, from the next `.backward()` on."""
     @property
     def retains_grad(self) -> bool:
-        """Whether `retain_grad` was called on a tensor that is no leaf."""
+        """Whether `retain_grad` was called on this tensor, which is not a leaf."""
     def round(self, /) -> Tensor:
         """Round every element to the nearest whole number, halves to the even one; of complex numbers each part."""
     def rsqrt(self, /) -> Tensor:
@@ -308,6 +308,6 @@ class TensorMethods:
     ) -> Tensor:
         """Compute the variance along axes: the mean squared distance from the mean."""
     def zero_(self) -> Any:
-        """Raise: tensors are immutable, and a gradient is cleared with ``x.zero_grad()``."""
+        """Raise an error: tensors are immutable, and ``x.zero_grad()`` clears a gradient."""
     def zero_grad(self) -> None:
-        """Forget the gradient: ``.grad`` is None until the next `.backward()`."""
+        """Set ``.grad`` to None until the next `.backward()`."""
