@@ -13,7 +13,16 @@ from hybridflow.core.device import device as on_device
 from hybridflow.core.dims import Dim, SizeFloat
 from hybridflow.core.dispatch import bind
 from hybridflow.core.dtypes import (
-    as_dtype, check_fits, complex64, complex128, default_dtype, float32, float64, int32, int64, kind_of,
+    as_dtype,
+    check_fits,
+    complex64,
+    complex128,
+    default_dtype,
+    float32,
+    float64,
+    int32,
+    int64,
+    kind_of,
 )  # fmt: skip
 from hybridflow.core.errors import ArgumentError, ArgumentTypeError, DTypeError, ShapeError, message
 from hybridflow.core.op import Bad, Op, Sample, Stops, op, public_names
