@@ -23,7 +23,7 @@ from hybridflow.core.dtypes import (
     int32,
     int64,
     kind_of,
-)  # fmt: skip
+)
 from hybridflow.core.errors import ArgumentError, ArgumentTypeError, DTypeError, ShapeError, message
 from hybridflow.core.op import Bad, Op, Sample, Stops, op, public_names
 from hybridflow.core.staged_number import StagedNumber
@@ -108,22 +108,21 @@ def full(shape: Any, fill_value: TensorLike, *, dtype: Any = None, device: str |
         with on_device(device):
             return full(shape, fill_value, dtype=dtype)
     sizes = normalize_shape("full", shape)
-    result_dtype = None if dtype is None else as_dtype(dtype)
+    target = None if dtype is None else as_dtype(dtype)
     if isinstance(fill_value, Dim) or type(fill_value) is SizeFloat:
-        dtype = result_dtype or (int32 if isinstance(fill_value, Dim) else float32)
+        dtype = target or (int32 if isinstance(fill_value, Dim) else float32)
         return bind(full.op, (), {"shape": sizes, "fill_value": fill_value, "dtype": dtype})
     if type(fill_value) is TracedFloat:
-        fill_value = fill_value.tensor(result_dtype or float32)
+        fill_value = fill_value.tensor(target or float32)
     if type(fill_value) is StagedNumber:
-        fill_value = asarray(fill_value, dtype=result_dtype)
+        fill_value = asarray(fill_value, dtype=target)
     if not is_number(fill_value):
         tensor = as_tensor(fill_value)
-        return broadcast_to(tensor if result_dtype is None else cast_to(tensor, result_dtype), sizes)
-    if result_dtype is None:
-        result_dtype = default_dtype(fill_value)
-    check_fits(fill_value, result_dtype)
-    exact = _EXACT[kind_of(result_dtype)]
-    attrs: dict[str, Any] = {"shape": sizes, "fill_value": exact(fill_value), "dtype": result_dtype}
+        return broadcast_to(tensor if target is None else cast_to(tensor, target), sizes)
+    if target is None:
+        target = default_dtype(fill_value)
+    check_fits(fill_value, target)
+    attrs: dict[str, Any] = {"shape": sizes, "fill_value": _EXACT[kind_of(target)](fill_value), "dtype": target}
     _full_infer(**attrs)
     return bind(full.op, (), attrs)
 

@@ -1,4 +1,4 @@
-"""A part of a part of an array as one part."""
+"""Merge a slice of a slice into one slice."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from hybridflow.passes.lib.rewrite import changed, rewrite
 
 @graph_pass()
 def compose_index(graph: Graph, context: PassContext) -> Graph:
-    """Take a part of a part of an array from the array itself.
+    """Take a slice of a slice from the array itself.
 
     Before:
         graph f(%x: f32[4,6]) -> (f32[2]) {
@@ -45,7 +45,7 @@ def compose_index(graph: Graph, context: PassContext) -> Graph:
 
 
 def _composed(inner: StaticIndex, outer: StaticIndex) -> StaticIndex | None:
-    """Return the index that does what two do one after the other; None where one adds axes or is not of numbers."""
+    """Return one index equal to two in a row; None if one adds axes or has entries that are not integers."""
     if None in inner or None in outer:
         return None
     entries = iter(outer)

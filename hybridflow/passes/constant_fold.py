@@ -1,4 +1,4 @@
-"""Computing now what depends on constants only."""
+"""Compute ahead of time what depends only on constants."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from hybridflow.passes.lib.graph_pass import PassContext, graph_pass
 from hybridflow.passes.lib.rewrite import Replacement, placed, rewrite
 
 SMALL = 1024
-"""A result of up to this many elements becomes a constant, whatever it is computed from."""
+"""A result of up to this many elements is folded, however small its inputs are."""
 LARGE = 1 << 16
-"""A result that is no larger than what it is computed from becomes one up to this many elements."""
+"""A result that is no larger than its largest input is folded up to this many elements."""
 _IMPURE = frozenset({"effect", "random", "nested", "source", "tensor_rule"})
 
 
@@ -28,9 +28,9 @@ _IMPURE = frozenset({"effect", "random", "nested", "source", "tensor_rule"})
 def constant_fold(graph: Graph, context: PassContext) -> Graph:
     """Replace an op on constants by its result, computed as eager code computes it.
 
-    Ops that make a value from attributes alone, or repeat one, stay as they are, since they say the same in less
-    space, but what is computed from them is folded. Results that would be large constants are not computed. An op
-    that fails on its constants stays too: the error belongs to the call.
+    Ops that make a value from attributes alone, or repeat one, stay: they are smaller than their result. Ops on their
+    results are folded. Results that would be large constants are not computed. An op that fails on its constants
+    also stays: the error belongs to the call.
 
     Before:
         graph f(%x: f32[2]) -> (f32[2]) {
@@ -86,7 +86,7 @@ def constant_fold(graph: Graph, context: PassContext) -> Graph:
 
 
 def _value(known: dict[Edge, Any], edge: Edge) -> np.ndarray[Any, Any]:
-    """Return a known value; that of a node that stays is computed when it is first needed."""
+    """Return a known value; the value of a node that stays is computed on first use."""
     value = known[edge]
     if isinstance(value, Node):
         inputs = [_value(known, cast(Edge, other)) for other in value.inputs]
@@ -112,7 +112,7 @@ def _foldable(node: Node, largest: int) -> bool:
 
 
 def _on_host(op: Op, node: Node) -> bool:
-    """Whether eager code would run the op's kernel: XLA would have to compile a program for the one result."""
+    """Whether eager code would run the op's kernel; otherwise XLA would compile a program for one result."""
     if "layout" in op.traits:
         return True
     inputs = [edge[0].spec(edge[1]) for edge in node.inputs if edge is not None]

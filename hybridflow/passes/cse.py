@@ -1,4 +1,4 @@
-"""Computing equal things once."""
+"""Merge nodes that compute the same value."""
 
 from __future__ import annotations
 

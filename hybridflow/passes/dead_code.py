@@ -1,4 +1,4 @@
-"""Removing what nothing reads."""
+"""Remove nodes that nothing reads."""
 
 from __future__ import annotations
 

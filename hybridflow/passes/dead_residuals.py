@@ -1,4 +1,4 @@
-"""Not computing what only a gradient would have read."""
+"""Drop hidden outputs that only a gradient would have read."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Choosing between a new and an old value as soon as both are there."""
+"""Move selects between a new and an old value to where both are first known."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Conditions = frozenset[Edge]
 
 @graph_pass(final=True)
 def early_selects(graph: Graph, context: PassContext) -> Graph:
-    """Choose a result by a scalar condition right behind its new value, and go on with what was chosen.
+    """Select a result by a scalar condition right after its new value, and let later nodes read the selected value.
 
     A call with a check writes to each Variable its new value if the check holds, and the one it had otherwise; steps
     that may be skipped do the same. Such choices are traced last. What reads a new value and counts only if the same
@@ -68,7 +68,7 @@ def early_selects(graph: Graph, context: PassContext) -> Graph:
 
 
 def _selects(graph: Graph) -> set[Node]:
-    """Return what chooses a result as a whole; one may choose between what another chose."""
+    """Return the selects that choose a whole result; one may choose between the results of others."""
     readers = readers_of(graph)
     results = {node for node, _ in graph.outputs}
     selects: set[Node] = set()
@@ -88,7 +88,7 @@ def _selects_whole(node: Node) -> bool:
 
 
 def _conditions(graph: Graph) -> dict[Node, Conditions]:
-    """Return what must hold for a node to count: where it does not, all that reads the node is dropped in the end."""
+    """Return the conditions under which a node counts; if one fails, every use of the node is dropped in the end."""
     conditions: dict[Node, Conditions] = {node: frozenset() for node, _ in graph.outputs}
     for node in reversed(graph.nodes):
         if node not in conditions or has_effect(node):
@@ -103,14 +103,14 @@ def _conditions(graph: Graph) -> dict[Node, Conditions]:
 
 
 def _chosen(edge: Edge, holding: Conditions, chosen: dict[Edge, tuple[Edge, Edge]]) -> Edge:
-    """Return what a node that counts only under conditions may read for a new value."""
+    """Return the value that a node may read instead of a new one, given the conditions under which it counts."""
     while edge in chosen and chosen[edge][0] in holding:
         edge = chosen[edge][1]
     return edge
 
 
 def _early(graph: Graph, selects: set[Node]) -> list[Node]:
-    """Return the nodes in order, but selects, and scalars of which conditions are made, behind the last they read."""
+    """Return the nodes in order, but selects and the scalars of their conditions right after their last input."""
     movable = set(selects)
     waiting = [edges_of(node)[0][0] for node in selects]
     while waiting:

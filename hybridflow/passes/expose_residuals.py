@@ -1,4 +1,4 @@
-"""Making ordinary outputs of what loops and branches hand over to their backward passes."""
+"""Turn the hidden residuals of loops and branches into ordinary outputs."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from hybridflow.passes.lib.rewrite import changed, rewrite
 
 @graph_pass(final=True)
 def expose_residuals(graph: Graph, context: PassContext) -> Graph:
-    """Replace a loop or branch with hidden outputs by one whose graphs return them, which other passes can change.
+    """Replace a loop or branch with hidden outputs by one whose graphs return them, so that other passes can change it.
 
     Before:
         graph f(%x: f32[], %xs: f32[4]) -> (f32[], f32[4]) {

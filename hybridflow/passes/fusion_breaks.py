@@ -1,4 +1,4 @@
-"""Breaks where XLA would compute long chains again and again."""
+"""Insert breaks where XLA would recompute long chains again and again."""
 
 from __future__ import annotations
 
@@ -37,13 +37,13 @@ _DEAR = frozenset({"random", "convolution", "windowed"})
 
 @graph_pass(final=True)
 def fusion_breaks(graph: Graph, context: PassContext, limits: Limits = LIMITS) -> Graph:
-    """Have a value computed once if several read it and it ends a chain of 6 or more cheap operations.
+    """Compute a value once if several nodes read it and it ends a chain of 6 or more cheap operations.
 
-    XLA:CPU computes cheap operations anew in everything that reads them, and what they read with them, back to the
-    next value that is not cheap: a product, a convolution, an input. Where every layer adds to that chain, as
+    XLA:CPU recomputes cheap operations in every reader, together with their own cheap inputs, back to the next value
+    that is not cheap: a product, a convolution, an input. Where every layer adds to that chain, as
     residuals, gates and states do, a layer's values are computed in all later ones, and both compile time and step
-    time grow with the square of the depth. A break ends the chain. It is put where the chain goes on in a reader:
-    what only products and sums over an axis read is computed twice at most, and stays as it is.
+    time grow with the square of the depth. A break ends the chain. It is inserted only where the chain goes on in
+    a reader: a value that only products and sums over an axis read is computed twice at most, and stays as it is.
 
     Measured with jaxlib 0.10.2 on a CPU, SGD steps of 24 layers (50 steps of the LSTM), first call and step with
     chains of up to 4 / 6 / 8 / any length: gated residuals 0.6 / 0.7 / 0.7 / 2.3 s and 12 / 12 / 11 / 17 ms,
@@ -169,9 +169,9 @@ def _is_large(graph: Graph, node: Node, least: int) -> bool:
 
 
 def _longest(graph: Graph, readers: Mapping[Node, Sequence[Node]], kept: Set[Node]) -> int:
-    """Return the length of the longest chain of cheap operations that none of the values that are stored ends.
+    """Return the length of the longest chain of cheap operations between stored values.
 
-    What a product or the like reads is stored, and those that read it beside go on from there.
+    A value that a product or the like reads is stored, so its other readers start a new chain.
     """
     lengths: dict[Node, int] = {}
     longest = 0
@@ -184,7 +184,7 @@ def _longest(graph: Graph, readers: Mapping[Node, Sequence[Node]], kept: Set[Nod
 
 
 def _adds(node: Node) -> int:
-    """Return what a node adds to a chain: to move elements costs nothing."""
+    """Return how much a node adds to a chain; moving elements costs nothing."""
     return 0 if "layout" in node.op.traits or not node.inputs else 1
 
 

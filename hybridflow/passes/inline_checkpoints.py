@@ -1,4 +1,4 @@
-"""Checkpoints as what they run, the second runs after what they are for."""
+"""Inline checkpoints, and delay their second runs until the gradients that need them."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from hybridflow.passes.lib.rewrite import Replacement, rewrite
 
 @graph_pass(final=True)
 def inline_checkpoints(graph: Graph, context: PassContext) -> Graph:
-    """Replace a checkpoint by the operations in it; those of a second run wait for the gradients that it is for.
+    """Replace a checkpoint by its operations; those of a second run wait for the gradients that need them.
 
-    XLA would merge a second run with the first one, and keep what that computed. So what it begins with is tied to a
-    gradient, for all XLA knows: it is another value than in the first run, and not there before that gradient. XLA:CPU
-    has no other way that is as good: it looks through barriers, and what it is told not to inline it neither fuses nor
-    vectorizes as well (a step of six blocks of convolutions took 1.3 s so, and 55 ms without checkpoints).
+    XLA would merge a second run with the first one, and keep the first one's results. So the inputs of the second run
+    are tied to a gradient: to XLA they are different values than in the first run, which do not exist before that
+    gradient. XLA:CPU has no better way: it looks through barriers, and it neither fuses nor vectorizes as well what it
+    is told not to inline.
 
     Before:
         graph f(%x: f32[2], %g: f32[2]) -> (f32[2]) {
@@ -81,13 +81,13 @@ def _inlined(node: Node) -> Replacement:
 
 
 def _latest(gradients: Sequence[Edge]) -> Edge | None:
-    """Return the one of some values that was computed last and has elements."""
+    """Return the gradient that was computed last, among those that have elements."""
     candidates = [edge for edge in gradients if edge[0].spec(edge[1]).shape.count(0) == 0]
     return max(candidates, key=lambda edge: edge[0].sequence, default=None)
 
 
 def _smallest(edges: Sequence[Edge]) -> int | None:
-    """Return which of some inputs is tied with the least copying; sizes that are open count as 1."""
+    """Return the position of the input that is cheapest to copy; symbolic sizes count as 1."""
     sizes: list[tuple[int, int]] = []
     for position, (node, index) in enumerate(edges):
         size = 1

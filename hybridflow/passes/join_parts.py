@@ -1,4 +1,4 @@
-"""Sums of arrays that are zero but for one part each, as these parts side by side."""
+"""Turn sums of arrays that are zero except for one part each into a concatenation of the parts."""
 
 from __future__ import annotations
 
@@ -133,7 +133,7 @@ def _sums(graph: Graph, fewest: int) -> dict[Node, _Sum]:
 
 
 def _part(node: Node) -> tuple[int, _Part] | None:
-    """Return the one axis of which a node does not fill all, and what it fills there."""
+    """Return the one axis that a node fills only in part, and the part it fills."""
     index, shape = node.attrs["index"], node.attrs["shape"]
     if None in index:
         return None
@@ -154,7 +154,7 @@ def _alike(one: Node, other: Node) -> bool:
 
 
 def _joined(node: Node, one: _Sum, moved: dict[Edge, Edge]) -> list[Node]:
-    """Return the nodes that take the place of a sum; the last makes its value."""
+    """Return the nodes that replace a sum; the last one computes its value."""
     made: list[Node] = []
 
     def put(op: Op, inputs: tuple[Edge, ...], **attrs: Any) -> tuple[Edge]:

@@ -1,4 +1,4 @@
-"""Computing once what every step of a loop would compute again."""
+"""Move computations out of loops when every step would repeat them."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from hybridflow.passes.lib.rewrite import Replacement, changed, rewrite
 
 @graph_pass()
 def loop_invariants(graph: Graph, context: PassContext) -> Graph:
-    """Move out of the bodies and conditions of loops what depends only on values from around them.
+    """Move nodes out of loop bodies and conditions if they depend only on values from outside the loop.
 
-    What only repeats elements, such as a broadcast, stays: outside it would take memory.
+    A node that only repeats elements, such as a broadcast, stays: outside the loop it would take memory.
 
     Before:
         graph f(%x: f32[], %w: f32[], %xs: f32[4]) -> (f32[]) {

@@ -1,4 +1,4 @@
-"""Repeated parts of large graphs as one graph that is called."""
+"""Turn the repeated parts of large graphs into one graph that is called."""
 
 from __future__ import annotations
 
@@ -20,20 +20,20 @@ from hybridflow.passes.lib.stored import is_kept
 from hybridflow.passes.lib.windows import windows_first
 
 _CANDIDATES = 4
-"""The most distances between similar positions that are tried."""
+"""How many distances between similar positions are tried at most."""
 _UNLIKE = frozenset({"effect", "nested", "foreign", "tensor_rule", "convolution"})
-"""Nodes of these kinds are like no other. A called function's convolutions took XLA:CPU 3 to 6 times as long."""
+"""Nodes of these kinds are like no other. XLA:CPU runs convolutions much slower in a call."""
 
 
 class Limits(NamedTuple):
     """What is outlined.
 
     Attributes:
-        nodes: in graphs of fewer nodes only what is repeated often is outlined.
-        period: how many nodes a repeat has at least,
-        heavy_period: or so many, if XLA makes one of them a kernel of its own anyway, as a product of matrices.
-        repeats: how many repeats there are at least,
-        often: or so many, in a graph of few nodes.
+        nodes: in graphs with fewer nodes, only parts with `often` repeats are outlined.
+        period: the fewest nodes of a repeat.
+        heavy_period: the fewest if XLA makes one of them a separate kernel anyway, such as a matrix product.
+        repeats: the fewest repeats.
+        often: the fewest repeats in a graph of few nodes.
     """
 
     nodes: int = 400
@@ -47,7 +47,7 @@ LIMITS = Limits()
 
 
 class Place(NamedTuple):
-    """Where a repeat is: nodes ``start`` to ``start + period`` of those that have inputs."""
+    """The position of a repeat: nodes ``start`` to ``start + period`` of those that have inputs."""
 
     start: int
     period: int
@@ -55,7 +55,7 @@ class Place(NamedTuple):
 
 @graph_pass(final=True)
 def outline(graph: Graph, context: PassContext, limits: Limits = LIMITS) -> Graph:
-    """Make the repeated parts of a graph one graph, which is called: XLA compiles it once.
+    """Turn the repeated parts of a graph into one graph that is called, so that XLA compiles it once.
 
     Parts are alike if their nodes have the same operations, attributes, shapes and wiring; what they read from
     outside, constants that differ among it, are arguments; what is cheaply computed of a stored value is computed again
@@ -163,7 +163,7 @@ def _spec_key(edge: Edge) -> Any:
 
 
 def _distances(tokens: np.ndarray[Any, Any], limits: Limits) -> list[int]:
-    """Return the distances at which places most often look alike; first those at which they often do in a row."""
+    """Return the distances at which nodes most often look alike; those with long rows of them come first."""
     short, long = sorted((limits.heavy_period, limits.period))
     common = [distance for length in (short, long) for distance in _common(tokens, length)]
     likely = dict.fromkeys([distance for distance in common if distance >= short])
@@ -175,7 +175,7 @@ def _distances(tokens: np.ndarray[Any, Any], limits: Limits) -> list[int]:
 
 
 def _common(tokens: np.ndarray[Any, Any], length: int) -> list[int]:
-    """Return the most common distances between so many nodes and the last place where the same ones are."""
+    """Return the most common distances between equal runs of `length` nodes."""
     last: dict[bytes, int] = {}
     distances: Counter[int] = Counter()
     for position in range(len(tokens) - length + 1):
@@ -190,7 +190,7 @@ def _common(tokens: np.ndarray[Any, Any], length: int) -> list[int]:
 def _rows(
     tokens: np.ndarray[Any, Any], distance: int, taken: np.ndarray[Any, Any] | None = None
 ) -> list[tuple[int, int]]:
-    """Return from where to where nodes are like those so far behind them, and neither is taken."""
+    """Return the spans of nodes that equal those `distance` further on, where neither is taken."""
     same = np.zeros(len(tokens) + 1, bool)
     same[: len(tokens) - distance] = tokens[distance:] == tokens[:-distance]
     if taken is not None:
@@ -200,7 +200,7 @@ def _rows(
 
 
 class _Search:
-    """Repeats that are alike, wiring included; no two overlap.
+    """A search for repeats that are alike, including their wiring; no two overlap.
 
     Attributes:
         graph: the graph.
@@ -248,7 +248,7 @@ class _Search:
         return []
 
     def _is_heavy(self, run: Place) -> bool:
-        """Whether XLA makes a node a kernel of its own, so that a call hides little that could be fused."""
+        """Whether XLA makes a node a separate kernel, so that a call prevents little fusion."""
         return any(is_kept(node, self.graph, 1) for node in _part(self.nodes, run))
 
 
@@ -303,7 +303,7 @@ class _Repeats:
         self.graph = Graph("repeat", tuple(self._inputs), tuple(self._made), results, graph.dims)
 
     def _slot(self, read: tuple[Edge, ...], reader: Node) -> Edge:
-        """Return what stands in the common graph for what the places read there from outside."""
+        """Return the common graph's node or input for a value that the repeats read from outside."""
         slot = self._slots.get(read)
         if slot is not None:
             return slot

@@ -63,17 +63,17 @@ class Pipeline(NamedTuple):
             yield from phase.passes
 
     def only(self, *names: str) -> Pipeline:
-        """Return the pipeline of the named passes, in the order in which they are here."""
+        """Return a pipeline of the named passes only, in the order they have here."""
         self._require(names)
         return self._chosen(lambda one: one if one.name in names else None)
 
     def without(self, *names: str) -> Pipeline:
-        """Return the pipeline of all other passes."""
+        """Return the pipeline without the named passes."""
         self._require(names)
         return self._chosen(lambda one: None if one.name in names else one)
 
     def with_limits(self, name: str, **limits: Any) -> Pipeline:
-        """Return the pipeline with other limits of one pass."""
+        """Return the pipeline with different limits for one pass."""
         self._require((name,))
         return self._chosen(lambda one: one.with_limits(**limits) if one.name == name else one)
 
@@ -97,30 +97,30 @@ SIMPLIFY = Phase(
         algebra,
         compose_index,
         inline_checkpoints,
-        constant_fold,  # behind algebra: what that joins may be of constants only
-        cse,  # behind constant_fold: equal constants are one
-        dead_residuals,  # behind cse: two nodes that were one keep what either reader wants
-        dead_code,  # behind those that leave something over
-        expose_residuals,  # behind dead_residuals: only for what a gradient still reads
-        unused_outputs,  # behind those that take readers away
-        loop_invariants,  # last: what leaves a body is as simple as it gets, and no output that goes anyway
+        constant_fold,  # after algebra, which may leave operations on constants only
+        cse,  # after constant_fold, so that equal folded constants merge
+        dead_residuals,  # after cse: a merged node keeps the residuals that either reader wants
+        dead_code,  # after the passes that leave unread nodes
+        expose_residuals,  # after dead_residuals: only for residuals that a gradient still reads
+        unused_outputs,  # after the passes that remove readers
+        loop_invariants,  # last: bodies are as simple as they get, and unused outputs are gone
     ),
 )
-"""Fewer and simpler nodes: a pass makes work for others, so that they run in rounds."""
+"""Passes that make nodes fewer and simpler. Each can make work for the others, so they run in rounds."""
 
 ARRANGE = Phase(
     "arrange",
     1,
     (
         unroll,
-        early_selects,  # before outline: choices are a part of the updates that are repeated
-        join_parts,  # before outline: sums of parts make no two steps of a loop alike
+        early_selects,  # before outline, so that selects are part of the repeated updates
+        join_parts,  # before outline: sums of parts would make every step of a loop different
         outline,
-        roll,  # behind outline: it makes calls a loop
-        fusion_breaks,  # last: a call or a loop ends a chain, too
+        roll,  # after outline: it turns calls into a loop
+        fusion_breaks,  # last, because a call or a loop also ends a chain
     ),
 )
-"""The same operations in the shape that XLA compiles and runs best."""
+"""Passes that put the same operations into the shape that XLA compiles and runs best."""
 
 PIPELINE = Pipeline((SIMPLIFY, ARRANGE))
 
@@ -132,7 +132,7 @@ class PassRecord:
     Attributes:
         name: the pass.
         milliseconds: how long it took.
-        nodes_before, nodes_after: the graph's nodes, those of nested graphs included.
+        nodes_before, nodes_after: the graph's node count, including nested graphs.
         note: what it did, in a few words.
     """
 
@@ -148,7 +148,7 @@ class PassRecord:
 
 
 OnChange = Callable[[PassRecord, Graph, Graph], None]
-"""Takes a pass's record, and the graph before and after it."""
+"""A callback that takes a pass's record and the graph before and after the pass."""
 
 
 def run_passes(
@@ -163,9 +163,9 @@ def run_passes(
     Args:
         graph: the graph; it stays as it is.
         pipeline: which passes run; `PIPELINE` if not given.
-        differentiable: whether the result may still be differentiated. Where it will only be executed, say False:
+        differentiable: whether the result may still be differentiated. Pass False if it will only be executed:
             more passes apply.
-        on_change: told of every run of a pass that changed the graph.
+        on_change: called after every pass run that changed the graph.
 
     Returns:
         The graph after the passes, with the same inputs and outputs, and one record per run of a pass.

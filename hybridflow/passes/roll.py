@@ -1,4 +1,4 @@
-"""Calls of a repeated part, one on the results of the other, as a loop."""
+"""Turn a row of calls of a repeated part into a loop."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from hybridflow.passes.lib.rewrite import followed, placed, rebuilt
 from hybridflow.passes.lib.windows import Window, windows_of
 
 _LARGEST_CONSTANT = 4096
-"""The most bytes of a constant of which each call has its own; larger ones are the weights of layers."""
+"""The most bytes of a constant that may differ from call to call; larger ones are the weights of layers."""
 _STRIDES = 4
 """The most loops that may alternate."""
 _CONSTANTS = "constants"
@@ -36,9 +36,9 @@ class Limits(NamedTuple):
     """What becomes a loop.
 
     Attributes:
-        steps: how many calls there are at least: fewer run faster one by one.
-        seconds: how long a step takes at most.
-        apart: which part of what its steps read and write may be taken from a loop piece by piece.
+        steps: the fewest calls that become a loop; fewer run faster one by one.
+        seconds: the longest that a step may take.
+        apart: the largest fraction of the bytes its steps move that may be read from the loop piece by piece.
     """
 
     steps: int = 16
@@ -55,7 +55,7 @@ class _Moving(NamedTuple):
     Attributes:
         window: the part without its start.
         axis: the axis.
-        step: by how many elements it moves on.
+        step: the number of elements it moves per call.
     """
 
     window: Any
@@ -70,7 +70,7 @@ moves on, or a constant of each call's own."""
 
 @graph_pass(final=True)
 def roll(graph: Graph, context: PassContext, limits: Limits = LIMITS) -> Graph:
-    """Make 16 and more calls of a repeated part in a row a loop, if they share what they read.
+    """Turn 16 or more calls of a repeated part in a row into a loop, if they share their inputs.
 
     An argument may be the same in every call, what the call before returned, a part of an array that moves on from
     call to call, or a constant. So the steps of a recurrent network, which share their weights, become a loop, and
@@ -157,7 +157,7 @@ class _Run(NamedTuple):
 
     Attributes:
         calls: the calls in order.
-        links: how each argument goes on.
+        links: how each argument continues from call to call.
     """
 
     calls: Sequence[Node]
@@ -202,7 +202,7 @@ def _in_a_row(calls: Sequence[Node], windows: dict[Node, list[Window]], fewest: 
 
 
 def _links(one: Node, other: Node, windows: dict[Node, list[Window]]) -> tuple[_Link, ...] | None:
-    """Return how each argument goes on from one call to another; None if one does not."""
+    """Return how each argument continues from one call to the next; None if one does not."""
     links: list[_Link] = []
     for a, b in zip(edges_of(one), edges_of(other), strict=True):
         if all(edge[0].op is CONSTANT and edge[0].attrs["value"].array.nbytes <= _LARGEST_CONSTANT for edge in (a, b)):
@@ -268,7 +268,7 @@ def _with_loop(graph: Graph, run: _Run) -> tuple[Graph, Node, dict[Edge, Edge]]:
 
 
 def _loop(run: _Run, gives: tuple[int, ...]) -> tuple[list[Node], Node]:
-    """Return the loop, and what it reads that is made for it."""
+    """Return the nodes made for the loop to read, and the loop."""
     first = run.calls[0]
     made: list[Node] = []
     inputs: list[Edge] = []
@@ -309,7 +309,7 @@ def _moved_on(first: Node, link: _Moving, made: list[Node]) -> tuple[Edge, Take]
 
 
 def _row(rows: Edge, number: int, call: Node) -> Node:
-    """Return what takes one call's result from all of them."""
+    """Return the node that takes one call's result from the stacked results."""
     shape = rows[0].spec(rows[1]).shape[1:]
     index = (number, *[(0, size, 1) for size in shape])
     spec = make_spec(shape, rows[0].spec(rows[1]).dtype)

@@ -1,4 +1,4 @@
-"""Loops of a few steps as straight code."""
+"""Unroll loops of a few steps into straight code."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Loops and branches that compute and carry only what is read."""
+"""Drop what loops and branches compute or carry but nothing reads."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from hybridflow.passes.lib.rewrite import Replacement, changed, rewrite
 
 @graph_pass()
 def unused_outputs(graph: Graph, context: PassContext) -> Graph:
-    """Drop the outputs of loops and branches that nothing reads, carried values that only they need, unread inputs.
+    """Drop unread outputs of loops and branches, the carried values that only those need, and unread inputs.
 
     Before:
         graph f(%x: f32[], %y: f32[], %w: f32[], %xs: f32[4]) -> (f32[]) {
@@ -81,7 +81,7 @@ def unused_outputs(graph: Graph, context: PassContext) -> Graph:
 
 
 class _Kept(NamedTuple):
-    """Which inputs and outputs of a node stay, and its attributes then."""
+    """The inputs and outputs of a node that stay, and its new attributes."""
 
     inputs: list[int]
     outputs: list[int]

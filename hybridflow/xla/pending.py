@@ -1,4 +1,4 @@
-"""Waiting for what runs in the background."""
+"""Waiting for calls that run in the background."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""What passes share: what a pass is, rebuilding graphs, and facts about what XLA makes of them."""
+"""Code that passes share: the pass type, graph rebuilding, and facts about how XLA runs graphs."""

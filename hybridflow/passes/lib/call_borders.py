@@ -1,4 +1,4 @@
-"""What crosses the border of a part that will be called: what is stored anyway, not what is cheaply computed of it."""
+"""Choose the values that cross a call: those stored anyway, not those cheaply computed from them."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from hybridflow.passes.lib.rewrite import readers_of
 from hybridflow.passes.lib.stored import is_kept
 
 SMALL = 16
-"""A value of so many times fewer bytes than another one costs nothing to read beside it, as a bias beside its sums."""
+"""A value this many times smaller than another costs nothing to read with it, as a bias with its sums."""
 
 
 def read_again(graph: Graph, home: Mapping[Node, int]) -> dict[Edge, Edge]:
-    """Return the values that whoever reads them outside their part computes again, each with what it reads instead.
+    """Return the values that readers outside their part compute again, each with the value read instead.
 
-    XLA fuses nothing across a call: a value that is read behind it is stored. Where that is an element-wise function
-    of one value that is stored in any case, a product of matrices or the like, and of small values that are there
-    without the part, the reader has it from those for the price of reading it, and the part writes one array less.
-    It is left alone if it is stored anyway: as a result of the graph, or since a product reads it.
+    XLA fuses nothing across a call, so a value that is read after the call is stored. Suppose that value is an
+    element-wise function of one stored value of the part, such as a matrix product, and of small values from outside
+    the part. Then the reader can recompute it for the price of reading it, and the part writes one array less.
+    A value that is stored anyway, as a result of the graph or because a product reads it, is left alone.
 
     Measured with jaxlib 0.10.2 on one core, SGD steps of 24 layers as a part of the step where all values cross:
     dense layers with gelu and a residual, then normalised, 0.993; transformers 0.99 to 1.00; temporaries 1.00.
@@ -42,7 +42,7 @@ def read_again(graph: Graph, home: Mapping[Node, int]) -> dict[Edge, Edge]:
 
 
 def _large_input(graph: Graph, node: Node, home: Mapping[Node, int]) -> Edge | None:
-    """Return the one stored value of its part that a cheap node reads, if what else it reads is small and there."""
+    """Return the one stored value of its part that a cheap node reads, if its other inputs are small and outside."""
     if "pointwise" not in node.op.traits or is_kept(node, graph, 2):
         return None
     own = {edge for edge in edges_of(node) if edge[0] in home}
@@ -58,7 +58,7 @@ def _large_input(graph: Graph, node: Node, home: Mapping[Node, int]) -> Edge | N
 
 
 class _Stored:
-    """What XLA stores of a graph, asked for few nodes."""
+    """Which values of a graph XLA stores; only few nodes are asked about."""
 
     def __init__(self, graph: Graph) -> None:
         self.graph = graph
@@ -66,7 +66,7 @@ class _Stored:
         self.results = {edge[0] for edge in graph.outputs}
 
     def holds(self, node: Node) -> bool:
-        """Whether a cheap node's value, elements moved or not, is a result, or read by what is never fused with it."""
+        """Whether a cheap node's value is a result, or is read by a node that never fuses with it, layout ops aside."""
         if node in self.results:
             return True
         return any(

@@ -1,4 +1,4 @@
-"""What each pass made of a graph, to be printed and looked at."""
+"""The history of what each pass changed in a graph, as text and as a page."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class Step(NamedTuple):
 
     Attributes:
         record: the pass, its time and node counts.
-        before, after: the graph.
+        before, after: the graph before and after the run.
     """
 
     record: PassRecord
@@ -32,7 +32,7 @@ class Step(NamedTuple):
 
 
 class PassHistory(Sequence[Step]):
-    """The passes that changed a graph, in order: a sequence, printable, and a page with pictures."""
+    """The passes that changed a graph, in order; prints as text, and as a page with pictures."""
 
     def __init__(self, graph: Graph) -> None:
         self._name = graph.name
@@ -51,7 +51,7 @@ class PassHistory(Sequence[Step]):
     __repr__ = __str__
 
     def to_html(self, path: str | PathLike[str]) -> None:
-        """Write a page with the graph before and after each pass, what was removed in red and what was added in green.
+        """Write a page with the graph before and after each pass: removed nodes are red, added nodes are green.
 
         Args:
             path: the file; the page needs no network.

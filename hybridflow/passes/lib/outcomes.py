@@ -1,4 +1,4 @@
-"""What passes left in a graph that is executed: graphs that are called, loops, and what checkpoints compute again."""
+"""Questions about a graph after its passes: called graphs, loops, and what checkpoints recompute."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class Outlined(NamedTuple):
     """A graph that is compiled once and called.
 
     Attributes:
-        where: the place of the user's code that it begins with.
+        where: the line of user code that its first node comes from.
         nodes: how many nodes it has.
         calls: how often it is called.
     """
@@ -37,8 +37,8 @@ class Rolled(NamedTuple):
     """Repeats that are compiled once and run as a loop.
 
     Attributes:
-        where: the place of the user's code that each begins with.
-        nodes: how many nodes one has.
+        where: the line of user code that each repeat's first node comes from.
+        nodes: how many nodes one repeat has.
         runs: how often the loop runs them.
     """
 
@@ -58,7 +58,7 @@ def _first(graph: Graph) -> Where | None:
 
 
 def recomputed_in(graph: Graph) -> tuple[Recomputed, ...]:
-    """Return what a graph computes again for its checkpoints, per line of the user's code."""
+    """Return what a graph recomputes for its checkpoints, per line of user code."""
     again = {node for one in graphs_of(graph) for node in _second_runs(one)}
     recomputed: defaultdict[tuple[str, int] | None, list[tuple[Node, int]]] = defaultdict(list)
     if again:
@@ -74,7 +74,7 @@ def recomputed_in(graph: Graph) -> tuple[Recomputed, ...]:
 
 
 def _second_runs(graph: Graph) -> list[Node]:
-    """Return the nodes that checkpoints run again: what is computed of tied values, up to the gradient."""
+    """Return the nodes that checkpoints run again: those computed from tied values, up to the gradient."""
     reached: dict[Node, None] = {}
     for node in graph.nodes:
         forward = not is_gradient(node.where) and any(edge is not None and edge[0] in reached for edge in node.inputs)

@@ -1,8 +1,8 @@
-"""Computing values again instead of keeping them: plans of ever less memory, made of what nodes cost.
+"""Plans that recompute values instead of keeping them, to use less memory.
 
-A value that is read long after it was computed is alive in between. Where that is at the peak of a graph's memory, it
-can be computed again shortly before it is read, from what is alive then anyway. One such step after the other, the
-cheapest first, gives a sequence of plans, each of which needs less memory and more operations than the one before.
+A value that is read long after it was computed is alive in between. If it is alive at the peak of a graph's memory, it
+can be computed again shortly before it is read, from values that are alive then anyway. Taking such steps one by one,
+the cheapest first, gives a sequence of plans. Each plan needs less memory and more operations than the one before.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from hybridflow.passes.lib.stored import is_kept
 _FLOPS_PER_BYTE = 4
 """How many floating-point operations cost as much time as moving a byte; only ratios of costs matter."""
 _TOO_MANY = 400
-"""Operations that one value is computed again from at most."""
+"""The most operations that may run again for one value."""
 _AT_ONCE = 8
-"""Values that are given up between two looks at what giving up the others costs."""
+"""The most values that are given up before the costs of giving up the others are computed again."""
 
 
 @dataclass(eq=False)
@@ -33,10 +33,10 @@ class _Value:
     """One output of a step.
 
     Attributes:
-        edge: the value in the graph that the plan is of.
-        size: its bytes; 0 for what is not stored, and for what is there before and after.
-        step: what computes it, None for inputs.
-        roots: what must be alive where it is read: itself, or what XLA computes it from in everything that reads it.
+        edge: the value in the planned graph.
+        size: its bytes; 0 for values that are not stored, and for inputs and results.
+        step: the step that computes it; None for inputs.
+        roots: the values that must be alive where it is read: itself, or those from which XLA recomputes it.
     """
 
     edge: Edge
@@ -45,7 +45,7 @@ class _Value:
     roots: tuple[_Value, ...] = ()
 
     def stored(self, size: int) -> _Value:
-        """Let the value have memory of its own."""
+        """Give the value memory of its own, and return it."""
         self.size, self.roots = size, (self,)
         return self
 
@@ -60,10 +60,10 @@ class _Step:
         outputs: what it computes.
         cost: what computing it costs, in bytes moved.
         flops: its floating-point operations.
-        after: of a second run: what must be computed before, None where it reads a second run's results anyway.
+        after: for a second run, the value that must be computed before it; None if it reads a second run's results.
         again: whether it is a second run.
-        tied: which of the inputs is tied to what must be computed before.
-        position: where it stands.
+        tied: the position of the input that is tied to `after`.
+        position: its position in the order of steps.
     """
 
     node: Node
@@ -77,16 +77,16 @@ class _Step:
     position: int = 0
 
     def roots(self) -> tuple[_Value, ...]:
-        """Return what must be alive where its results are computed."""
+        """Return the values that must be alive where its results are computed."""
         return tuple(dict.fromkeys([root for one in self.inputs for root in one.roots]))
 
 
 class _Needed(NamedTuple):
-    """What computes a value again.
+    """The steps that compute a value again.
 
     Attributes:
-        steps: what runs again.
-        there: the results of earlier second runs that it reads in the place of first ones.
+        steps: the steps that run again.
+        there: the results of earlier second runs that replace those of first runs.
     """
 
     steps: list[_Step]
@@ -94,12 +94,12 @@ class _Needed(NamedTuple):
 
 
 class Recomputed(NamedTuple):
-    """What a plan computes again of one place of the user's code.
+    """What a plan computes again for one line of user code.
 
     Attributes:
         where: the place.
         operations: the operations there that run again, and how often.
-        flops: what that costs per call, floating-point operations.
+        flops: its cost per call, in floating-point operations.
     """
 
     where: Where | None
@@ -131,7 +131,7 @@ class Plan:
 
     @property
     def recomputed(self) -> tuple[Recomputed, ...]:
-        """What is computed again, per place, the most expensive first."""
+        """What is computed again per line of user code, the most expensive first."""
         counts: dict[Where | None, Counter[str]] = {}
         flops: Counter[Where | None] = Counter()
         for step, _ in self.steps:
@@ -143,12 +143,12 @@ class Plan:
 
     @property
     def flops(self) -> int:
-        """What computing again costs per call."""
+        """The floating-point operations that recomputing costs per call."""
         return sum(one.flops for one in self.recomputed)
 
 
 def plans(graph: Graph, sizes: dict[str, int] | None = None) -> list[Plan]:
-    """Return plans of ever less memory; the first computes nothing again.
+    """Return plans, each of less memory than the one before; the first computes nothing again.
 
     Args:
         graph: the graph, after its passes.
@@ -158,7 +158,7 @@ def plans(graph: Graph, sizes: dict[str, int] | None = None) -> list[Plan]:
 
 
 def _cost(node: Node, sizes: dict[str, int]) -> Cost:
-    """Return the cost of a node, that of the graphs it carries included."""
+    """Return the cost of a node, including the graphs it carries."""
     return own_cost(node, sizes) if bodies(node) is None else graph_cost(Graph("node", (), (node,), ()), sizes)
 
 
@@ -177,7 +177,7 @@ class _Planner:
         self.steps = self._early()
 
     def _early(self) -> list[_Step]:
-        """Return the steps in an order in which those that free more than they take come as early as they can."""
+        """Return the steps ordered so that those that free more memory than they take run as early as possible."""
         readers: dict[_Value, list[_Step]] = {}
         left: dict[_Step, int] = {}
         unread: dict[_Value, int] = {}
@@ -228,7 +228,7 @@ class _Planner:
         edge = (step.node, index)
         value = _Value(edge, 0, step)
         if edge in self.materialized or not step.inputs:
-            # A result has memory of its own, and so has what is there before; a second run's result has not.
+            # Graph results and values without inputs do not count; a second run's result does.
             free = not step.inputs or (edge in self.outputs and not step.again)
             value.stored(0 if free else bytes_of(edge, self.sizes))
         else:
@@ -312,7 +312,7 @@ class _Planner:
         return candidates
 
     def _late_uses(self, value: _Value, peak: int) -> list[tuple[_Value, _Step]]:
-        """Return who reads a value, or what is computed of it there, after a position."""
+        """Return the readers after a position of a value, or of a value that is recomputed from it."""
         uses: list[tuple[_Value, _Step]] = []
         stack, seen = [value], {value}
         while stack:
@@ -362,7 +362,7 @@ class _Planner:
         return _Needed(sorted(steps, key=lambda one: one.position), there)
 
     def _second(self, value: _Value, position: int) -> _Value | None:
-        """Return a second run's result that is alive at a position and is what a first run's was."""
+        """Return the result of a second run that equals a first run's and is alive at a position, if any."""
         if value.step is None:
             return None
         for step in self.seconds.get(value.step.node, ()):
@@ -379,9 +379,10 @@ class _Planner:
         )
 
     def _give_up(self, value: _Value, before: list[int]) -> list[int] | None:
-        """Compute a value again where it is read after the peak; return what is alive then, None if it does not help.
+        """Compute a value again where it is read after the peak.
 
-        Then nothing has changed.
+        Returns:
+            The new profile of bytes alive; None if that does not help, and then nothing has changed.
         """
         peak = before.index(max(before))
         late = self._late_uses(value, peak)
@@ -411,7 +412,7 @@ class _Planner:
         return None
 
     def _merge(self, copies: Sequence[_Step], position: int) -> None:
-        """Let later second runs of what runs again now be what that gives, where it is soon enough."""
+        """Drop later second runs of the same nodes, and let their readers use the new copies."""
         moved: dict[_Value, _Value] = {}
         gone: set[_Step] = set()
         for copy in copies:
@@ -435,7 +436,7 @@ class _Planner:
         self.steps = kept[::-1]
 
     def _latest(self, first: _Step, value: _Value, peak: int) -> _Value | None:
-        """Return what is computed last of what is there before a step, by which its inputs are tied to that time."""
+        """Return the value computed last before a step; tying the step's inputs to it fixes when they are computed."""
         roots = [root for one in first.inputs for root in one.roots if root.size and root is not value]
         late = [root for root in roots if root.step is not None and root.step.position > peak]
         if late:
@@ -451,7 +452,7 @@ class _Planner:
         return bytes_of(value.edge, self.sizes) or 1 << 62
 
     def _copies(self, needed: _Needed, then: _Value) -> tuple[dict[_Value, _Value], list[_Step]]:
-        """Return second runs of steps, and what they compute by what the first ones do."""
+        """Return a map from the first runs' values to those of the second runs, and the second runs."""
         moved: dict[_Value, _Value] = dict(needed.there)
         copies: list[_Step] = []
         for step in needed.steps:
@@ -466,7 +467,7 @@ class _Planner:
 
 
 def _materialized(graph: Graph) -> set[Edge]:
-    """Return the values that XLA stores: what costs much to compute, what such nodes read, and results."""
+    """Return the values that XLA stores: results, expensive values, and the inputs of expensive nodes."""
     stored: set[Edge] = set(graph.outputs)
     for node in graph.nodes:
         if not node.op.has("source") and is_kept(node, graph, 1):

@@ -1,4 +1,4 @@
-"""What passes share: rebuilding a graph, nested graphs, and questions about nodes."""
+"""Helpers for passes: rebuilding graphs, mapping nested graphs, and finding readers."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Visit = Callable[[Node], Replacement | Node | None]
 
 
 def rewrite(graph: Graph, visit: Visit) -> Graph:
-    """Walk over a graph once, in order, and rebuild what changes; nodes that do not are shared.
+    """Walk over a graph once, in order, and rebuild the nodes that change; unchanged nodes are shared.
 
     Args:
         graph: the graph.
@@ -59,7 +59,7 @@ def rebuilt(graph: Graph, nodes: Sequence[Node], outputs: Sequence[Edge]) -> Gra
 
 
 def relinked(node: Node, moved: dict[Edge, Edge]) -> Node:
-    """Return the node with replaced inputs: itself, if none of them was."""
+    """Return the node with its inputs replaced, or the node itself if none of them moved."""
     for edge in node.inputs:
         if edge in moved:
             return changed(node, tuple([moved.get(e, e) for e in cast("tuple[Edge, ...]", node.inputs)]))
@@ -67,7 +67,7 @@ def relinked(node: Node, moved: dict[Edge, Edge]) -> Node:
 
 
 def followed(node: Node, moved: dict[Edge, Edge]) -> Node:
-    """Return what `relinked` does, and note in `moved` where the node's results are now."""
+    """Return the relinked node, and note in `moved` where the node's results are now."""
     current = relinked(node, moved)
     if current is not node:
         moved.update({(node, index): (current, index) for index in range(len(node.outputs))})
@@ -75,19 +75,19 @@ def followed(node: Node, moved: dict[Edge, Edge]) -> Node:
 
 
 def changed(node: Node, inputs: tuple[Edge, ...], **changes: Any) -> Node:
-    """Return a copy with other inputs (and attrs or outputs) that keeps the node's place in the recording."""
+    """Return a copy with other inputs (and attrs or outputs) that keeps the node's position in the recording."""
     return placed(clone_node(node, inputs, **changes), node)
 
 
 def placed(new: Node, old: Node) -> Node:
-    """Give a new node the place in the recording of the one it replaces, so that sequence stays a good order."""
+    """Give a new node the recording position of the one it replaces, so that sorting by sequence stays valid."""
     new.sequence = old.sequence
     new.stamp = old.stamp
     return new
 
 
 def readers_of(graph: Graph) -> dict[Node, list[Node]]:
-    """Return what reads each node's results."""
+    """Return the nodes that read each node's results."""
     readers: dict[Node, list[Node]] = {}
     for node in graph.nodes:
         for source in {edge[0] for edge in edges_of(node)}:
@@ -99,12 +99,12 @@ def readers_of(graph: Graph) -> dict[Node, list[Node]]:
 
 
 def map_nested(graph: Graph, function: Callable[[Graph], Graph]) -> Graph:
-    """Return a graph whose nested graphs went through a function, but for those that say what residuals there are."""
+    """Apply a function to the nested graphs, except those whose bodies define hidden residual outputs."""
     if not any("nested" in node.op.traits for node in graph.nodes):
         return graph
 
     def visit(node: Node) -> Node | None:
-        # Which hidden outputs a loop has follows from its body, so a body that is asked for them stays as it is.
+        # A loop's hidden outputs follow from its body, so a body with residuals must stay as it is.
         if "nested" not in node.op.traits or node.attrs.get("residuals"):
             return None
         attrs = {name: _mapped(value, function) for name, value in node.attrs.items()}
@@ -126,7 +126,7 @@ def _mapped(value: Any, function: Callable[[Graph], Graph]) -> Any:
 
 
 def count_nodes(graph: Graph) -> int:
-    """Return the number of nodes, those of nested graphs included."""
+    """Return the number of nodes, including those of nested graphs."""
     total = len(graph.nodes)
     for node in graph.nodes:
         if "nested" in node.op.traits:

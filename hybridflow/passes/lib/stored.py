@@ -1,4 +1,4 @@
-"""Which values XLA:CPU stores, and which it computes anew in everything that reads them."""
+"""Which values XLA:CPU stores, and which it recomputes in every reader."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from hybridflow.ir.graph import Graph, edges_of
 _CHEAP = 32
 """An operation is cheap if it takes at most this many floating-point operations per element of its result."""
 _EXACT = 1
-"""Element-wise operations with a larger bound, in ulp, are programs of their own, like exp: XLA runs none twice."""
+"""Element-wise operations with a larger error bound, in ulp, such as exp, are costly: XLA runs none twice."""
 _KEPT = frozenset({"effect", "random", "nested", "source", "foreign", "tensor_rule", "reads_never"})
-"""XLA computes these once, whoever reads them."""
+"""Traits of nodes that XLA computes once, however many nodes read them."""
 
 
 def is_kept(node: Node, graph: Graph, readers: int) -> bool:
-    """Whether XLA computes a node once, if so many read it, since that costs more than to write and read its result."""
+    """Whether XLA computes a node once for this many readers, because recomputing costs more than storing."""
     op = node.op
     traits = op.traits
     if not _KEPT.isdisjoint(traits):

@@ -1,4 +1,4 @@
-"""Parts of arrays that the steps of a loop take for themselves, one behind the other."""
+"""Slices of arrays that the steps of a loop read one after the other."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from hybridflow.ops.indexing import getitem
 
 
 class Window(NamedTuple):
-    """A part of an array, along one axis.
+    """A slice of an array along one axis.
 
     Attributes:
         array: the array.
         axis: the axis.
-        size: how many elements along it; 0 for one, without the axis.
-        others: a key of what it takes along the others.
+        size: the number of elements along it; 0 for a single element whose axis is dropped.
+        others: a key of the index along the other axes.
         start: the first element along the axis.
     """
 
@@ -32,7 +32,7 @@ class Window(NamedTuple):
 
 
 def windows_of(node: Node) -> list[Window]:
-    """Return a node as a part of an array along each axis of which it does not take all."""
+    """Return one window for each axis of which the node takes only a part."""
     if node.op is not getitem.op or None in node.attrs["index"]:
         return []
     ((array, output),) = edges_of(node)
@@ -47,7 +47,7 @@ def windows_of(node: Node) -> list[Window]:
 
 
 def span_of(entry: Any, size: Any) -> tuple[int, int] | None:
-    """Return start and size (0 for one element) of what an entry of an index takes; None if all, none, or with gaps."""
+    """Return start and size (0 for one element) of an index entry; None if it takes all, nothing, or has gaps."""
     if type(entry) is int:
         return entry, 0
     if type(entry) is not tuple:
@@ -59,11 +59,11 @@ def span_of(entry: Any, size: Any) -> tuple[int, int] | None:
 
 
 def windows_first(graph: Graph, often: int) -> list[Node]:
-    """Return a graph's nodes with parts of arrays right behind these, so that steps that take one each look alike.
+    """Return a graph's nodes with slices moved right after their arrays, so that steps that read one each look alike.
 
     Args:
         graph: the graph.
-        often: how many parts of one array there are at least.
+        often: the fewest slices of one array that are moved.
     """
     alike: defaultdict[Any, list[Node]] = defaultdict(list)
     for node in graph.nodes:
