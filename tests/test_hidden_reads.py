@@ -4,6 +4,7 @@ Containers that show others than they hold, memory of C, what Python and librari
 that are let go of, iterators that are used up, what libraries keep.
 """
 
+import collections
 import ctypes
 import decimal
 import enum
@@ -337,6 +338,54 @@ def test_a_cache_that_the_function_clears():
         return run, [lambda: setattr(box, "a", 5.0)]
 
     assert len(set(map(str, same(make)))) > 2
+
+
+def test_a_cache_of_what_the_function_changes():
+    def make():
+        box = types.SimpleNamespace(a=2.0)
+
+        @functools.cache
+        def read(number):
+            return box.a * number
+
+        def run(x):
+            box.a = 6.0
+            return x * read(1.0)
+
+        def changed():
+            read.cache_clear()
+            box.a = 5.0
+
+        return run, [changed]
+
+    same(make)
+
+
+def test_a_dict_that_is_changed_by_one_way_and_read_by_another():
+    def make():
+        box = collections.UserDict(a=2.0)
+
+        def run(x):
+            box.data["c"] = 1.0
+            return x * (box["a"] + len(box))
+
+        return run, [lambda: box.update(a=7.0), lambda: box.pop("c")], lambda: dict(box)
+
+    assert len(set(map(str, same(make)))) > 3
+
+
+def test_settings_that_the_function_makes():
+    def make():
+        np.seterr(over="warn")
+
+        def run(x):
+            np.seterr(over="ignore")
+            return x
+
+        return run, [lambda: np.seterr(over="print")], lambda: np.geterr()["over"]
+
+    with np.errstate():
+        same(make)
 
 
 # -- what libraries keep -----------------------------------------------------------------------------------------------

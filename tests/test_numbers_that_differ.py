@@ -164,6 +164,15 @@ def test_complex_quotients_with_zeros_and_infinities_have_other_parts_that_are_n
         assert hf.compare(hf.reciprocal, x, repeats=1).same
 
 
+def test_complex_powers_of_infinities_have_other_parts_that_are_not_finite() -> None:
+    x, y = hf.asarray([complex(np.inf, 1), 2 + 3j], dtype="complex64")
+    eager, compiled = hf.pow(x, y).item(), hf.compile(hf.pow)(x, y).item()
+    assert str(eager) != str(compiled)
+    assert not np.isfinite(eager)
+    assert not np.isfinite(compiled)
+    assert hf.compare(hf.pow, x, y, repeats=1).same
+
+
 @pytest.mark.parametrize("fn", [raises, asserts, raises_in_a_branch, has_no_such_shape])
 def test_a_call_that_fails_writes_no_variable_and_draws_nothing(fn: Callable[..., Any]) -> None:
     x = hf.asarray(-1.0)

@@ -27,7 +27,7 @@ import pytest
 
 import hybridflow as hf
 from hybridflow import nn
-from hybridflow.guards.moving import _OUTSIDE_OF_PYTHON
+from hybridflow.guards.moving import _OUTSIDE_OF_PYTHON, _SETS_STATE
 
 
 @pytest.fixture(autouse=True)
@@ -448,7 +448,7 @@ def test_a_list_that_is_shuffled():
 def test_every_name_is_found():
     """No name is misspelt; some libraries are not there, and some names not on every system."""
     missing = set()
-    for module, paths in _OUTSIDE_OF_PYTHON.items():
+    for module, paths in (*_OUTSIDE_OF_PYTHON.items(), *_SETS_STATE.items()):
         try:
             found = importlib.import_module(module)
         except ImportError:

@@ -66,9 +66,23 @@ _OUTSIDE_OF_PYTHON: Mapping[str, str] = {
     "zipfile": "ZipFile",
 }
 """Functions that ask the system for something that may change at any time, by module, as in `FoundByName`."""
+_SETS_STATE: Mapping[str, str] = {
+    "decimal": "setcontext",
+    "gc": "disable enable set_threshold",
+    "locale": "setlocale",
+    "logging": "Logger.setLevel basicConfig disable",
+    "numpy": "set_printoptions setbufsize seterr seterrcall",
+    "os": "chdir putenv umask unsetenv",
+    "signal": "signal",
+    "socket": "setdefaulttimeout",
+    "sys": "setrecursionlimit setswitchinterval",
+    "warnings": "filterwarnings resetwarnings simplefilter",
+}
+"""What sets the state of Python, of a library or of the process, which each call is to set: as above."""
 _OF_PYTHON = " (vectorized)"
 """The ending of the names of ufuncs from `np.frompyfunc`. The Python function inside cannot be found."""
 _ASKS_THE_SYSTEM = FoundByName(_OUTSIDE_OF_PYTHON)
+_SETS = FoundByName(_SETS_STATE)
 _WARNED: set[tuple[str, int]] = set()
 """The lines that a warning was given for."""
 
@@ -123,4 +137,5 @@ def moving(
     called = owner if isinstance(owner, np.ufunc) else function
     if isinstance(called, np.ufunc) and called.__name__.endswith(_OF_PYTHON):
         return f"{called.__name__}, a ufunc that calls a Python function"
-    return f"{name}()" if function in (builtins.input, builtins.open) or function in _ASKS_THE_SYSTEM else None
+    known = function in (builtins.input, builtins.open) or function in _ASKS_THE_SYSTEM or function in _SETS
+    return f"{name}()" if known else None

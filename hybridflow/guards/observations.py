@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import builtins
 import dataclasses
-import functools
 import types
 import weakref
 from collections import deque
@@ -30,13 +29,12 @@ from hybridflow.guards.moving import moving, warn_once
 from hybridflow.guards.order import order_at
 from hybridflow.guards.outside_floats import OutsideFloats
 from hybridflow.guards.parts import WRAPPERS, items_of, parts_of
-from hybridflow.guards.questions import ANSWER, Question
+from hybridflow.guards.questions import ANSWER, LRU_CACHE, Question
 from hybridflow.guards.storable import is_traced, refuse_nested, require_storable
 from hybridflow.ir.variables import ArgumentVariable
 
 _LIBRARIES = object()
 """Stands for the hidden state of libraries; it holds the answers to questions."""
-_HOLDERS = (types.MethodType, types.FunctionType, functools.partial)
 
 
 class Observations:
@@ -76,8 +74,7 @@ class Observations:
         self._made: dict[int, Callable[[], Any]] = {}
         self._doubtful: dict[int, Origin] = {}
         self._whole: dict[int, Any] = {}
-        self.looked_up: set[int] = set()
-        """The ids of the containers from outside whose keys are known to be compared with others."""
+        self.looked_up: set[int] = set()  # the containers from outside whose keys were compared with others
         self.again: str | None = None
         """Why the trace can serve only its own call; None if it can serve others."""
         self._changed: set[int] = set()
@@ -144,14 +141,6 @@ class Observations:
                 return None
             origin = self._doubtful[id(obj)] = self.root(obj, type(obj).__name__)
         return origin
-
-    def known(self, value: Any) -> None:
-        """Watch the functions and methods in a value that a known object holds; each becomes a root."""
-        if isinstance(value, CONTAINERS):
-            for _, item in items_of(value):
-                self.known(item)
-        elif type(value) in _HOLDERS:
-            self.object(value, getattr(value, "__name__", type(value).__name__))
 
     def was_whole(self, value: Any) -> bool:
         """Whether everything in a value is already recorded as read; mark it as recorded if it lives outside."""
@@ -255,6 +244,9 @@ class Observations:
 
     def answered(self, question: Question, value: Any) -> Any:
         """Record the result of a function that only reads; the function is called again before each call."""
+        if self.effects and type(question.function) is LRU_CACHE:
+            self.not_again(f"{question}, which is asked after the call has changed what it may read", moves=False)
+            return value
         try:
             hash(question)
         except TypeError:
@@ -277,11 +269,15 @@ class Observations:
             return None
         if origin is None:
             origin = self._add(parent, access, name, value, guarded=True)
-        elif not origin.guarded:
-            origin.guarded = True  # it was written before this read: its value before the write counts
-            self._register_inside(value, origin)
+        else:
+            self._guard(origin, value)
         self._register(value, origin)
         return origin
+
+    def _guard(self, origin: Origin, value: Any) -> None:
+        if not origin.guarded:
+            origin.guarded = True  # it was written before this read: its value before the write counts
+            self._register_inside(value, origin)
 
     def load(self, parent: Origin, access: Access, name: Any, value: Any) -> None:
         """Record a number or container that is loaded only to be changed: only its type counts."""
@@ -311,6 +307,7 @@ class Observations:
             changes = isinstance(value, (*CONTAINERS, *CHANGING))
             if known[1] is not origin and known[1].parent is not None and changes:
                 origin.alias = known[1]
+                self._guard(known[1], value)
             elif known[1] is not origin:
                 self._also.setdefault(id(value), {})[origin] = None
             return

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import builtins
 import decimal
+import functools
 from collections.abc import Iterable, Iterator, Mapping
 from types import BuiltinMethodType, CodeType, FunctionType, MethodType, ModuleType
 from typing import Any, cast
@@ -24,7 +25,7 @@ from hybridflow.guards.access import ATTRIBUTE, GLOBAL, IN_CLASS, IN_INSTANCE, I
 from hybridflow.guards.contents import keys_of
 from hybridflow.guards.guards import CONTAINERS, MAPPINGS, PLAIN, Origin
 from hybridflow.guards.observations import Observations
-from hybridflow.guards.parts import Opaque, Part, is_watched_module, of_call, parts_of
+from hybridflow.guards.parts import Opaque, Part, is_watched_module, items_of, of_call, parts_of
 from hybridflow.guards.questions import Question
 from hybridflow.guards.users import is_users, is_users_class
 
@@ -38,6 +39,7 @@ _AS_ARRAY = ("__array__", "__dlpack__", "__float__", "__index__", "__jax_array__
 """Special methods that turn an object into a number or an array."""
 BY_HASH = (*MAPPINGS, set, frozenset, WeakKeyDictionary, WeakSet)
 """Types of containers that look items up by equality."""
+_HOLDERS = (MethodType, FunctionType, functools.partial)
 _AS_TEXT = frozenset({"__repr__", "__str__", "__format__"})
 _NONE: Mapping[str, Any] = {}
 _MANY = 20_000
@@ -77,7 +79,7 @@ def attribute(observations: Observations, obj: Any, name: str, value: Any, *, se
         if IN_INSTANCE.get(obj, name) is MISSING:
             class_attribute(observations, obj, name)
         own = isinstance(value, MethodType) and value.__self__ is obj  # adds nothing new
-        observations.known(value.__func__ if own else value)
+        _held(observations, value.__func__ if own else value)
     elif isinstance(value, MethodType) and value.__self__ is obj:
         observations.read(origin, METHOD, name, value.__func__)
     elif type(value) is BuiltinMethodType and value.__self__ is obj and not isinstance(obj, ModuleType):
@@ -87,6 +89,15 @@ def attribute(observations: Observations, obj: Any, name: str, value: Any, *, se
     else:
         observations.look(origin, ATTRIBUTE, name, value)
     return value
+
+
+def _held(observations: Observations, value: Any) -> None:
+    """Watch the functions and methods in a value that a known object holds; each becomes a root."""
+    if isinstance(value, CONTAINERS):
+        for _, item in items_of(value):
+            _held(observations, item)
+    elif type(value) in _HOLDERS:
+        observations.object(value, getattr(value, "__name__", type(value).__name__))
 
 
 def of_super(observations: Observations, obj: Any, name: str) -> Any:
