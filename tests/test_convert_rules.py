@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import ast
-import gc
 import functools
+import gc
 import inspect
 import sys
 import warnings
