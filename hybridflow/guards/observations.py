@@ -270,11 +270,12 @@ class Observations:
         if place is None:
             place = self._add(parent, access, name, value, guarded=True)
         else:
-            self._guard(place, value)
+            self.guard(place, value)
         self._register(value, place)
         return place
 
-    def _guard(self, place: Place, value: Any) -> None:
+    def guard(self, place: Place, value: Any) -> None:
+        """Have the trace depend on what was at a place, which it may have loaded or written without reading it."""
         if not place.guarded:
             place.guarded = True  # it was written before it is read: what it was then counts
             self._register_inside(value, place)
@@ -307,7 +308,7 @@ class Observations:
             changes = isinstance(value, (*CONTAINERS, *CHANGING))
             if known[1] is not place and known[1].parent is not None and changes:
                 place.alias = known[1]
-                self._guard(known[1], value)
+                self.guard(known[1], value)
             elif known[1] is not place:
                 self._also.setdefault(id(value), {})[place] = None
             return
