@@ -4,6 +4,7 @@ Containers that show others than they hold, memory of C, what Python and librari
 that are let go of, iterators that are used up, what libraries keep.
 """
 
+import array
 import collections
 import ctypes
 import decimal
@@ -372,6 +373,68 @@ def test_a_dict_that_is_changed_by_one_way_and_read_by_another():
         return run, [lambda: box.update(a=7.0), lambda: box.pop("c")], lambda: dict(box)
 
     assert len(set(map(str, same(make)))) > 3
+
+
+class Product:
+    """An object that changes itself where it is multiplied."""
+
+    def __init__(self):
+        self.value = 1.0
+
+    def __imul__(self, factor):
+        self.value *= factor
+        return self
+
+    def __repr__(self):
+        return str(self.value)
+
+
+CHANGED_IN_PLACE = {
+    "array": (lambda: np.float32([2, 3]), "Mult", 2),
+    "list": (lambda: [2.0], "Add", [1.0]),
+    "set": (lambda: {1, 2}, "BitOr", {3}),
+    "deque": (lambda: collections.deque([1.0]), "Mult", 2),
+    "bytes": (lambda: bytearray(b"a"), "Add", b"b"),
+    "numbers": (lambda: array.array("f", [1.0]), "Mult", 2),
+    "counter": (lambda: collections.Counter(a=1), "Add", collections.Counter(a=1)),
+    "object": (Product, "Mult", 2.0),
+}
+
+
+@pytest.mark.parametrize("reads", [True, False])
+@pytest.mark.parametrize("name", CHANGED_IN_PLACE)
+def test_items_that_augmented_assignments_change_in_place(name, reads):
+    made, kind, operand = CHANGED_IN_PLACE[name]
+
+    def make():
+        held, item, inner = [made()], {"a": made()}, types.SimpleNamespace(rows=[made()])
+
+        def multiplied(x):
+            held[0] *= operand
+            item["a"] *= operand
+            inner.rows[0] *= operand
+            return x * len(str(held[0])) if reads else x
+
+        def added(x):
+            held[0] += operand
+            item["a"] += operand
+            inner.rows[0] += operand
+            return x * len(str(held[0])) if reads else x
+
+        def joined(x):
+            held[0] |= operand
+            item["a"] |= operand
+            inner.rows[0] |= operand
+            return x * len(str(held[0])) if reads else x
+
+        run = {"Mult": multiplied, "Add": added, "BitOr": joined}[kind]
+
+        def again():
+            held[0] = made()
+
+        return run, [again], lambda: repr((held, item, inner))
+
+    same(make)
 
 
 def test_settings_that_the_function_makes():

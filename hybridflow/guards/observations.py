@@ -270,11 +270,12 @@ class Observations:
         if origin is None:
             origin = self._add(parent, access, name, value, guarded=True)
         else:
-            self._guard(origin, value)
+            self.guard(origin, value)
         self._register(value, origin)
         return origin
 
-    def _guard(self, origin: Origin, value: Any) -> None:
+    def guard(self, origin: Origin, value: Any) -> None:
+        """Have the trace depend on what was at an origin, which it may have loaded or written without reading it."""
         if not origin.guarded:
             origin.guarded = True  # it was written before this read: its value before the write counts
             self._register_inside(value, origin)
@@ -307,7 +308,7 @@ class Observations:
             changes = isinstance(value, (*CONTAINERS, *CHANGING))
             if known[1] is not origin and known[1].parent is not None and changes:
                 origin.alias = known[1]
-                self._guard(known[1], value)
+                self.guard(known[1], value)
             elif known[1] is not origin:
                 self._also.setdefault(id(value), {})[origin] = None
             return

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import builtins
 import os
-import sqlite3
 import sys
 from collections.abc import Generator
 from contextlib import contextmanager
@@ -13,11 +12,13 @@ from typing import Any
 
 from hybridflow.guards.users import OWN_LIBRARIES
 
-_ASKS = frozenset({builtins.open, sqlite3.connect, *[
+_ASKS = frozenset({builtins.open, *[
     getattr(os, name) for name in ("open", "listdir", "scandir", "stat", "lstat", "readlink", "urandom", "fork")
     if hasattr(os, name)
 ]})  # fmt: skip
 """What functions of Python's own, written in C, all ways to a file come by."""
+_DATABASES = ("_sqlite3",)
+"""Modules written in C whose functions open files themselves."""
 _FOR_ITSELF = ("importlib", "linecache", "logging", "warnings", "traceback", "inspect", "zipimport")
 """Modules that look at files for what is no value to the code that calls them: source lines, modules, logs."""
 
@@ -38,7 +39,7 @@ def opened() -> Generator[list[str]]:
     events: list[str] = []
 
     def heard(frame: FrameType, event: str, called: Any) -> None:
-        if event == "c_call" and called in _ASKS and not _is_for_itself(frame):
+        if event == "c_call" and _asks(called) and not _is_for_itself(frame):
             events.append(called.__name__)
 
     if sys.getprofile() is not None:
@@ -49,6 +50,11 @@ def opened() -> Generator[list[str]]:
         yield events
     finally:
         sys.setprofile(None)
+
+
+def _asks(function: Any) -> bool:
+    """Whether a function written in C looks at files."""
+    return function in _ASKS or (getattr(function, "__module__", None) in _DATABASES and function.__name__ == "connect")
 
 
 def _is_for_itself(frame: FrameType | None) -> bool:
