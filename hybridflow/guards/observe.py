@@ -241,9 +241,9 @@ def _item(observations: Observations, obj: Any, key: Any) -> None:
         reading.made_array(observations, (key,))
     observations.choices.read_one(obj)
     if isinstance(obj, CONTAINERS):
-        place = found.place_of(obj)
-        if place is not None and place.parent is not None:
-            found.guard(place, obj)  # it may have been loaded only to be changed
+        origin = observations.origin_of(obj)
+        if origin is not None and origin.parent is not None:
+            observations.guard(origin, obj)  # it may have been loaded only to be changed
         if type(obj) not in CONTAINERS:
             reading.special(observations, obj, ("__missing__",))
     elif not isinstance(obj, ARRAYS):
