@@ -22,6 +22,7 @@ from hybridflow.core.errors import (
     ShapeError,
     message,
 )
+from hybridflow.core.node import Node
 from hybridflow.core.sources import INPUT
 from hybridflow.core.spec import TensorSpec
 from hybridflow.core.tensor import Tensor, as_tensor, asarray, describe, make_tensor
@@ -30,8 +31,10 @@ from hybridflow.export.artifact import FORMAT, MANIFEST, PLAIN_ERRORS, RANDOM, R
 from hybridflow.export.running import run
 from hybridflow.export.structure import checked, filled, taken_apart
 from hybridflow.ir.builder import add_check
+from hybridflow.ir.costs import bodies
 from hybridflow.ir.evaluate import bind_sizes
 from hybridflow.ir.graph import Graph
+from hybridflow.ir.liveness import liveness
 from hybridflow.ir.parser import parse
 from hybridflow.ir.verify import verify
 from hybridflow.ops.random import default_generator
@@ -50,15 +53,46 @@ _STATE = TensorSpec((4,), "uint32")
 
 
 class Limits(NamedTuple):
-    """What may be read.
+    """What an artifact may have and take, for one that comes from a stranger.
 
     Attributes:
-        text: how many bytes the manifest and each graph's text may have.
-        nodes: how many operations all graphs may have together.
+        text: the most bytes of the manifest, and of each graph's text.
+        nodes: the most operations of all graphs together.
+        bytes: the most bytes of the weights.
+        elements: the most elements of a value; sizes that are left open do not count.
+        memory: the most bytes of values alive at once in a call, estimated with open sizes as they were traced; None if
+            any.
+        steps: the most steps of a loop, of which no ``while`` without a bound is one; None if any.
     """
 
     text: int = 16 << 20
     nodes: int = 200_000
+    bytes: int = 1 << 40
+    elements: int = 1 << 36
+    memory: int | None = None
+    steps: int | None = None
+
+    def require(self, name: str, graph: Graph) -> None:
+        """Raise if a call of a function would take more than this.
+
+        Raises:
+            FileFormatError: naming the operation, what it takes and the limit.
+        """
+        for node in graph.walk():
+            for spec in node.specs:
+                if type(spec.size) is int and spec.size > self.elements:
+                    raise FileFormatError(f"{name}: {node.op.name} has {spec}, of more than {self.elements} elements")
+            self._require_steps(name, node)
+        if self.memory is not None and (peak := liveness(graph).peak) > self.memory:
+            raise FileFormatError(f"{name}: a call takes about {peak} bytes at once, more than {self.memory}")
+
+    def _require_steps(self, name: str, node: Node) -> None:
+        if self.steps is None:
+            return
+        for body in bodies(node) or ():
+            if body.times is None or (type(body.times) is int and body.times > self.steps):
+                times = "any number of steps" if body.times is None else f"{body.times} steps"
+                raise FileFormatError(f"{name}: {node.op.name} may take {times}, more than {self.steps}")
 
 
 class Function:
@@ -199,11 +233,11 @@ def load(path: PathLike, *, limits: Limits | None = None, copy: bool = False, di
     """Load what `save` wrote.
 
     Reading runs nothing, imports nothing of the author's, and writes nothing. What the functions compute when they are
-    called is the author's: a stranger's may take long, need much memory, or raise errors of any class.
+    called is the author's: a stranger's may take long and need much memory, unless `limits` say how much.
 
     Args:
         path: the directory.
-        limits: what may be read.
+        limits: what it may have and take.
         copy: whether the weights are read into memory and their digest is compared; if not, their file is mapped,
             which is for directories that nobody else writes to.
         digest: the sha256 of ``manifest.json`` in hexadecimal, from somebody who knows who made it. The digests in the
@@ -224,7 +258,7 @@ def load(path: PathLike, *, limits: Limits | None = None, copy: bool = False, di
         if {*files, MANIFEST} != wanted:
             raise FileFormatError(f"it names the files {shown(sorted(files))}, not {shown(sorted(wanted))}")
         texts = {name: _text(folder / f"{name}.ir", limits_, files[f"{name}.ir"]["sha256"]) for name in fields}
-        weights = _weights(folder / WEIGHTS, manifest, copy)
+        weights = _weights(folder / WEIGHTS, manifest, limits_, copy)
         functions: dict[str, Function] = {}
         nodes = 0
         for name, text in texts.items():
@@ -232,6 +266,7 @@ def load(path: PathLike, *, limits: Limits | None = None, copy: bool = False, di
             nodes += sum(1 for _ in graph.walk())
             if nodes > limits_.nodes:
                 raise FileFormatError(f"there are more than {limits_.nodes} operations")
+            limits_.require(name, graph)
             functions[name] = _function(name, graph, fields[name], weights)
         return Artifact(functions, weights, manifest["metadata"])
     except HybridflowError as error:
@@ -285,7 +320,10 @@ def _text(path: Path, limits: Limits, digest: str) -> str:
     return raw.decode()
 
 
-def _weights(path: Path, manifest: dict[str, Any], copy: bool) -> dict[str, Any]:
+def _weights(path: Path, manifest: dict[str, Any], limits: Limits, copy: bool) -> dict[str, Any]:
+    size = path.lstat().st_size if path.exists() else 0
+    if size > limits.bytes:
+        raise FileFormatError(f"{WEIGHTS} has {size} bytes, more than {limits.bytes}")
     arrays, metadata = reader.read(path, what="export", copy=copy, follow=False)
     if copy and writer.digest_of(arrays, metadata) != manifest["files"][WEIGHTS]["sha256"]:
         raise FileFormatError(f"{WEIGHTS} has another digest")

@@ -8,15 +8,18 @@ from typing import Any, cast
 from hybridflow.core.context import current
 from hybridflow.core.dims import DimScope, substitute
 from hybridflow.core.dispatch import bind
+from hybridflow.core.errors import FileFormatError, HybridflowError, message
 from hybridflow.core.node import Edge, Node, make_node
 from hybridflow.core.spec import TensorSpec, make_spec
 from hybridflow.core.tensor import Tensor
 from hybridflow.ir.evaluate import evaluate
 from hybridflow.ir.graph import Graph, edges_of, input_node
+from hybridflow.ir.printer import format_node
 from hybridflow.nested.branches import COND
 from hybridflow.nested.loops import WHILE
 from hybridflow.nested.scans import SCAN
 from hybridflow.ops.joining import stack
+from hybridflow.saving.format import shown
 
 
 def run(graph: Graph, tensors: Sequence[Tensor], sizes: Mapping[str, Any]) -> tuple[Tensor, ...]:
@@ -39,14 +42,31 @@ def run(graph: Graph, tensors: Sequence[Tensor], sizes: Mapping[str, Any]) -> tu
         if tracer is None:
             step = _STEP_BY_STEP.get(node.op)
             computed = None if step is None else step(inputs, node.attrs, sizes)
-            return _padded(bind(node.op, tuple(inputs), plain) if computed is None else computed, len(node.outputs))
+            return _padded(_bound(node, inputs, plain) if computed is None else computed, len(node.outputs))
         outer, tracer.place = tracer.place, node.where
         try:
-            return _padded(bind(node.op, tuple(inputs), plain), len(node.outputs))
+            return _padded(_bound(node, inputs, plain), len(node.outputs))
         finally:
             tracer.place = outer
 
     return evaluate(graph, tensors, rebind, sizes=sizes)
+
+
+def _bound(node: Node, inputs: list[Any], attrs: dict[str, Any]) -> Any:
+    """Run a node's operation.
+
+    Raises:
+        FileFormatError: it has attributes that no trace makes, which its shape rule did not see.
+    """
+    try:
+        return bind(node.op, tuple(inputs), attrs)
+    except HybridflowError:
+        raise
+    except (ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError, ValueError) as error:
+        raise FileFormatError(
+            message(f"{node.op.name} of an artifact cannot run with its attributes: {shown(repr(error))}",
+                    got=shown(format_node(node)))
+        ) from error  # fmt: skip
 
 
 def _branch(inputs: list[Any], attrs: dict[str, Any], sizes: Mapping[str, Any]) -> Any:

@@ -1,0 +1,190 @@
+"""Artifacts of strangers: whatever is in one, loading and calling it gives results or hybridflow's errors.
+
+``HYBRIDFLOW_MUTATIONS=100000 pytest tests/test_hostile_artifacts.py`` tries as many random changes.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import random
+import re
+import shutil
+import warnings
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import hybridflow as hf
+from hybridflow import nn
+from hybridflow.core.errors import FileFormatError, HybridflowError
+from hybridflow.core.op import REGISTRY
+
+MUTATIONS = int(os.environ.get("HYBRIDFLOW_MUTATIONS", "400"))
+NUMBERS = "0 -1 1 2 3 7 1000000007 9223372036854775808 None True 1.5 -0.0 nan () ((0,0),) ''".split()
+TOKEN = re.compile(r"\s+|[A-Za-z_][A-Za-z_0-9.]*|-?\d+\.?\d*(?:e-?\d+)?|.", re.DOTALL)
+WEIGHT = np.eye(3, dtype=np.float32) / 2
+
+
+class Net(nn.Module):
+    """A convolution, a normalisation and a pooling."""
+
+    def __init__(self) -> None:
+        self.conv, self.norm, self.out = nn.Conv2d(1, 2, 3, padding=1), nn.BatchNorm(2), nn.Linear(18, 3)
+
+    def forward(self, image: Any) -> Any:
+        x = nn.max_pool(nn.relu(self.norm(self.conv(image))), 2)
+        return self.out(x.reshape((x.shape[0], -1)))
+
+
+def loop(x: Any) -> Any:
+    weight = hf.asarray(WEIGHT)
+    return hf.scan(lambda c, _: (hf.tanh(c @ weight), hf.sum(c)), x, hf.arange(4))
+
+
+def endless(x: Any) -> Any:
+    return hf.while_loop(lambda a: hf.sum(a) < 100, lambda a: a * 2 + 1, x)
+
+
+def rows(x: Any, i: Any) -> Any:
+    y = hf.concat([hf.where(x > 0, x, -x), hf.flip(x, axis=1)], axis=1)[:, ::2]
+    z = hf.pad(hf.take(y, i, axis=1), ((0, 0), (1, 1)))
+    return hf.fft.rfft(hf.cumulative_sum(z, axis=1)), hf.sort(y, axis=1), hf.einsum("ij,kj->ik", y, y)
+
+
+def drops(x: Any) -> Any:
+    return nn.softmax(nn.dropout(x, 0.3))
+
+
+@pytest.fixture(scope="module")
+def artifacts(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    folder = tmp_path_factory.mktemp("artifacts")
+    net = Net()
+    net(hf.zeros((1, 1, 6, 6)))
+    spec = hf.TensorSpec
+    hf.export.save(folder / "net", net.eval(), spec([None, 1, 6, 6]))
+    hf.export.save(folder / "loop", loop, spec([None, 3]))
+    hf.export.save(folder / "endless", endless, spec([3]))
+    hf.export.save(folder / "rows", rows, spec([2, 4]), spec([3], "int32"))
+    hf.export.save(folder / "drops", drops, spec([None, 5]))
+    return sorted(folder.iterdir())
+
+
+def changed(text: str, rng: random.Random) -> str:
+    """Change a text's tokens at random."""
+    tokens = TOKEN.findall(text)
+    for _ in range(rng.choice([1, 1, 1, 2, 3])):
+        numbers = [i for i, token in enumerate(tokens) if re.match(r"-?\d", token)]
+        names = [i for i, token in enumerate(tokens) if re.match("[a-z]", token)]
+        at, how = rng.randrange(len(tokens)), rng.random()
+        if how < 0.45 and numbers:
+            tokens[rng.choice(numbers)] = rng.choice(NUMBERS)
+        elif how < 0.6:
+            tokens[at] = rng.choice(tokens)
+        elif how < 0.7:
+            del tokens[at]
+        elif how < 0.8:
+            tokens.insert(at, rng.choice(tokens))
+        elif how < 0.9 and names:
+            tokens[rng.choice(names)] = rng.choice([*[tokens[i] for i in names], *REGISTRY])
+        else:
+            other = rng.randrange(len(tokens))
+            tokens[at], tokens[other] = tokens[other], tokens[at]
+    return "".join(tokens)
+
+
+def mutate(folder: Path, rng: random.Random) -> None:
+    """Change a graph's text or the manifest, and make the digest right again."""
+    manifest = json.loads((folder / "manifest.json").read_text())
+    if rng.random() < 0.8:
+        file = rng.choice(sorted(folder.glob("*.ir")))
+        raw = changed(file.read_text(), rng).encode()
+        file.write_bytes(raw)
+        manifest["files"][file.name]["sha256"] = hashlib.sha256(raw).hexdigest()
+        text = json.dumps(manifest)
+    else:
+        text = changed(json.dumps(manifest), rng)
+    (folder / "manifest.json").write_text(text)
+
+
+def arguments(function: Any) -> dict[str, Any]:
+    """Return values for a function's inputs, with open sizes of 2."""
+    rng = np.random.default_rng(0)
+    values: dict[str, Any] = {}
+    for path, spec in function.inputs.items():
+        shape = [size if isinstance(size, int) else 2 for size in spec.shape]
+        values[path] = hf.asarray(rng.integers(0, 3, shape), dtype=spec.dtype)
+    return values
+
+
+def call_all(artifact: Any) -> None:
+    for function in artifact.functions.values():
+        function.by_name(arguments(function))
+
+
+def test_what_random_changes_make_of_artifacts(artifacts: list[Path], tmp_path: Path):
+    rng = random.Random(os.environ.get("HYBRIDFLOW_SEED", "0"))
+    limits = hf.export.Limits(elements=1 << 20, memory=1 << 24, steps=1000)
+    loaded = 0
+    for _ in range(MUTATIONS):
+        folder = tmp_path / "changed"
+        shutil.rmtree(folder, ignore_errors=True)
+        shutil.copytree(rng.choice([one for one in artifacts if one.name != "endless"]), folder)
+        mutate(folder, rng)
+        with warnings.catch_warnings(), suppress(HybridflowError):
+            warnings.simplefilter("ignore")
+            artifact = hf.export.load(folder, limits=limits, copy=rng.random() < 0.3)
+            loaded += 1
+            for function in artifact.functions.values():
+                values = arguments(function)
+                function.by_name(values)
+                if rng.random() < 0.05:
+                    hf.compile(lambda values, function=function: function.by_name(values))(values)
+    assert loaded > MUTATIONS // 50
+
+
+LIMITS: dict[str, tuple[str, dict[str, Any], str]] = {
+    "elements": ("rows", {"elements": 5}, "of more than 5 elements"),
+    "bytes": ("net", {"bytes": 100}, "bytes, more than 100"),
+    "memory": ("net", {"memory": 1000}, "bytes at once, more than 1000"),
+    "steps": ("loop", {"steps": 3}, "scan may take 4 steps, more than 3"),
+    "steps of a while": ("endless", {"steps": 1 << 40}, "any number of steps"),
+}
+
+
+@pytest.mark.parametrize("case", LIMITS)
+def test_limits(case: str, artifacts: list[Path]):
+    name, limits, text = LIMITS[case]
+    path = next(one for one in artifacts if one.name == name)
+    hf.export.load(path)
+    with pytest.raises(FileFormatError, match=text):
+        hf.export.load(path, limits=hf.export.Limits(**limits))
+
+
+Change = Callable[[str], str]
+ATTRIBUTES: dict[str, tuple[str, Change]] = {
+    "a length that is a float": ("loop", lambda text: text.replace("length=4", "length=1.5")),
+    "an axis that is none": ("rows", lambda text: text.replace("axis=1", "axis=None")),
+    "a stride of text": ("net", lambda text: text.replace("stride=(1, 1)", "stride=('', 1)", 1)),
+}
+
+
+@pytest.mark.parametrize("case", ATTRIBUTES)
+def test_attributes_that_no_trace_makes(case: str, artifacts: list[Path], tmp_path: Path):
+    name, change = ATTRIBUTES[case]
+    folder = tmp_path / "changed"
+    shutil.copytree(next(one for one in artifacts if one.name == name), folder)
+    file = folder / "predict.ir"
+    text = change(file.read_text())
+    assert text != file.read_text()
+    file.write_text(text)
+    manifest = json.loads((folder / "manifest.json").read_text())
+    manifest["files"][file.name]["sha256"] = hashlib.sha256(text.encode()).hexdigest()
+    (folder / "manifest.json").write_text(json.dumps(manifest))
+    with pytest.raises(HybridflowError):
+        call_all(hf.export.load(folder))
