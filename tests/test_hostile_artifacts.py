@@ -26,7 +26,10 @@ from hybridflow.core.errors import FileFormatError, HybridflowError
 from hybridflow.core.op import REGISTRY
 
 MUTATIONS = int(os.environ.get("HYBRIDFLOW_MUTATIONS", "400"))
-NUMBERS = ["0", "-1", "1", "2", "3", "7", "1000000007", "9223372036854775808", "None", "True", "1.5", "-0.0", "nan", "()", "((0,0),)", "''"]
+NUMBERS = (
+    "0", "-1", "1", "2", "3", "7", "1000000007", "9223372036854775808", "None", "True", "1.5", "-0.0", "nan", "()",
+    "((0, 0),)", "''",
+)  # fmt: skip
 TOKEN = re.compile(r"\s+|[A-Za-z_][A-Za-z_0-9.]*|-?\d+\.?\d*(?:e-?\d+)?|.", re.DOTALL)
 WEIGHT = np.eye(3, dtype=np.float32) / 2
 
