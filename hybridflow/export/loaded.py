@@ -78,9 +78,9 @@ class Limits(NamedTuple):
         Raises:
             FileFormatError: naming the operation, what it takes and the limit.
         """
-        for node in graph.walk():
+        for node in (*graph.inputs, *graph.walk()):
             for spec in node.specs:
-                if type(spec.size) is int and spec.size > self.elements:
+                if max([size for size in (spec.size, *spec.shape) if type(size) is int], default=0) > self.elements:
                     raise FileFormatError(f"{name}: {node.op.name} has {spec}, of more than {self.elements} elements")
             self._require_steps(name, node)
         if self.memory is not None and (peak := liveness(graph).peak) > self.memory:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any, cast
 
 from hybridflow.core.context import current
@@ -34,39 +35,41 @@ def run(graph: Graph, tensors: Sequence[Tensor], sizes: Mapping[str, Any]) -> tu
     scope = DimScope() if tracer is None else tracer.dims
 
     def rebind(node: Node, inputs: list[Any], attrs: dict[str, Any]) -> Any:
-        plain = {
-            name: _sized_in(value, sizes, scope)
-            for name, value in attrs.items()
-            if name != "residuals"  # what only a gradient would have read
-        }
-        if tracer is None:
-            step = _STEP_BY_STEP.get(node.op)
-            computed = None if step is None else step(inputs, node.attrs, sizes)
-            return _padded(_bound(node, inputs, plain) if computed is None else computed, len(node.outputs))
-        outer, tracer.place = tracer.place, node.where
-        try:
-            return _padded(_bound(node, inputs, plain), len(node.outputs))
-        finally:
-            tracer.place = outer
+        with _hybridflows_errors(lambda: format_node(node)):
+            plain = {
+                name: _sized_in(value, sizes, scope)
+                for name, value in attrs.items()
+                if name != "residuals"  # what only a gradient would have read
+            }
+            if tracer is None:
+                step = _STEP_BY_STEP.get(node.op)
+                computed = None if step is None else step(inputs, node.attrs, sizes)
+                return _padded(bind(node.op, tuple(inputs), plain) if computed is None else computed, len(node.outputs))
+            outer, tracer.place = tracer.place, node.where
+            try:
+                return _padded(bind(node.op, tuple(inputs), plain), len(node.outputs))
+            finally:
+                tracer.place = outer
 
-    return evaluate(graph, tensors, rebind, sizes=sizes)
+    with _hybridflows_errors(lambda: graph.name):
+        return evaluate(graph, tensors, rebind, sizes=sizes)
 
 
-def _bound(node: Node, inputs: list[Any], attrs: dict[str, Any]) -> Any:
-    """Run a node's operation.
+@contextmanager
+def _hybridflows_errors(what: Callable[[], str]) -> Generator[None]:
+    """Raise `FileFormatError` for errors of Python and JAX in a ``with`` block.
 
-    Raises:
-        FileFormatError: it has attributes that no trace makes, which its shape rule did not see.
+    A graph that was traced raises none of these: an artifact that was changed may have attributes that no trace makes,
+    which shape rules do not see.
     """
     try:
-        return bind(node.op, tuple(inputs), attrs)
+        yield
     except HybridflowError:
         raise
     except (ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError, ValueError) as error:
         raise FileFormatError(
-            message(f"{node.op.name} of an artifact cannot run with its attributes: {shown(repr(error))}",
-                    got=shown(format_node(node)))
-        ) from error  # fmt: skip
+            message(f"a graph of an artifact cannot run: {shown(repr(error))}", got=shown(what()))
+        ) from error
 
 
 def _branch(inputs: list[Any], attrs: dict[str, Any], sizes: Mapping[str, Any]) -> Any:
