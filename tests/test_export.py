@@ -335,6 +335,77 @@ hf.export.save(os.environ["FILE"], net, {"x": hf.TensorSpec([None, 4])}["x"], me
     assert {*first} == {"manifest.json", "predict.ir", "weights.safetensors"}
 
 
+# -- samples ----------------------------------------------------------------------------------------------------------
+
+
+def halves(x: Any, scale: dict[str, Any]) -> Any:
+    return {"half": [x * scale["by"], hf.sum(x)], "whole": hf.astype(x, "int32")}
+
+
+HALVES = (SPEC, {"by": hf.TensorSpec([])})
+
+
+def sampled(rows: int = 3) -> hf.export.Sample:
+    args = np.arange(rows * 6, dtype=np.float32).reshape(rows, 6), {"by": np.float32(0.5)}
+    return hf.export.Sample(args, halves(hf.asarray(args[0]), {"by": hf.asarray(args[1]["by"])}))
+
+
+def test_a_sample_is_what_the_functions_give_where_they_are_loaded(tmp_path: Path):
+    net = nn.Linear(6, 2)
+    samples = {"f": sampled(), "g": hf.export.Sample((np.ones((2, 6), np.float32),))}
+    hf.export.save(tmp_path / "one", f=(halves, *HALVES), g=(net, SPEC), sample=samples)
+    for copy in (True, False):
+        assert hf.export.load(tmp_path / "one", copy=copy).self_test() == ("f", "g")
+    hf.export.save(tmp_path / "again", f=(halves, *HALVES), g=(net, SPEC), sample=samples)
+    assert (tmp_path / "again/sample.safetensors").read_bytes() == (tmp_path / "one/sample.safetensors").read_bytes()
+    shown = run_python(f"from hybridflow.cli import main; main(['inspect', {str(tmp_path / 'one')!r}, '--self-test'])")
+    assert "Self-test: f, g as in the samples" in shown
+
+
+@pytest.mark.parametrize(("key", "change", "text"), [
+    ("f/outputs/half_0", lambda x: x * np.float32(1.01), "f, eagerly: half_0 is not what it was in the sample: 0.0"),
+    ("f/outputs/whole", lambda x: x + 1, "whole is not what it was"),
+    ("f/outputs/whole", lambda x: x.astype(np.int64), "whole is int32"),
+])  # fmt: skip
+def test_a_sample_that_differs(tmp_path: Path, key: str, change: Callable[[Any], Any], text: str):
+    path = tmp_path / "one"
+    hf.export.save(path, f=(halves, *HALVES), sample={"f": sampled()})
+    arrays = {name: np.asarray(one) for name, one in hf.load(path / "sample.safetensors").items()}
+    (path / "sample.safetensors").unlink()
+    hf.save(path / "sample.safetensors", arrays | {key: change(arrays[key])})
+    with pytest.raises(FileFormatError, match="another digest"):
+        hf.export.load(path, copy=True)
+    with pytest.raises(CheckError, match=text):
+        hf.export.load(path).self_test()
+
+
+@pytest.mark.parametrize(("sample", "error", "text"), [
+    (hf.export.Sample((np.ones((3, 5), np.float32), {"by": np.float32(1)})), ShapeError, "x is f32"),
+    (hf.export.Sample((np.ones((3, 6)), {"by": np.float32(1)})), DTypeError, "x is float64"),
+    (hf.export.Sample((np.ones((3, 6), np.float32),)), ArgumentTypeError, "takes x, scale"),
+    ({"g": sampled()}, ArgumentError, "no function 'g'"),
+    ((1, 2), ArgumentTypeError, "must be a hf.export.Sample"),
+])  # fmt: skip
+def test_a_sample_that_does_not_fit(tmp_path: Path, sample: Any, error: type[Exception], text: str):
+    with pytest.raises(error, match=text):
+        hf.export.save(tmp_path / "one", halves, *HALVES, sample=sample)
+    assert not [*tmp_path.iterdir()]
+
+
+def test_a_sample_of_draws_has_no_result(tmp_path: Path):
+    def draws(x: Any) -> Any:
+        return nn.dropout(x, 0.5)
+
+    x = np.ones((2, 6), np.float32)
+    with pytest.raises(ArgumentError, match="another one each time"):
+        hf.export.save(tmp_path / "one", draws, SPEC, sample=hf.export.Sample((x,), x))
+    hf.export.save(tmp_path / "one", draws, SPEC, sample=hf.export.Sample((x,)))
+    assert hf.export.load(tmp_path / "one").self_test() == ("predict",)
+    hf.export.save(tmp_path / "two", draws, SPEC)
+    with pytest.raises(ArgumentError, match="has no sample"):
+        hf.export.load(tmp_path / "two").self_test()
+
+
 # -- files of strangers -----------------------------------------------------------------------------------------------
 
 

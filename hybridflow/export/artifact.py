@@ -8,7 +8,7 @@ import json
 import os
 import secrets
 import shutil
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple, cast
@@ -23,6 +23,7 @@ from hybridflow.core.sources import CONSTANT
 from hybridflow.core.spec import TensorSpec
 from hybridflow.core.tensor import Tensor, make_tensor
 from hybridflow.core.variable import Variable
+from hybridflow.export.samples import Sample, arrays_of, by_function
 from hybridflow.export.structure import structure_of
 from hybridflow.ir.effects import has_effect
 from hybridflow.ir.graph import Graph, input_node, reading_from
@@ -40,7 +41,7 @@ from hybridflow.tracing.trace import Trace
 
 FORMAT = "hybridflow artifact"
 VERSION = 1
-MANIFEST, WEIGHTS = "manifest.json", "weights.safetensors"
+MANIFEST, WEIGHTS, SAMPLE = "manifest.json", "weights.safetensors", "sample.safetensors"
 RANDOM = "random state"
 """What stands in the place of a weight for the state of the reader's `hf.random`."""
 _LARGE = 256
@@ -53,10 +54,12 @@ class Function(NamedTuple):
     Attributes:
         text: the graph.
         fields: what the manifest says of it.
+        specs: the specs of its inputs and of its outputs.
     """
 
     text: str
     fields: dict[str, Any]
+    specs: tuple[Sequence[TensorSpec], Sequence[TensorSpec]]
 
 
 class Weights:
@@ -98,6 +101,7 @@ def save(
     function: Callable[..., Any] | None = None,
     /,
     *specs: Any,
+    sample: Sample | Mapping[str, Sample] | None = None,
     metadata: Mapping[str, str] | None = None,
     overwrite: bool = False,
     **functions: tuple[Any, ...],
@@ -113,6 +117,8 @@ def save(
         function: a function or module, which is called ``predict``.
         specs: its arguments: `hf.TensorSpec`, or lists, tuples and dicts of them. None is a size left open, a name one
             that is the same wherever it stands, and in what is loaded bears it.
+        sample: arguments and what the function returns for them, by which ``self_test()`` of what is loaded checks it;
+            of several functions, a mapping from names to samples.
         metadata: texts that are kept.
         overwrite: whether an artifact that is there is replaced.
         functions: several functions by name, each with its specs: ``predict=(f, spec), embed=(g, spec)``.
@@ -120,6 +126,7 @@ def save(
     Raises:
         ExportError: a function that assigns Variables, calls Python, or has other values that no text holds, with its
             line.
+        ArgumentTypeError, DTypeError, ShapeError: a sample that is not of the function's specs.
         FileThereError: the path is there already.
         FileError: it cannot be written.
 
@@ -144,8 +151,12 @@ def save(
     weights = Weights()
     made = {name: _function(name, given[0], given[1:], weights) for name, given in wanted.items()}
     raw = snapshot_of(weights.values, "export", copy=False)
-    writer.check(raw, "export")
-    _write(target, made, {one: on_host(value) for one, value in raw.items()}, weights.kinds(), texts)
+    arrays = {WEIGHTS: {one: on_host(value) for one, value in raw.items()}}
+    for name, one in by_function(sample, [*made]).items():
+        arrays.setdefault(SAMPLE, {}).update(arrays_of(name, one, made[name].fields, made[name].specs))
+    for one in arrays.values():
+        writer.check(one, "export")
+    _write(target, made, arrays, weights.kinds(), texts)
 
 
 def _check_names(wanted: Mapping[str, Any], stray: tuple[Any, ...]) -> None:
@@ -165,14 +176,15 @@ def _check_names(wanted: Mapping[str, Any], stray: tuple[Any, ...]) -> None:
             )
 
 
-RESERVED = ("functions", "metadata", "named_variables", "variables")
+RESERVED = ("functions", "metadata", "named_variables", "self_test", "variables")
 """The attributes of what `load` returns, which no function's name may shadow."""
 
 
 def _function(name: str, function: Any, specs: tuple[Any, ...], weights: Weights) -> Function:
     graph, fields = traced(name, function, specs, weights)
     _require_text(name, graph)
-    return Function(print_graph(graph, elide=None) + "\n", fields)
+    specs = graph.input_specs[: len(fields["inputs"])], graph.output_specs[: len(fields["outputs"])]
+    return Function(print_graph(graph, elide=None) + "\n", fields, specs)
 
 
 def traced(
@@ -351,7 +363,7 @@ def _require_text(name: str, graph: Graph) -> None:
 def _write(
     target: Path,
     made: Mapping[str, Function],
-    arrays: Mapping[str, Any],
+    arrays: Mapping[str, Mapping[str, Any]],
     kinds: dict[str, list[str]],
     texts: Mapping[str, str],
 ) -> None:
@@ -367,8 +379,9 @@ def _write(
             with whole_file(part / f"{name}.ir", durable=True) as file:
                 file.write(one.text.encode())
             files[f"{name}.ir"] = {"sha256": hashlib.sha256(one.text.encode()).hexdigest()}
-        writer.write(part / WEIGHTS, arrays, {}, what="export", replace=False)
-        files[WEIGHTS] = {"sha256": writer.digest_of(arrays, {})}
+        for name, values in arrays.items():
+            writer.write(part / name, values, {}, what="export", replace=False)
+            files[name] = {"sha256": writer.digest_of(values, {})}
         manifest = {
             "format": FORMAT, "version": VERSION, "files": files, "metadata": dict(texts), **kinds,
             "functions": {name: one.fields for name, one in made.items()},

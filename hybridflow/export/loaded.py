@@ -15,8 +15,8 @@ import numpy as np
 from hybridflow.core import errors
 from hybridflow.core.context import is_tracing
 from hybridflow.core.errors import (
+    ArgumentError,
     ArgumentTypeError,
-    DTypeError,
     FileFormatError,
     HybridflowError,
     ShapeError,
@@ -25,11 +25,12 @@ from hybridflow.core.errors import (
 from hybridflow.core.node import Node
 from hybridflow.core.sources import INPUT
 from hybridflow.core.spec import TensorSpec
-from hybridflow.core.tensor import Tensor, as_tensor, asarray, describe, make_tensor
+from hybridflow.core.tensor import Tensor, describe, make_tensor
 from hybridflow.core.variable import Variable
-from hybridflow.export.artifact import FORMAT, MANIFEST, PLAIN_ERRORS, RANDOM, RESERVED, VERSION, WEIGHTS
+from hybridflow.export import samples
+from hybridflow.export.artifact import FORMAT, MANIFEST, PLAIN_ERRORS, RANDOM, RESERVED, SAMPLE, VERSION, WEIGHTS
 from hybridflow.export.running import run
-from hybridflow.export.structure import checked, filled, taken_apart
+from hybridflow.export.structure import checked, filled, fitting, taken_apart
 from hybridflow.ir.builder import add_check
 from hybridflow.ir.costs import bodies
 from hybridflow.ir.evaluate import bind_sizes
@@ -142,7 +143,7 @@ class Function:
     def _results(self, leaves: Sequence[Any]) -> list[Tensor]:
         """Compute the results of values for the inputs."""
         tensors = [
-            _tensor(self.name, path, leaf, spec)
+            fitting(self.name, path, leaf, spec)
             for (path, spec), leaf in zip(self.inputs.items(), leaves, strict=True)
         ]
         tensors += [one.read() if isinstance(one, Variable) else one for one in self._given()]
@@ -202,11 +203,16 @@ class Artifact:
     """
 
     def __init__(
-        self, functions: Mapping[str, Function], weights: Mapping[str, Any], metadata: Mapping[str, str]
+        self,
+        functions: Mapping[str, Function],
+        weights: Mapping[str, Any],
+        metadata: Mapping[str, str],
+        recorded: Mapping[str, samples.Recorded],
     ) -> None:
         self.functions = MappingProxyType(dict(functions))
         self.metadata = MappingProxyType(dict(metadata))
         self._weights = weights
+        self._samples = recorded
 
     def __getattr__(self, name: str) -> Any:
         function = self.__dict__.get("functions", {}).get(name)
@@ -224,6 +230,26 @@ class Artifact:
     def variables(self) -> list[Variable]:
         """Return the weights that are Variables."""
         return [*self.named_variables().values()]
+
+    def self_test(self) -> tuple[str, ...]:
+        """Run the functions on the samples that they were saved with, eagerly and compiled.
+
+        Returns:
+            The names of the functions that have samples.
+
+        Raises:
+            CheckError: a result is not that of the sample: floats may differ by the square root of their dtype's
+                epsilon, times the largest element, and everything else not at all.
+            ArgumentError: there is no sample.
+        """
+        if not self._samples:
+            raise ArgumentError(
+                message("self_test: the artifact has no sample",
+                        hint="Save it with sample=hf.export.Sample((x,), f(x)).")
+            )  # fmt: skip
+        for name, sample in self._samples.items():
+            samples.test(name, self.functions[name].by_name, sample)
+        return tuple(self._samples)
 
     def __repr__(self) -> str:
         return "\n".join(["Artifact", *[f"  {one!r}" for one in self.functions.values()]])
@@ -254,7 +280,7 @@ def load(path: PathLike, *, limits: Limits | None = None, copy: bool = False, di
     manifest = _manifest(folder, limits_, digest)
     try:
         fields, files = manifest["functions"], manifest["files"]
-        wanted = {MANIFEST, WEIGHTS, *[f"{name}.ir" for name in fields]}
+        wanted = {MANIFEST, WEIGHTS, *[f"{name}.ir" for name in fields], *({SAMPLE} & {*files})}
         if {*files, MANIFEST} != wanted:
             raise FileFormatError(f"it names the files {shown(sorted(files))}, not {shown(sorted(wanted))}")
         texts = {name: _text(folder / f"{name}.ir", limits_, files[f"{name}.ir"]["sha256"]) for name in fields}
@@ -268,7 +294,8 @@ def load(path: PathLike, *, limits: Limits | None = None, copy: bool = False, di
                 raise FileFormatError(f"there are more than {limits_.nodes} operations")
             limits_.require(name, graph)
             functions[name] = _function(name, graph, fields[name], weights)
-        return Artifact(functions, weights, manifest["metadata"])
+        recorded = _samples(folder / SAMPLE, files, functions, limits_, copy) if SAMPLE in files else {}
+        return Artifact(functions, weights, manifest["metadata"], recorded)
     except HybridflowError as error:
         if isinstance(error, errors.FileError):
             raise
@@ -320,13 +347,25 @@ def _text(path: Path, limits: Limits, digest: str) -> str:
     return raw.decode()
 
 
-def _weights(path: Path, manifest: dict[str, Any], limits: Limits, copy: bool) -> dict[str, Any]:
+def _arrays(path: Path, files: Mapping[str, Any], limits: Limits, copy: bool) -> dict[str, Any]:
+    """Return the arrays of a file, whose digest is compared if they are read into memory."""
     size = path.lstat().st_size if path.exists() else 0
     if size > limits.bytes:
-        raise FileFormatError(f"{WEIGHTS} has {size} bytes, more than {limits.bytes}")
+        raise FileFormatError(f"{path.name} has {size} bytes, more than {limits.bytes}")
     arrays, metadata = reader.read(path, what="export", copy=copy, follow=False)
-    if copy and writer.digest_of(arrays, metadata) != manifest["files"][WEIGHTS]["sha256"]:
-        raise FileFormatError(f"{WEIGHTS} has another digest")
+    if copy and writer.digest_of(arrays, metadata) != files[path.name]["sha256"]:
+        raise FileFormatError(f"{path.name} has another digest")
+    return dict(arrays)
+
+
+def _samples(
+    path: Path, files: Mapping[str, Any], functions: Mapping[str, Function], limits: Limits, copy: bool
+) -> dict[str, samples.Recorded]:
+    return samples.recorded(_arrays(path, files, limits, copy), functions)
+
+
+def _weights(path: Path, manifest: dict[str, Any], limits: Limits, copy: bool) -> dict[str, Any]:
+    arrays = _arrays(path, manifest["files"], limits, copy)
     trained, leaves = {*manifest["trainable"]}, {*manifest["leaves"]}
     if absent := (trained | leaves) - {*arrays}:
         raise FileFormatError(f"weights that are trainable are not there: {shown(sorted(absent))}")
@@ -384,22 +423,6 @@ def _function(name: str, graph: Graph, fields: Mapping[str, Any], weights: Mappi
     if not {*graph.dims.hints} <= symbols:
         raise FileFormatError(f"{name}: a size is not that of an input")
     return Function(name, graph, fields, captured)
-
-
-def _tensor(name: str, path: str, value: Any, spec: TensorSpec) -> Tensor:
-    """Return an argument as a tensor of the shape and dtype that the graph has."""
-    tensor = as_tensor(value) if hasattr(value, "dtype") else asarray(value, dtype=spec.dtype)
-    if tensor.dtype != spec.dtype:
-        raise DTypeError(
-            message(f"{name}: {path} is {tensor.dtype}, not {spec.dtype}", got=str(tensor.spec),
-                    hint=f"Cast it with .astype(hf.{spec.dtype}).")
-        )  # fmt: skip
-    fits = tensor.ndim == spec.ndim and all([
-        type(size) is not int or own == size for own, size in zip(tensor.shape, spec.shape, strict=True)
-    ])  # fmt: skip
-    if not fits:
-        raise ShapeError(message(f"{name}: {path} is {tensor.spec}, not {spec}", hint="Letters are sizes left open."))
-    return tensor
 
 
 def _flags(outputs: list[Tensor]) -> list[Tensor]:

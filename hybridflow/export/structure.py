@@ -1,11 +1,13 @@
-"""The structure of arguments and results as JSON: lists, tuples and mappings of numbered leaves."""
+"""The structure of arguments and results as JSON: lists, tuples and mappings of numbered leaves; and their tensors."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from typing import Any, cast
 
-from hybridflow.core.errors import ArgumentTypeError, FileFormatError, message
+from hybridflow.core.errors import ArgumentTypeError, DTypeError, FileFormatError, ShapeError, message
+from hybridflow.core.spec import TensorSpec
+from hybridflow.core.tensor import Tensor, as_tensor, asarray
 from hybridflow.saving.format import shown
 
 _DEEPEST = 50
@@ -139,3 +141,19 @@ def checked(structure: Any, count: int) -> Any:
     if sorted(numbers) != [*range(count)]:
         raise FileFormatError(f"a structure has other leaves than {count} in order")
     return structure
+
+
+def fitting(name: str, path: str, value: Any, spec: TensorSpec) -> Tensor:
+    """Return an argument as a tensor of the shape and dtype that the graph has."""
+    tensor = as_tensor(value) if hasattr(value, "dtype") else asarray(value, dtype=spec.dtype)
+    if tensor.dtype != spec.dtype:
+        raise DTypeError(
+            message(f"{name}: {path} is {tensor.dtype}, not {spec.dtype}", got=str(tensor.spec),
+                    hint=f"Cast it with .astype(hf.{spec.dtype}).")
+        )  # fmt: skip
+    fits = tensor.ndim == spec.ndim and all([
+        type(size) is not int or own == size for own, size in zip(tensor.shape, spec.shape, strict=True)
+    ])  # fmt: skip
+    if not fits:
+        raise ShapeError(message(f"{name}: {path} is {tensor.spec}, not {spec}", hint="Letters are sizes left open."))
+    return tensor

@@ -40,6 +40,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     add_shapes(parser)
     parser.add_argument("--digest", metavar="SHA256", help=DIGEST_HELP)
+    parser.add_argument("--self-test", action="store_true", help="run an artifact's functions on its samples")
     parser.add_argument("--as", dest="stage", choices=STAGES, help="print this text alone")
     parser.add_argument("--out", "--html", type=Path, help="a page to write (.html), or a folder of pages and texts")
 
@@ -48,8 +49,9 @@ def run(arguments: argparse.Namespace, console: Console) -> bool:
     """Print a function's graphs, the cost and memory of a call, and why it was traced; or one text alone."""
     if Path(arguments.target).is_dir():
         return _run_artifact(arguments, console)
-    if arguments.digest is not None:
-        raise ArgumentError(message("inspect: --digest is for artifacts", got=arguments.target))
+    if arguments.digest is not None or arguments.self_test:
+        option = "--digest" if arguments.digest is not None else "--self-test"
+        raise ArgumentError(message(f"inspect: {option} is for artifacts", got=arguments.target))
     page_path: Path | None = arguments.out
     (require_files if _is_page(page_path) else require_folder)("inspect", page_path)
     target = load_target(arguments.target, arguments.shapes, values=False)
@@ -79,6 +81,8 @@ def _run_artifact(arguments: argparse.Namespace, console: Console) -> bool:
     artifact = load_artifact(path, arguments.digest)
     graphs = [str(one.graph()) for one in artifact.functions.values()]
     console.file.write("\n".join(lines_of(path, artifact) if arguments.stage is None else graphs) + "\n")
+    if arguments.self_test:
+        console.file.write(f"Self-test: {', '.join(artifact.self_test())} as in the samples\n")
     return True
 
 
