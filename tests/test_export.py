@@ -15,6 +15,7 @@ from typing import Any
 import jax
 import numpy as np
 import pytest
+from exported_models import MODELS, SIZES, Case, numbers
 from processes import run_python
 
 import hybridflow as hf
@@ -135,6 +136,57 @@ def test_a_process_without_the_source_computes_the_same_bits(tmp_path: Path):
     run_python(SAVES, HOME_OF_SOURCE=str(tmp_path), PYTHONDONTWRITEBYTECODE="1")
     (tmp_path / "models.py").unlink()
     assert run_python(LOADS, HOME_OF_SOURCE=str(tmp_path)).splitlines() == ["[]", "True True"]
+
+
+def training_step() -> Any:
+    """Return the step of a regression, which returns its new weights."""
+    weights = {"w": hf.asarray(numbers(12, 3, seed=1)), "b": hf.zeros(3)}
+
+    def step(x: Any) -> Any:
+        loss, slopes = hf.value_and_grad(lambda own: hf.mean(hf.square(x @ own["w"] + own["b"] - 1)))(weights)
+        return loss, {name: one - 0.1 * slopes[name] for name, one in weights.items()}
+
+    return step
+
+
+ALL_MODELS = {**MODELS, "training step": Case(training_step), "embedding": Case(lambda: looked_up)}
+WITHOUT_SOURCE = """
+import sys
+import numpy as np, jax, hybridflow as hf
+assert not {"exported_models", "test_export"} & {*sys.modules}
+arguments = np.load("arguments.npz")
+results = {}
+for name in {*[key.split("|")[0] for key in arguments.files]}:
+    predict = hf.export.load(f"{name}.hf").predict
+    for size in %r:
+        hf.random.seed(size)
+        result = predict(arguments[f"{name}|{size}"])
+        for place, one in enumerate(jax.tree_util.tree_leaves(result, is_leaf=lambda y: isinstance(y, hf.Tensor))):
+            results[f"{name}|{size}|{place}"] = np.asarray(one)
+np.savez("results.npz", **results)
+"""
+
+
+def test_models_are_the_same_bits_where_their_source_is_not(tmp_path: Path):
+    arguments: dict[str, Any] = {}
+    expected: dict[str, Any] = {}
+    for name, case in ALL_MODELS.items():
+        model = case.make()
+        if isinstance(model, nn.Module):
+            model.eval()
+        hf.export.save(tmp_path / f"{name}.hf", model, case.spec)
+        for size in SIZES:
+            x = arguments[f"{name}|{size}"] = case.argument(size)
+            hf.random.seed(size)
+            result = getattr(model, "python_function", model)(hf.asarray(x))  # eagerly, as in the other process
+            leaves = jax.tree_util.tree_leaves(result, is_leaf=lambda y: isinstance(y, hf.Tensor))
+            expected |= {f"{name}|{size}|{place}": np.asarray(one) for place, one in enumerate(leaves)}
+    np.savez(tmp_path / "arguments.npz", **arguments)
+    run_python(f"import os; os.chdir({str(tmp_path)!r})\n" + WITHOUT_SOURCE % (SIZES,))
+    with np.load(tmp_path / "results.npz") as results:
+        assert {*results.files} == {*expected}
+        differ = [name for name, one in expected.items() if results[name].tobytes() != one.tobytes()]
+    assert differ == []
 
 
 # -- all kinds of functions -------------------------------------------------------------------------------------------
