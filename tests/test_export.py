@@ -387,7 +387,7 @@ hf.export.save(os.environ["FILE"], net, {"x": hf.TensorSpec([None, 4])}["x"], me
     assert {*first} == {"manifest.json", "predict.ir", "weights.safetensors"}
 
 
-# -- samples ----------------------------------------------------------------------------------------------------------
+# -- samples -----------------------------------------------------------------------------------------------------------
 
 
 def halves(x: Any, scale: dict[str, Any]) -> Any:
@@ -456,6 +456,34 @@ def test_a_sample_of_draws_has_no_result(tmp_path: Path):
     hf.export.save(tmp_path / "two", draws, SPEC)
     with pytest.raises(ArgumentError, match="has no sample"):
         hf.export.load(tmp_path / "two").self_test()
+
+
+# -- versions of operations --------------------------------------------------------------------------------------------
+
+
+def test_an_operation_of_an_older_version_is_upgraded_and_of_a_newer_one_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    x = np.arange(12, dtype=np.float32).reshape(2, 6)
+    hf.export.save(tmp_path / "old", lambda x: hf.scan(lambda c, row: (c, hf.sum(row)), x, x)[1], SPEC)
+    op = hf.sum.op
+    monkeypatch.setattr(op, "upgrades", (lambda attrs: {**attrs, "keepdims": False}, lambda attrs: attrs))
+    hf.export.save(tmp_path / "new", lambda x: hf.sum(x), SPEC)
+    assert json.loads((tmp_path / "new/manifest.json").read_text())["operations"]["sum"] == 3
+    text = (tmp_path / "old/predict.ir").read_text()
+    change_file(tmp_path / "old", "predict.ir", text.replace("keepdims=False", "keepdims=None"))  # as version 1 had it
+    equal(hf.export.load(tmp_path / "old").predict(x), hf.sum(hf.asarray(x), axis=1))
+    monkeypatch.setattr(op, "upgrades", ())
+    with pytest.raises(FileFormatError, match="sum is of version 3, and this hybridflow knows it up to version 1"):
+        hf.export.load(tmp_path / "new")
+
+
+def change_file(folder: Path, name: str, text: str) -> None:
+    """Write a file of an artifact anew, with its digest."""
+    (folder / name).write_text(text)
+    manifest = json.loads((folder / "manifest.json").read_text())
+    manifest["files"][name]["sha256"] = hashlib.sha256(text.encode()).hexdigest()
+    (folder / "manifest.json").write_text(json.dumps(manifest))
 
 
 # -- files of strangers -----------------------------------------------------------------------------------------------

@@ -244,6 +244,8 @@ class Op:
         onnx: the name of the equivalent ONNX operator; or a function ``(o, *inputs, **attrs)`` that writes several
             operators, which are methods of `o` (low-precision floats arrive in float32); or `No`. A function that
             takes ``residuals=`` writes the hidden outputs too when it is True.
+        upgrades: for artifacts that were written when its attributes meant something else: each function turns the
+            attributes of one version into those of the next.
     """
 
     name: str
@@ -259,6 +261,7 @@ class Op:
     ulp: float = 4.0
     public: Callable[..., Any] | None = None
     onnx: Onnx = No("no operator of ONNX's is given for it")
+    upgrades: tuple[Callable[[dict[str, Any]], dict[str, Any]], ...] = ()
     fast_kernel: Callable[..., Any] | None = field(default=None, init=False, repr=False)
     large_kernel: Callable[..., Any] | None = field(default=None, init=False, repr=False)
     plain: bool = field(default=False, init=False, repr=False)
@@ -302,6 +305,11 @@ class Op:
         if not hidden or not attrs.get("residuals"):
             return 0
         return hidden if isinstance(hidden, int) else hidden(attrs)
+
+    @property
+    def version(self) -> int:
+        """The version of what its attributes mean."""
+        return len(self.upgrades) + 1
 
     def has(self, trait: str) -> bool:
         """Whether the op has a trait."""

@@ -55,11 +55,13 @@ class Function(NamedTuple):
         text: the graph.
         fields: what the manifest says of it.
         specs: the specs of its inputs and of its outputs.
+        versions: the versions of its operations, by name.
     """
 
     text: str
     fields: dict[str, Any]
     specs: tuple[Sequence[TensorSpec], Sequence[TensorSpec]]
+    versions: dict[str, int]
 
 
 class Weights:
@@ -184,7 +186,8 @@ def _function(name: str, function: Any, specs: tuple[Any, ...], weights: Weights
     graph, fields = traced(name, function, specs, weights)
     _require_text(name, graph)
     specs = graph.input_specs[: len(fields["inputs"])], graph.output_specs[: len(fields["outputs"])]
-    return Function(print_graph(graph, elide=None) + "\n", fields, specs)
+    versions = {node.op.name: node.op.version for node in graph.walk()}
+    return Function(print_graph(graph, elide=None) + "\n", fields, specs, versions)
 
 
 def traced(
@@ -385,6 +388,7 @@ def _write(
         manifest = {
             "format": FORMAT, "version": VERSION, "files": files, "metadata": dict(texts), **kinds,
             "functions": {name: one.fields for name, one in made.items()},
+            "operations": {name: version for one in made.values() for name, version in one.versions.items()},
         }  # fmt: skip
         with whole_file(part / MANIFEST, durable=True) as file:
             file.write((json.dumps(manifest, indent=1, sort_keys=True) + "\n").encode())

@@ -288,7 +288,7 @@ def load(path: PathLike, *, limits: Limits | None = None, copy: bool = False, di
         functions: dict[str, Function] = {}
         nodes = 0
         for name, text in texts.items():
-            graph = _graph(text)
+            graph = _graph(text, manifest.get("operations", {}))
             nodes += sum(1 for _ in graph.walk())
             if nodes > limits_.nodes:
                 raise FileFormatError(f"there are more than {limits_.nodes} operations")
@@ -377,10 +377,16 @@ def _weights(path: Path, manifest: dict[str, Any], limits: Limits, copy: bool) -
     return weights
 
 
-def _graph(text: str) -> Graph:
-    """Return the graph of a text that is what a graph must be."""
+def _graph(text: str, versions: Mapping[str, Any]) -> Graph:
+    """Return the graph of a text that is what a graph must be.
+
+    Args:
+        text: the text.
+        versions: the versions of its operations by name; 1 of those that are not named.
+    """
     graph = parse(text)
     for node in graph.walk():
+        _upgrade(node, versions.get(node.op.name, 1))
         here_only = _HERE_ONLY & node.op.traits
         if here_only or node.op is INPUT:
             raise FileFormatError(f"{node.op.name} is an operation that no artifact has")
@@ -391,6 +397,24 @@ def _graph(text: str) -> Graph:
     except Exception as error:  # an operation's rule met attributes that no trace makes
         raise FileFormatError(f"an operation has attributes that it cannot have: {shown(repr(error))}") from error
     return graph
+
+
+def _upgrade(node: Node, version: Any) -> None:
+    """Make a node that was written by another version of its operation one of this version.
+
+    Raises:
+        FileFormatError: a version that this hybridflow does not know.
+    """
+    newest = node.op.version
+    if type(version) is not int or not 1 <= version <= newest:
+        raise FileFormatError(
+            message(
+                f"{node.op.name} is of version {shown(version)}, and this hybridflow knows it up to version {newest}",
+                hint="Load it with the hybridflow that wrote it, or a newer one.",
+            )
+        )
+    for upgrade in node.op.upgrades[version - 1 :]:
+        node.attrs = upgrade(node.attrs)
 
 
 def _function(name: str, graph: Graph, fields: Mapping[str, Any], weights: Mapping[str, Any]) -> Function:
