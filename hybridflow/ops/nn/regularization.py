@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 from jax import lax
 
 from hybridflow.core.dispatch import bind
-from hybridflow.core.dtypes import as_differentiable
+from hybridflow.core.dtypes import as_differentiable, bool_
 from hybridflow.core.errors import ArgumentError, message
 from hybridflow.core.op import Sample, Saves, op
 from hybridflow.ops.common import (
     Tensor,
     TensorLike,
+    TensorSpec,
     as_tensor,
     cast_to,
     elements,
@@ -36,11 +37,17 @@ def _scaled_lower(x: Any, mask: Any, *, scale: float) -> Any:
     return lax.select(mask, lax.mul(x, lax.full_like(x, scale)), lax.full_like(x, 0))
 
 
+def _scaled_infer(x: TensorSpec, mask: TensorSpec, *, scale: float) -> TensorSpec:
+    if mask.dtype != bool_ or not isinstance(cast(object, scale), float | int):
+        raise ArgumentError(message("dropout: needs a mask of booleans and a factor", got=f"{mask}, {scale!r}"))
+    return make_spec(x.shape, x.dtype)
+
+
 @op(
     name="dropout",
     kernel=lambda x, mask, *, scale: kept(x * x.dtype.type(scale), mask),
     lower=_scaled_lower,
-    infer=lambda x, mask, *, scale: make_spec(x.shape, x.dtype),
+    infer=_scaled_infer,
     vjp=lambda F, g, y, x, mask, *, scale: (lambda: F.dropout(g, mask, scale=scale), None),
     saves=Saves(x=(1,)),
     flops=elements,
