@@ -58,8 +58,8 @@ _FUNCTIONS = (BuiltinFunctionType, FunctionType, MethodType, MethodWrapperType)
 _GETATTRIBUTE = object.__getattribute__
 _SHOWS_ARRAYS = frozenset({np.array2string, np.array_repr, np.array_str})
 """Functions whose result NumPy's options for printing decide."""
-_OF_TREES = ("jax.tree", "jax._src.tree")
-"""How the names of the modules begin whose functions take structures apart."""
+_OF_TREES = frozenset({jax.tree_util.tree_flatten.__module__, jax.tree.flatten.__module__, "jax.tree_util", "jax.tree"})
+"""The modules whose functions take structures apart."""
 _ASSIGNS = frozenset({"STORE_NAME", "STORE_GLOBAL", "DELETE_NAME", "DELETE_GLOBAL"})
 """Instructions that change a namespace."""
 
@@ -109,7 +109,7 @@ def _goes_out(observations: Observations, function: Any, args: tuple[Any, ...]) 
 
 def _reads_all(observations: Observations, function: Any, args: tuple[Any, ...]) -> None:
     """Take note of a call that may look at everything in its arguments."""
-    if str(getattr(function, "__module__", None)).startswith(_OF_TREES):
+    if getattr(function, "__module__", None) in _OF_TREES:
         _taken_apart(observations, args)
     elif type(function) is type(np.array2string) and function in _SHOWS_ARRAYS:
         observations.answered(Question(np.get_printoptions, (), {}), np.get_printoptions())
