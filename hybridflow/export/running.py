@@ -6,11 +6,16 @@ from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, cast
 
+import jax
+
+from hybridflow.backend.jax_shim import enable_x64
+from hybridflow.core.attrs import attr_key
 from hybridflow.core.context import current
 from hybridflow.core.dims import DimScope, substitute
 from hybridflow.core.dispatch import bind
 from hybridflow.core.errors import FileFormatError, HybridflowError, message
 from hybridflow.core.node import Edge, Node, make_node
+from hybridflow.core.op import Op
 from hybridflow.core.spec import TensorSpec, make_spec
 from hybridflow.core.tensor import Tensor
 from hybridflow.ir.evaluate import evaluate
@@ -33,6 +38,7 @@ def run(graph: Graph, tensors: Sequence[Tensor], sizes: Mapping[str, Any]) -> tu
     """
     tracer = cast(Any, current().tracer)
     scope = DimScope() if tracer is None else tracer.dims
+    tried: set[Any] = set()
 
     def rebind(node: Node, inputs: list[Any], attrs: dict[str, Any]) -> Any:
         with _hybridflows_errors(lambda: format_node(node)):
@@ -47,12 +53,31 @@ def run(graph: Graph, tensors: Sequence[Tensor], sizes: Mapping[str, Any]) -> tu
                 return _padded(bind(node.op, tuple(inputs), plain) if computed is None else computed, len(node.outputs))
             outer, tracer.place = tracer.place, node.where
             try:
+                _try_lowering(node.op, inputs, plain, tried)
                 return _padded(bind(node.op, tuple(inputs), plain), len(node.outputs))
             finally:
                 tracer.place = outer
 
     with _hybridflows_errors(lambda: graph.name):
         return evaluate(graph, tensors, rebind, sizes=sizes)
+
+
+def _try_lowering(op: Op, inputs: list[Any], attrs: dict[str, Any], tried: set[Any]) -> None:
+    """Have JAX look at an operation whose sizes are known: it does not take all attributes that NumPy takes.
+
+    Args:
+        op, inputs, attrs: the operation.
+        tried: what was looked at; this is added.
+    """
+    specs = tuple([one.spec for one in inputs])
+    key = op.name, attr_key(tuple(sorted(attrs.items()))), specs
+    if key in tried or op.has("nested") or not all([type(size) is int for one in specs for size in one.shape]):
+        return
+    tried.add(key)
+    residuals = {"residuals": False} if op.saves.hidden else {}
+    with enable_x64(True):
+        shapes = [jax.ShapeDtypeStruct(one.shape, one.dtype) for one in specs]
+        jax.eval_shape(lambda *xs: op.lower(*xs, **attrs, **residuals), *shapes)
 
 
 @contextmanager
