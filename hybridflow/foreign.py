@@ -1,9 +1,8 @@
 """Make names of other packages work, or raise an error that says what to write; `core.foreign_names` lists them.
 
-Tensors get a class attribute for each name. They get no ``__getattr__``: merely defining one slows down every attribute
-of every tensor in Python 3.11, even those it is not called for. Modules do get one, which Python calls only for names
-that they lack. `dir`, stubs and type checkers show only hybridflow's own names: the foreign names are for code that
-comes from other packages.
+Tensors get a class attribute for each name. They get no ``__getattr__``, because merely defining one slows down the
+lookup of every attribute in Python 3.11. Modules do get one; Python calls it only for names that they lack. `dir`,
+stubs and type checkers show only hybridflow's own names: the foreign names are for code that comes from other packages.
 """
 
 from __future__ import annotations

@@ -108,8 +108,7 @@ class Writer:
         """Write a graph with its name scopes and nested graphs.
 
         Args:
-            graph: a graph, or a compiled function. Of a function, the graph of a call with `args` and `kwargs` is
-                written.
+            graph: a graph; or a compiled function, whose graph for a call with `args` and `kwargs` is written.
             *args, **kwargs: the arguments of that call.
 
         Raises:

@@ -45,7 +45,7 @@ def test_xla_has_as_much_to_do_for_every_layer_however_deep_the_network_is(
 ):
     leave_alone(monkeypatch, outlined_from)
     lines: dict[int, int] = {}
-    for layers in (12, 16, 20):  # from about 8 layers on, all have the minimum of breaks
+    for layers in (12, 16, 20):  # from about 8 layers on, there are enough breaks (`LIMITS.fewest`)
         made, _ = step(name, layers)
         lines[layers] = len(made.compiled.lower(made.x).as_text("hlo").splitlines())
     assert lines[20] - lines[16] <= 1.05 * (lines[16] - lines[12])

@@ -168,7 +168,7 @@ class Writer:
                 self.operators.no("it needs the number of a size that is left open")
             return self._named(node, results, nodes, first)
         except NoCounterpartError as why:
-            if len(self.graph.dims.guards) > guards:  # guards of a failed attempt
+            if len(self.graph.dims.guards) > guards:  # drop the guards of the failed attempt
                 self.graph.dims.forget_guards(guards)
             key = (node.op.name, node.location, str(why))
             self.missing[key] = self.missing.get(key, 0) + 1

@@ -209,7 +209,7 @@ class Operators:
         return self._writer.body(name, specs, build)
 
     def no(self, why: str) -> NoReturn:
-        """Raise because ONNX has no counterpart of this node."""
+        """Raise `NoCounterpartError`: ONNX has no counterpart of this node."""
         raise NoCounterpartError(why)
 
 
@@ -221,7 +221,7 @@ _OF_SIZES: dict[Any, str] = {
 
 
 def is_open(size: Any) -> bool:
-    """Return whether a size is symbolic; `isinstance` cannot tell, since a symbolic size is an int to it."""
+    """Return whether a size is symbolic. (`isinstance` cannot tell: to it, a symbolic size is an int.)"""
     return type(size) is Dim
 
 
@@ -270,7 +270,7 @@ def _accepted(operator: str, opset: int, formal: Any, dtype: DType) -> DType:
 
 
 def _like(operator: str, opset: int, formal: Any, formals: Sequence[Any], inputs: Sequence[Any]) -> DType:
-    """Return the dtype for a number among an operator's inputs: the only one allowed, or that of inputs alike."""
+    """Return the dtype for a number among an operator's inputs: the only one allowed, or that of inputs of its type."""
     alike = [x.dtype for x, other in zip(inputs, formals, strict=True)
              if isinstance(x, Value) and other.type_str == formal.type_str]  # fmt: skip
     return _fixed(operator, opset, formal.type_str) or (alike[0] if alike else float32)

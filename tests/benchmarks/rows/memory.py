@@ -97,7 +97,7 @@ def memory_budget_convolutions(case: Case) -> None:
 @row("12-layer transformer, a budget of what three checkpointed segments take", aims={"blocks": 1.0, "kept": 1.4},
      tolerance=1e-3)  # fmt: skip
 def memory_budget_transformer(case: Case) -> None:
-    """Split the layers into about square-root many segments.
+    """Checkpoint segments whose length is about the square root of the number of layers.
 
     Reference: Chen et al., "Training deep nets with sublinear memory cost".
     """
