@@ -221,7 +221,7 @@ _OF_SIZES: dict[Any, str] = {
 
 
 def is_open(size: Any) -> bool:
-    """Return whether a size is symbolic. (`isinstance` cannot tell: to it, a symbolic size is an int.)"""
+    """Return whether a size is symbolic; `isinstance` cannot tell, because a symbolic size passes as an int."""
     return type(size) is Dim
 
 
