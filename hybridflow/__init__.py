@@ -113,7 +113,7 @@ from hybridflow.xla.pending import synchronize as synchronize
 from hybridflow import foreign as _foreign
 from hybridflow import later as _later
 
-if _TYPE_CHECKING:  # what `later` imports when it is asked for
+if _TYPE_CHECKING:  # `later` imports these on first use
     from hybridflow import data as data
     from hybridflow import debugging as debugging
     from hybridflow import export as export

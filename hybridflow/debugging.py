@@ -1,4 +1,4 @@
-"""`hf.debugging`: conditions that must hold, and the place where a value went wrong."""
+"""`hf.debugging`: check conditions, and locate where a value went wrong."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ from hybridflow.ir.builder import add_check
 def check(cond: Any, message: str) -> None:
     """Raise unless a condition holds.
 
-    Compiled, the condition is checked at every call, in branches and loops too, and a call in which it does not hold
-    assigns no Variable and advances no random numbers.
+    A compiled function checks the condition at every call, also in branches and loops. A call that fails the check
+    assigns no Variable and does not advance the random state.
 
     Args:
         cond: a bool of shape ().
-        message: what to say if it does not hold.
+        message: the text of the error.
 
     Raises:
-        CheckError: the condition does not hold; an AssertionError too.
-        DTypeError: the condition is no bool of shape ().
-        ArgumentTypeError: the message is no str.
+        CheckError: the condition does not hold; also an AssertionError.
+        DTypeError: the condition is not a bool of shape ().
+        ArgumentTypeError: the message is not a str.
 
     Example:
         >>> import hybridflow as hf

@@ -1,9 +1,8 @@
-"""The names of other packages, as `core.foreign_names` has them: they work, or say what to write instead.
+"""Make names of other packages work, or raise an error that says what to write; `core.foreign_names` lists them.
 
-Tensors get a class attribute for each. A ``__getattr__`` would not be called for the names that exist, but makes every
-attribute of every tensor six times as slow in Python 3.11, so there is none. Modules do have one, which is called for
-names that they lack only. `dir`, stubs and type checkers know hybridflow's own names alone: what is taken from other
-packages is for code that comes from there.
+Tensors get a class attribute for each name. They get no ``__getattr__``, because merely defining one slows down the
+lookup of every attribute in Python 3.11. Modules do get one; Python calls it only for names that they lack. `dir`,
+stubs and type checkers show only hybridflow's own names: the foreign names are for code that comes from other packages.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ _TITLES = {"torch": "PyTorch", "numpy": "NumPy", "tensorflow": "TensorFlow", "ja
 
 
 def titles(packages: str) -> str:
-    """Return the packages of a row as people write them."""
+    """Return the packages of a row by their usual titles."""
     return ", ".join(_TITLES[package] for package in packages.split())
 
 
@@ -38,16 +37,16 @@ def name_of(row: Name | Hint) -> str:
 
 @functools.cache
 def rows() -> dict[str, Name | Hint]:
-    """Return the rows of the table by their names, such as ``hf.cat`` and ``x.view``."""
+    """Return the rows of the table, keyed by names such as ``hf.cat`` and ``x.view``."""
     return {name_of(row): row for row in (*NAMES, *HINTS)}
 
 
 @functools.cache
 def meaning(name: str) -> Any:
-    """Return what a name of another package is here: a function, a module, a dtype; for tensors, the class attribute.
+    """Return what a foreign name stands for here: a function, module or dtype; for tensors, a class attribute.
 
     Raises:
-        ForeignNameError: it is something else here, and the text says what.
+        ForeignNameError: the name has no direct equivalent; the text says what to use instead.
     """
     row = rows()[name]
     if isinstance(row, Hint):
@@ -68,15 +67,15 @@ def meaning(name: str) -> Any:
 
 
 def _evaluated(expression: str) -> Any:
-    """Return the value of an expression of the table: the package's own text, in which `hf` is hybridflow."""
-    code = compile(expression, __file__, "eval")  # so that its frames are none of the user's
+    """Evaluate an expression of the table, in which `hf` is hybridflow; the text is always the package's own."""
+    code = compile(expression, __file__, "eval")  # this file's name, so that its frames do not count as the user's
     return eval(code, {"hf": sys.modules["hybridflow"], "__name__": __name__})
 
 
 def _function(name: str, parameters: str, ours: str) -> Callable[..., Any]:
-    """Return a function of the parameters that gives an expression's value, and takes foreign keywords."""
+    """Return a function of the parameters that evaluates an expression and accepts foreign keywords."""
     several = re.search(r"\*(\w+)", parameters)
-    if several is not None:  # numbers, or one tuple of them
+    if several is not None:  # takes numbers, or one tuple of them
         one = several[1]
         ours = f"(lambda {one}: {ours})({one}[0] if len({one}) == 1 and isinstance({one}[0], tuple | list) else {one})"
     made = _evaluated(f"lambda {parameters}: {ours}")
@@ -96,7 +95,7 @@ def _function(name: str, parameters: str, ours: str) -> Callable[..., Any]:
 
 
 class _Foreign:
-    """A class attribute of tensors under another package's name; what it is here is made when it is first asked for."""
+    """A class attribute of tensors under another package's name, resolved on first use."""
 
     __slots__ = ("found", "name")
 
@@ -114,7 +113,7 @@ _FOREIGN = frozenset(name.removeprefix("x.") for name in map(name_of, (*NAMES, *
 
 
 def _of_module(path: str, module: ModuleType) -> Callable[[str], Any]:
-    """Return the ``__getattr__`` of a module: what it had before, then the names of other packages."""
+    """Return a module's new ``__getattr__``: foreign names first, then the ``__getattr__`` it had before."""
     before = vars(module).get("__getattr__")
 
     def getattr_(name: str) -> Any:
@@ -128,11 +127,11 @@ def _of_module(path: str, module: ModuleType) -> Callable[[str], Any]:
 
 
 def _array_ufunc(self: Any, ufunc: Any, method: str, *inputs: Any, **kwargs: Any) -> Any:
-    """Do what NumPy's elementwise function does with hybridflow's of that name: ``np.exp(t)`` is ``hf.exp(t)``.
+    """Run a NumPy ufunc on tensors with hybridflow's function of the same name: ``np.exp(t)`` is ``hf.exp(t)``.
 
     Raises:
-        MutationError: the result is to be written into an array: ``array += t``.
-        ArgumentTypeError: another use of the function, or one that hybridflow has not.
+        MutationError: the result would be written into an array, as in ``array += t``.
+        ArgumentTypeError: another use of the ufunc, or a ufunc that hybridflow does not have.
     """
     name = ufunc.__name__
     if "out" in kwargs:
@@ -153,12 +152,12 @@ def _array_ufunc(self: Any, ufunc: Any, method: str, *inputs: Any, **kwargs: Any
 
 
 def _dir(self: Any) -> list[str]:
-    """Return the attributes that are hybridflow's own names."""
+    """Return the attributes of a tensor without the foreign names."""
     return sorted(set(object.__dir__(self)) - _FOREIGN)
 
 
 def install() -> None:
-    """Give tensors and modules the names of the table (done once, when the package is imported)."""
+    """Give tensors and modules the names of the table. The package calls this once, when it is imported."""
     for name in _FOREIGN:
         setattr(TensorMethods, name, _Foreign(name))
     tensors = cast(Any, TensorMethods)

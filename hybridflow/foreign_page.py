@@ -1,6 +1,6 @@
-"""``python -m hybridflow.foreign_page`` writes ``COMING_FROM.md``: what names of other packages are here.
+"""``python -m hybridflow.foreign_page`` writes ``COMING_FROM.md``, a page about the names of other packages.
 
-With ``--check`` nothing is written; the exit status is 1 if the page is not what would be written.
+With ``--check`` it writes nothing and exits with status 1 if the page is out of date.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def _keyword_meaning(ours: Sequence[str], instead: str) -> str:
 
 
 def page_text() -> str:
-    """Return what the page must be."""
+    """Return the text of the page."""
     return "\n".join([
         _HEADER,
         _table(

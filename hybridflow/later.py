@@ -1,7 +1,7 @@
-"""What only some programs use: the modules it is in are imported when it is first asked for.
+"""Modules and names that only some programs use, imported on first use.
 
-What compares, costs, profiles and tests functions draws tables and pages with packages of its own, and would make up a
-fifth of the time that ``import hybridflow`` takes. The conversion of source is imported by the first trace.
+The modules that compare, cost, profile and test functions need further packages for their tables and pages; importing
+them all would slow down ``import hybridflow``. The first trace imports the conversion of source code.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ NAMES = {
     "compile_recorded": "tracing.compile_recorded", "to_jax": "tracing.to_jax",
     "load": "saving.files", "save": "saving.files",
 }  # fmt: skip
-"""Each name, and the module that it is in."""
+"""Public names of the package, each with the module that defines it."""
 
 ATTACHED = {
     "converted": "convert", "reason_of": "convert", "target": "convert.callee", "callee": "convert.callee",
@@ -30,17 +30,17 @@ ATTACHED = {
     "register_rest": "later",
     "table_of": "explain.views", "tree_of": "explain.views", "html_of": "explain.views", "report_of": "analysis.cost",
 }  # fmt: skip
-"""What things ask for that are further down in the import order, and the module that has it: see `attached`."""
+"""Functions that modules need from further down in the import order, each with its module: see `core.attached`."""
 
 RECORDS = ("optim.rules", "optim.matrix_rules")
-"""Modules with records of operations that only they use: a text with such an operation asks for them."""
+"""Modules that register ops which only they use. Parsing a graph's text with such an op imports them."""
 
 
 def imported(name: str) -> Any:
-    """Return a module of `MODULES`, or what has a name of `NAMES`: the package's ``__getattr__``.
+    """Return a module of `MODULES` or the value of a name in `NAMES`; this is the package's ``__getattr__``.
 
     Raises:
-        AttributeError: another name.
+        AttributeError: the name is in neither.
     """
     if name in MODULES:
         return import_module(f"hybridflow.{name}")
@@ -53,12 +53,12 @@ def imported(name: str) -> Any:
 
 
 def attached_function(name: str) -> Callable[..., Any]:
-    """Return a function of `ATTACHED`."""
+    """Import and return a function of `ATTACHED`."""
     return getattr(import_module(f"hybridflow.{ATTACHED[name]}"), name)
 
 
 def register_rest() -> None:
-    """Register the operations of `RECORDS`."""
+    """Register the ops of `RECORDS`."""
     for module in RECORDS:
         import_module(f"hybridflow.{module}")
 

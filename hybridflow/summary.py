@@ -1,4 +1,4 @@
-"""`hf.summary`: scalars, histograms, images, texts and graphs for TensorBoard, from eager and compiled code."""
+"""`hf.summary`: write scalars, histograms, images, texts and graphs for TensorBoard, from eager and compiled code."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ from hybridflow.tracing.function import CompiledFunction
 
 
 class Writer:
-    """Writes what TensorBoard shows into a directory.
+    """A writer of TensorBoard event files.
 
-    Every method works in compiled functions too: then it writes at every call, in program order with other effects.
-    A compiled function that writes is called back from XLA, so it is not stored on disk, and the Variables that it
-    assigns are copied instead of reused; write in every hundredth step rather than in every one.
+    Every method also works in compiled functions: it writes at every call, in program order with other effects.
+    XLA calls back into Python for each write. Hence the compiled function is not stored on disk, and the Variables
+    that it assigns are copied instead of reused. Write in every hundredth step rather than in every one.
 
     Args:
-        logdir: the directory; made if it is not there.
-        flush_seconds: how often what was written goes to the disk at the latest, in seconds.
+        logdir: the directory; created if it does not exist.
+        flush_seconds: the longest time, in seconds, before written data goes to the disk.
 
     Raises:
-        MissingPackageError: without the `tensorboard` package.
+        MissingPackageError: the `tensorboard` package is not installed.
 
     Example:
         >>> import tempfile
@@ -51,28 +51,28 @@ class Writer:
         self._lock = threading.Lock()
         self._file: Any = module.EventFileWriter(self.logdir, flush_secs=flush_seconds)
 
-    # -- what is written --------------------------------------------------------------------------------------
+    # -- kinds of summaries -----------------------------------------------------------------------------------
 
     def scalar(self, name: str, value: Any, step: Any) -> None:
         """Write a number.
 
         Args:
-            name: its name; ``a/b`` is shown in group a.
+            name: its name; TensorBoard shows ``a/b`` in group a.
             value: a real number, or a tensor with one element.
-            step: an integer, or a tensor with one.
+            step: an integer, or an integer tensor with one element.
 
         Raises:
-            ShapeError: a tensor with more elements, or none.
+            ShapeError: the tensor does not have exactly one element.
         """
         self._write("scalar", name, value, step)
 
     def histogram(self, name: str, values: Any, step: Any, *, buckets: int = 30) -> None:
-        """Write how values are distributed; those that are not finite are left out, which its description says.
+        """Write how values are distributed. Values that are not finite are left out; the description counts them.
 
         Args:
             name, step: as `scalar` takes them.
             values: real numbers of any shape.
-            buckets: into how many buckets of equal width they are counted.
+            buckets: the number of buckets, all of equal width.
 
         Raises:
             ArgumentError: fewer than one bucket.
@@ -86,8 +86,8 @@ class Writer:
 
         Args:
             name, step: as `scalar` takes them.
-            image: shape (height, width) or (height, width, channels), with 1 channel (grey), 3 (red, green, blue) or
-                4 (and opacity); uint8, or floats from 0 to 1, which are clipped.
+            image: an array of shape (height, width) or (height, width, channels), with 1 (grey), 3 (red, green, blue)
+                or 4 channels (with opacity). It holds uint8, or floats that are clipped to 0 to 1.
 
         Raises:
             ShapeError: another shape.
@@ -100,16 +100,16 @@ class Writer:
 
         Args:
             name, step: as `scalar` takes them.
-            text: the text; in a compiled function what it was when that was traced.
+            text: the text; a compiled function writes the text that it was traced with.
         """
         self._write("text", name, str(text), step)
 
     def graph(self, graph: Graph | CompiledFunction[Any, Any], *args: Any, **kwargs: Any) -> None:
-        """Write a graph, in the name scopes and nested graphs that it has.
+        """Write a graph with its name scopes and nested graphs.
 
         Args:
-            graph: a graph, or a compiled function, whose graph for a call with the other arguments is written.
-            *args, **kwargs: arguments of that call.
+            graph: a graph; or a compiled function, whose graph for a call with `args` and `kwargs` is written.
+            *args, **kwargs: the arguments of that call.
 
         Raises:
             ArgumentTypeError: something else.
@@ -127,11 +127,11 @@ class Writer:
     # -- the file ---------------------------------------------------------------------------------------------
 
     def flush(self) -> None:
-        """Bring everything that was written to the disk."""
+        """Write all pending data to the disk."""
         self._open().flush()
 
     def close(self) -> None:
-        """Bring everything to the disk and end the file; closing twice does nothing more."""
+        """Write all pending data to the disk and close the file; closing twice is harmless."""
         with self._lock:
             file, self._file = self._file, None
         if file is not None:

@@ -1,3 +1,3 @@
-"""The command line: ``hybridflow VERB``, with a file in `verbs` for each."""
+"""The command line, ``hybridflow VERB``; each verb is a file in `verbs`."""
 
 from hybridflow.cli.main import main as main

@@ -1,4 +1,4 @@
-"""Arguments that several verbs take, and the kinds of numbers in them."""
+"""Arguments that several verbs share, and the number types they use."""
 
 from __future__ import annotations
 
@@ -12,23 +12,23 @@ TARGET_HELP = (
 
 
 def add_target(parser: argparse.ArgumentParser) -> None:
-    """Let a verb take one function, and the shapes of its arguments."""
+    """Add the arguments that name one function and the shapes of its arguments."""
     parser.add_argument("target", metavar="FILE.py:FUNCTION", help=TARGET_HELP)
     add_shapes(parser)
 
 
 def add_shapes(parser: argparse.ArgumentParser) -> None:
-    """Let a verb take the shapes of a function's arguments."""
+    """Add the option that gives the shapes of a function's arguments."""
     parser.add_argument("--shapes", nargs="+", metavar="SPEC", help="random arguments, such as f32[4,3] i32[4]")
 
 
 def positive(text: str) -> int:
-    """Return a whole number of at least 1."""
+    """Parse a whole number of at least 1."""
     return _whole(text, 1)
 
 
 def seed_number(text: str) -> int:
-    """Return a whole number of at least 0."""
+    """Parse a whole number of at least 0."""
     return _whole(text, 0)
 
 

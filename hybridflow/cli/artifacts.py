@@ -1,4 +1,4 @@
-"""Artifacts as arguments of commands, and what is printed of one."""
+"""Artifacts as arguments of commands, and the description that is printed of one."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ DIGEST_HELP = "the sha256 of the artifact's manifest, from somebody who knows wh
 
 
 def add_artifact(parser: argparse.ArgumentParser) -> None:
-    """Let a verb take an artifact."""
+    """Add the arguments that name an artifact and its digest."""
     parser.add_argument("artifact", type=Path, metavar="ARTIFACT", help="a directory that hf.export.save wrote")
     parser.add_argument("--digest", metavar="SHA256", help=DIGEST_HELP)
 
 
 def load_artifact(path: Path, digest: str | None = None) -> Artifact:
-    """Load an artifact whose digests are right.
+    """Load an artifact and check its digests.
 
     Raises:
         FileError: it cannot be read.
-        FileFormatError: it is none.
+        FileFormatError: it is not an artifact.
     """
     if not path.is_dir():
         raise FileMissingError(
@@ -41,10 +41,10 @@ def load_artifact(path: Path, digest: str | None = None) -> Artifact:
 
 
 def function_of(command: str, artifact: Artifact, name: str | None) -> Function:
-    """Return an artifact's function of a name, or its only one.
+    """Return the artifact's function of the given name, or its only function if no name is given.
 
     Raises:
-        ArgumentError: there is none of that name, or there are several.
+        ArgumentError: there is no such function, or no name is given and there are several.
     """
     wanted = next(iter(artifact.functions)) if name is None and len(artifact.functions) == 1 else name
     if wanted is None or wanted not in artifact.functions:
@@ -56,7 +56,7 @@ def function_of(command: str, artifact: Artifact, name: str | None) -> Function:
 
 
 def lines_of(path: Path, artifact: Artifact) -> Iterator[str]:
-    """Yield what there is to know of an artifact: versions, signatures, sizes, cost, weights, digests."""
+    """Yield a description of an artifact line by line: version, signatures, sizes, cost, weights, digests."""
     raw = (path / MANIFEST).read_bytes()
     manifest = json.loads(raw)
     yield f"Artifact {path.name}, version {manifest['version']} of the format"
@@ -90,7 +90,7 @@ def _function_lines(function: Function, fields: dict[str, Any]) -> Iterator[str]
 
 
 def plain(text: str) -> str:
-    """Return what is printed of a text from a file: itself, or what a terminal does not obey."""
+    """Return a text from a file in a form that is safe to print: escape control characters, cut long texts."""
     return text if text.isprintable() and len(text) <= 200 else shown(text)
 
 

@@ -1,4 +1,4 @@
-"""What `hybridflow doctor` tried."""
+"""The result of one check of `hybridflow doctor`."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ from typing import NamedTuple
 
 
 class Check(NamedTuple):
-    """What was tried.
+    """The result of one check.
 
     Attributes:
-        what: it.
-        fault: what is wrong and what to do; empty if nothing is.
-        remark: what is worth knowing though nothing is wrong.
+        what: what was checked.
+        fault: what is wrong and how to fix it; empty if nothing is wrong.
+        remark: what is worth knowing if nothing is wrong.
     """
 
     what: str

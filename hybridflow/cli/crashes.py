@@ -1,4 +1,4 @@
-"""What is known to end a process inside of jaxlib, tried in processes of its own."""
+"""Programs known to crash inside jaxlib, each run in a process of its own."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from hybridflow.cli.check import Check
 
 
 class Crash(NamedTuple):
-    """A program that some jaxlib dies of.
+    """A program that crashes some versions of jaxlib.
 
     Attributes:
-        what: what it does.
-        plain: it in plain jax.
-        ours: the same in hybridflow.
-        avoided: how hybridflow avoids it.
+        what: what the program does.
+        plain: the program in plain jax.
+        ours: the same program in hybridflow.
+        avoided: how hybridflow avoids the crash.
     """
 
     what: str
@@ -62,11 +62,11 @@ with hf.profile():
         avoided="it reads profiles without that warning",
     ),
 )
-"""Measured: jaxlib 0.10.2 dies of the first one, 0.12.0 with Python 3.13 of the second one."""
+"""The first one was seen to crash jaxlib 0.10.2, the second one jaxlib 0.12.0 with Python 3.13."""
 
 
 def crashes() -> Iterator[Check]:
-    """Yield of each program whether plain jax survives it here, and a fault if hybridflow does not."""
+    """Yield a check per program: a fault if hybridflow crashes, and a remark on whether plain jax does."""
     for crash, (plain, ours) in zip(KNOWN, _ends(), strict=True):
         remark = f"plain jax: {plain}; hybridflow avoids it: {crash.avoided}" if plain else "plain jax survives it too"
         yield Check(f"hybridflow survives {crash.what}", ours, remark)
@@ -74,7 +74,7 @@ def crashes() -> Iterator[Check]:
 
 @cache
 def _ends() -> list[tuple[str, str]]:
-    """Return how each program ended, in plain jax and in hybridflow; empty if well."""
+    """Return how each program ended in plain jax and in hybridflow; an empty text means success."""
     environment = {
         **os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path)), "HYBRIDFLOW_CACHE_DIR": "off",
         "JAX_PLATFORMS": "cpu",

@@ -1,4 +1,4 @@
-"""Whose fault an error of a command is: the user's code's, the machine's, or hybridflow's own."""
+"""Sort a command's errors by their cause: the user's code, the machine, or hybridflow itself."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 
 
 class UserError(Exception):
-    """An error raised by the user's own code; its text is the traceback of the user's files alone."""
+    """An error raised by the user's own code; its text is a traceback that shows only the user's files."""
 
     def __init__(self, text: str) -> None:
         super().__init__(text)
@@ -23,10 +23,10 @@ class UserError(Exception):
 
 @contextmanager
 def machine_errors(command: str) -> Generator[None]:
-    """Turn what a machine cannot do into an error that says so: too much memory, a file that cannot be written.
+    """Turn errors of the machine, such as a lack of memory or an unwritable file, into errors that say so.
 
     Raises:
-        ArgumentError: in the place of such an error.
+        ArgumentError: the machine's error, explained.
     """
     try:
         yield
@@ -48,7 +48,7 @@ def machine_errors(command: str) -> Generator[None]:
 
 
 _NO_MEMORY, _NO_DEVICE = "RESOURCE_EXHAUSTED", "Unable to initialize backend"
-"""How XLA and jax begin what they say of it."""
+"""Parts of the messages by which XLA and jax report these errors."""
 
 
 def _too_large(command: str, error: BaseException) -> ArgumentError:
@@ -59,9 +59,9 @@ def _too_large(command: str, error: BaseException) -> ArgumentError:
 
 @contextmanager
 def users_errors() -> Generator[None]:
-    """Turn what the user's code raises into a `UserError` that shows the user's files and lines only.
+    """Turn an error of the user's code into a `UserError` that shows only the user's files and lines.
 
-    So is it ended by `sys.exit`. An error with no line of the user's in it is not theirs, and passes.
+    A `sys.exit` in the user's code counts as an error. An error without any line of the user's passes unchanged.
     """
     try:
         yield
@@ -75,7 +75,7 @@ def users_errors() -> Generator[None]:
 
 
 def users_traceback(error: BaseException) -> str | None:
-    """Return an error's traceback without the frames of hybridflow and its libraries, None if nothing is left."""
+    """Return an error's traceback without frames of hybridflow and its libraries; None if no frame is left."""
     traceback_ = traceback.TracebackException.from_exception(error)
     chain: list[traceback.TracebackException] = [traceback_]
     for one in chain:
@@ -84,7 +84,7 @@ def users_traceback(error: BaseException) -> str | None:
     if not any(one.stack for one in chain) and not isinstance(error, SyntaxError):
         return None
     if isinstance(error, HybridflowError):
-        # How hybridflow came to its message is its own affair.
+        # The causes inside hybridflow do not help the user.
         traceback_.__cause__ = traceback_.__context__ = None
     return "".join(traceback_.format())
 

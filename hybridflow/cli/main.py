@@ -1,8 +1,8 @@
-"""Parsing the command line and turning every outcome into an exit code.
+"""Parse the command line, run the command, and turn every outcome into an exit code.
 
-0: done, and the results are the same. 1: eager and compiled results differ. 2: the command line, the target file, the
-user's function or the machine is at fault. 3: hybridflow is, as its traceback says. 130: interrupted. 141: nobody
-reads what is printed any more.
+0: done; compared results are the same. 1: eager and compiled results differ. 2: the command line, the target file, the
+user's function or the machine is at fault. 3: hybridflow itself is at fault; it prints a traceback. 130: interrupted.
+141: the reader of the output is gone.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ SAME, DIFFERENT, BAD_INPUT, OUR_FAULT, INTERRUPTED, NO_READER = 0, 1, 2, 3, 130,
 
 
 class Verb(Protocol):
-    """What a module in `verbs` has."""
+    """The interface of a module in `verbs`."""
 
     HELP: str
     add_arguments: Callable[[argparse.ArgumentParser], None]
@@ -50,7 +50,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run a command and return its exit code.
 
     Args:
-        argv: the arguments behind the program's name; those of the process if None.
+        argv: the arguments after the program's name; None means those of the process.
     """
     arguments = _parser().parse_args(argv)
     errors = Console(stderr=True)
@@ -68,8 +68,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         say("interrupted; no report was written")
         return INTERRUPTED
-    except (BrokenPipeError, SystemExit):  # what rich makes of a broken pipe
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # nor is anything printed at the end
+    except (BrokenPipeError, SystemExit):  # rich raises SystemExit for a broken pipe
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # so the final flush does not fail
         return NO_READER
     except Exception:
         say("this is a fault of hybridflow's own; please report it, with the text below")

@@ -1,4 +1,4 @@
-"""The files that a command is told to write: whether that can be done is known before anything is run for them."""
+"""Check that a command can write its output files, before it runs anything."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from hybridflow.core.errors import ArgumentError, message
 
 
 def require_files(command: str, *paths: Path | None) -> None:
-    """Raise if a path is none that a file can be written to.
+    """Raise unless a file can be written to each path.
 
     Raises:
-        ArgumentError: its folder is not there or closed to this user, or it is a folder itself.
+        ArgumentError: the parent folder does not exist or is not writable, or the path is a folder.
     """
     for path in paths:
         if path is None:
@@ -26,10 +26,10 @@ def require_files(command: str, *paths: Path | None) -> None:
 
 
 def require_folder(command: str, path: Path | None) -> None:
-    """Raise if a path is none that a folder can be made at, or is there already.
+    """Raise unless the path is a folder or one can be created there.
 
     Raises:
-        ArgumentError: its folder is not there or closed to this user, or it is a file itself.
+        ArgumentError: the parent folder does not exist or is not writable, or the path is a file.
     """
     if path is None:
         return
@@ -49,10 +49,10 @@ def _require_folder(command: str, path: Path) -> None:
 
 
 def require_ending(command: str, path: Path | None, *endings: str) -> None:
-    """Raise if a file's name ends in what says nothing of how to write it.
+    """Raise if a file's ending is not one of those given.
 
     Raises:
-        ArgumentError: listing the endings.
+        ArgumentError: the ending is another one; the text lists the valid ones.
     """
     if path is not None and path.suffix not in endings:
         raise ArgumentError(
@@ -61,10 +61,10 @@ def require_ending(command: str, path: Path | None, *endings: str) -> None:
 
 
 def require_picture(command: str, path: Path | None) -> None:
-    """Raise if a plot cannot be written in the format that its file's name ends in.
+    """Raise if a plot cannot be written in the format that the file's ending names.
 
     Raises:
-        ArgumentError: listing the formats.
+        ArgumentError: the format is unknown; the text lists the known ones.
         MissingPackageError: matplotlib is not installed.
     """
     if path is None or not path.suffix:

@@ -29,7 +29,7 @@ Modules = dict[Path, Any]
 
 
 class Target(NamedTuple):
-    """A function and the arguments to call it with; `inputs` makes those of a size, if the file has such a function."""
+    """A function and the arguments to call it with; `inputs` makes the arguments of a size, if the file defines it."""
 
     name: str
     function: Callable[..., Any]
@@ -46,8 +46,8 @@ def load_target(
     Args:
         text: the target.
         shapes: specs of random arguments, such as ``f32[4,3]``.
-        values: whether arguments of `shapes` are needed; they are specs otherwise, which take no memory.
-        option: the option that gives the shapes, for messages.
+        values: whether `shapes` become random tensors; otherwise they stay specs, which take no memory.
+        option: the name of the option that gives the shapes, for error messages.
 
     Raises:
         TargetError: no such file or function, or no arguments for it.
@@ -68,17 +68,17 @@ def load_targets(
 
     Args:
         texts: targets; ``FILE.py:f,g`` names several functions of a file.
-        shapes: specs of random arguments; in a sweep, ``n`` is a size that it sets: ``f32[n,3]``.
-        modules: what was imported so far, by its file, and comes to be.
-        sized: whether the functions are called with several sizes: ``FUNCTION_inputs`` in the file makes their
-            arguments, unless shapes are given.
+        shapes: specs of random arguments; in a sweep, ``n`` stands for the size, as in ``f32[n,3]``.
+        modules: the modules imported so far, by file; new imports are added.
+        sized: whether the functions are called with several sizes. Their arguments then come from ``FUNCTION_inputs``
+            in the file, unless shapes are given.
 
     Returns:
         The first function, and all of them.
 
     Raises:
         TargetError: as `load_target` does.
-        UserError: so too.
+        UserError: as `load_target` does.
     """
     targets: list[tuple[Any, str, Callable[..., Any]]] = []
     for text in texts:
@@ -102,7 +102,7 @@ def load_targets(
 
 
 def load_function(text: str, modules: Modules) -> Callable[..., Any]:
-    """Import a function that needs no arguments here, such as a peer's; see `load_targets`."""
+    """Import a function without looking for its arguments, such as a peer; see `load_targets`."""
     file, name = _parts(text)
     return _find(_import_once(file, modules), file, name)
 
@@ -115,7 +115,7 @@ def _import_once(file: str, modules: Modules) -> Any:
 
 
 def _users(inputs: Callable[[int], Any]) -> Callable[[int], Any]:
-    """Return the user's function that makes arguments, its errors shown as theirs."""
+    """Wrap the user's function that makes arguments, so that its errors are shown as the user's."""
     _require_call(inputs, (0,), {}, "is called with a size")
 
     def make(size: int) -> Any:
@@ -132,7 +132,7 @@ def _require_call(
     try:
         signature = inspect.signature(called(function))
     except (TypeError, ValueError):
-        return  # it does not tell
+        return  # it has no readable signature
     try:
         signature.bind(*args, **kwargs)
     except TypeError as error:
@@ -144,7 +144,7 @@ def _require_call(
 
 
 def called(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Return what says which arguments a function takes: a module's `forward`, or the function."""
+    """Return the callable whose signature applies: a module's `forward`, or the function itself."""
     return cast(Any, function).forward if is_whole(function) and hasattr(function, "forward") else function
 
 
@@ -238,7 +238,7 @@ def _random(spec: TensorSpec, rng: np.random.Generator) -> Tensor:
 
 
 def _spec(text: str, *, sized: bool) -> TensorSpec:
-    """Return the spec that a text is; in a sweep a size may be left open, by ``n``."""
+    """Parse a spec; in a sweep, ``n`` marks the size that is left open."""
     spec = _parsed(text, "--shapes", "n")
     if None in spec.shape and not sized:
         raise TargetError(message(f"--shapes: {text!r} has a size n, which only --sizes gives a value"))
@@ -246,16 +246,16 @@ def _spec(text: str, *, sized: bool) -> TensorSpec:
 
 
 def open_spec(text: str) -> TensorSpec:
-    """Return the spec that a text is, such as ``f32[None,784]`` or ``f32[batch,784]``, which leave a size open.
+    """Parse a spec that may leave sizes open, such as ``f32[None,784]`` or ``f32[batch,784]``.
 
     Raises:
-        TargetError: a text that is none.
+        TargetError: the text is not a spec.
     """
     return _parsed(text, "--spec", "None", names=True)
 
 
 def _parsed(text: str, option: str, *words: str, names: bool = False) -> TensorSpec:
-    """Return the spec that an option's text is, in which some words are sizes left open, or any name is one."""
+    """Parse an option's spec, in which the given words, or all names if `names`, mark sizes left open."""
     match = _SPEC.fullmatch(text)
     sizes = [] if match is None else [one for one in match[2].split(",") if one]
     known = [one in words or (one.isascii() and (one.isdigit() or (names and one.isidentifier()))) for one in sizes]

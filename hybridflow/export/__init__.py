@@ -1,4 +1,4 @@
-"""`hf.export`: functions as files, which other programs load without the source, and other packages read."""
+"""`hf.export`: write functions to files that other programs load without the source, and that other packages read."""
 
 from hybridflow.export.artifact import save as save
 from hybridflow.export.loaded import Artifact as Artifact

@@ -1,4 +1,4 @@
-"""`hf.export.save`: functions as data, a directory with their graphs as text and their weights."""
+"""`hf.export.save`: write functions to a directory, with their graphs as text and their weights."""
 
 from __future__ import annotations
 
@@ -43,17 +43,17 @@ FORMAT = "hybridflow artifact"
 VERSION = 1
 MANIFEST, WEIGHTS, SAMPLE = "manifest.json", "weights.safetensors", "sample.safetensors"
 RANDOM = "random state"
-"""What stands in the place of a weight for the state of the reader's `hf.random`."""
+"""The marker that stands in the list of weights for the state of the reader's `hf.random`."""
 _LARGE = 256
-"""How many bytes a constant may have that stands in the text."""
+"""The largest constant, in bytes, that the text holds; larger ones become weights."""
 
 
 class Function(NamedTuple):
-    """A function as it is written.
+    """A function in the form in which it is written.
 
     Attributes:
-        text: the graph.
-        fields: what the manifest says of it.
+        text: the text of the graph.
+        fields: the function's entry in the manifest.
         specs: the specs of its inputs and of its outputs.
         versions: the versions of its operations, by name.
     """
@@ -65,7 +65,7 @@ class Function(NamedTuple):
 
 
 class Weights:
-    """The values that functions share, each once, by path.
+    """The weights of all functions, each stored once, by path.
 
     Attributes:
         values: the Variables, tensors and arrays.
@@ -77,7 +77,7 @@ class Weights:
         self._kept: list[Any] = []
 
     def path_of(self, value: Any, name: str) -> str:
-        """Return the path of a value, which is a name that no other has."""
+        """Return the unique path of a value, and store the value if it is new."""
         key = id(value)
         if key not in self._paths:
             path, count = name, 1
@@ -86,11 +86,11 @@ class Weights:
                 path = f"{name}_{count}"
             self._paths[key] = path
             self.values[path] = value
-            self._kept.append(value)  # so that no other value gets its id
+            self._kept.append(value)  # so that its id is not reused
         return self._paths[key]
 
     def kinds(self) -> dict[str, list[str]]:
-        """Return the paths of the Variables that are trainable, and of those that are leaves of `.backward()`."""
+        """Return the paths of the trainable Variables, and of the Variables that are leaves of `.backward()`."""
         variables = {path: one for path, one in self.values.items() if isinstance(one, Variable)}
         return {
             "trainable": sorted([path for path, one in variables.items() if one.trainable]),
@@ -108,29 +108,29 @@ def save(
     overwrite: bool = False,
     **functions: tuple[Any, ...],
 ) -> None:
-    """Save functions so that they run where their Python source is not.
+    """Save functions so that they run without their Python source.
 
-    They are traced, and nothing is run. What is written is a directory: ``manifest.json``, a graph as text for each
-    function, and the weights, ``weights.safetensors``. Modules are traced in evaluation mode. Random draws become those
-    of the reader's `hf.random`.
+    The functions are traced, not run. The directory holds ``manifest.json``, a graph as text for each function, and
+    the weights in ``weights.safetensors``. Modules are traced in evaluation mode. A loaded function draws random
+    numbers from the reader's `hf.random`.
 
     Args:
         path: the directory.
-        function: a function or module, which is called ``predict``.
-        specs: its arguments: `hf.TensorSpec`, or lists, tuples and dicts of them. None is a size left open, a name one
-            that is the same wherever it stands, and in what is loaded bears it.
-        sample: arguments and what the function returns for them, by which ``self_test()`` of what is loaded checks it;
-            of several functions, a mapping from names to samples.
-        metadata: texts that are kept.
-        overwrite: whether an artifact that is there is replaced.
+        function: a function or module; the artifact calls it ``predict``.
+        specs: its arguments: `hf.TensorSpec`, or lists, tuples and dicts of them. None leaves a size open. A name also
+            leaves a size open; equal names mean equal sizes, and the loaded function keeps the names.
+        sample: arguments and the result that the function returns for them, by which ``self_test()`` checks the loaded
+            function; for several functions, a mapping from names to samples.
+        metadata: texts to store with the functions.
+        overwrite: whether to replace an existing artifact.
         functions: several functions by name, each with its specs: ``predict=(f, spec), embed=(g, spec)``.
 
     Raises:
-        ExportError: a function that assigns Variables, calls Python, or has other values that no text holds, with its
-            line.
-        ArgumentTypeError, DTypeError, ShapeError: a sample that is not of the function's specs.
-        FileThereError: the path is there already.
-        FileError: it cannot be written.
+        ExportError: a function assigns Variables, calls Python, or uses other values that cannot be written as text;
+            the error names the line.
+        ArgumentTypeError, DTypeError, ShapeError: a sample does not fit the function's specs.
+        FileThereError: the path exists already.
+        FileError: the directory cannot be written.
 
     Example:
         >>> import hybridflow as hf
@@ -179,7 +179,7 @@ def _check_names(wanted: Mapping[str, Any], stray: tuple[Any, ...]) -> None:
 
 
 RESERVED = ("functions", "metadata", "named_variables", "self_test", "variables")
-"""The attributes of what `load` returns, which no function's name may shadow."""
+"""Attributes of an `Artifact`, which no function's name may shadow."""
 
 
 def _function(name: str, function: Any, specs: tuple[Any, ...], weights: Weights) -> Function:
@@ -193,16 +193,16 @@ def _function(name: str, function: Any, specs: tuple[Any, ...], weights: Weights
 def traced(
     name: str, function: Any, specs: tuple[Any, ...], weights: Weights
 ) -> tuple[Graph, dict[str, Any]]:
-    """Return a function's graph, whose inputs are the tensors and then the weights, and what the manifest says of it.
+    """Return a function's graph, whose inputs are the tensors and then the weights, and its entry in the manifest.
 
     Args:
-        name: what it is called.
-        function: the function, which is not run.
+        name: the function's name.
+        function: the function, which is traced but not run.
         specs: its arguments: specs, or structures of them.
-        weights: where the values of its weights are added.
+        weights: the collection that the values of its weights are added to.
 
     Raises:
-        ExportError: a function that assigns Variables, or calls Python.
+        ExportError: the function assigns Variables or calls Python.
     """
     given: list[tuple[str, Any]] = []
     plain = function.python_function if isinstance(function, CompiledFunction) else function
@@ -252,7 +252,7 @@ def _parameters(function: Any, count: int) -> list[str]:
 
 @contextmanager
 def evaluating(function: Any) -> Generator[None]:
-    """Return a context in which a module, or that of a method, is in evaluation mode."""
+    """Return a context in which a module, or the module that owns a method, is in evaluation mode."""
     owner = getattr(function, "__self__", function)
     modules = [*owner.named_modules().values()] if is_whole(owner) else []
     before = [one.training for one in modules]
@@ -268,7 +268,7 @@ def evaluating(function: Any) -> Generator[None]:
 def _with_weights(
     name: str, trace: Trace, signature: Any, function: Any, weights: Weights
 ) -> tuple[Graph, dict[str, Any]]:
-    """Return a trace's graph, whose inputs after the arguments are weights, and what the manifest says of these."""
+    """Return a trace's graph with the weights as inputs after the arguments, and the manifest's fields on them."""
     graph = trace.raw_graph
     variables = trace.variables(signature)
     values = (*trace.captures, *variables)
@@ -324,11 +324,11 @@ def _check_errors(name: str, trace: Trace) -> None:
 
 
 PLAIN_ERRORS = (ValueError, TypeError, RuntimeError, IndexError, AssertionError, ArithmeticError, ZeroDivisionError)
-"""Python's own errors that an artifact's functions may raise."""
+"""The built-in exceptions that an artifact's functions may raise."""
 
 
 def _numbers(name: str, trace: Trace, end: int) -> list[Tensor]:
-    """Return the inputs that are Python numbers from outside the function, as they are now."""
+    """Return the current values of the inputs that are Python numbers from outside the function."""
     if trace.numbers is None:
         return []
     held = () if trace.guards is None else trace.guards.hold()
@@ -341,7 +341,7 @@ def _numbers(name: str, trace: Trace, end: int) -> list[Tensor]:
 
 
 def _paths(function: Any) -> dict[int, str]:
-    """Return the paths of a module's Variables by identity."""
+    """Return the paths of a module's Variables, keyed by the Variable's id."""
     owner = getattr(function, "__self__", function)
     if not is_whole(owner):
         return {}
@@ -350,7 +350,7 @@ def _paths(function: Any) -> dict[int, str]:
 
 
 def _require_text(name: str, graph: Graph) -> None:
-    """Raise if a text of the graph does not hold all of it."""
+    """Raise if the graph cannot be written as text and read back unchanged."""
     for node in graph.walk():
         for line in format_node(node, elide=None, lines=False).splitlines():
             if "opaque(" in line:
@@ -370,7 +370,7 @@ def _write(
     kinds: dict[str, list[str]],
     texts: Mapping[str, str],
 ) -> None:
-    """Write the directory beside its place, and put it there when it is whole."""
+    """Write the directory under a temporary name beside the target, and rename it when it is complete."""
     replaced = os.path.lexists(target)
     if replaced and not (target / MANIFEST).is_file():
         raise FileError(message(f"export: {str(target)!r} is there and is no artifact, so it is not replaced"))

@@ -1,4 +1,4 @@
-"""What other formats are written of: a function with its graph and its weights, traced now or loaded."""
+"""The source of the other export formats: a function with its graph and weights, traced now or loaded."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from hybridflow.saving.values import require_eager
 
 
 def specs_of(args: Any) -> Any:
-    """Return a structure with specs in the place of its tensors and arrays."""
+    """Replace the tensors and arrays of a structure by their specs."""
     return jax.tree_util.tree_map(
         lambda one: spec_of(one) if hasattr(one, "dtype") and hasattr(one, "shape") else one, args,
         is_leaf=lambda one: isinstance(one, Tensor | Variable | TensorSpec),
@@ -25,19 +25,18 @@ def specs_of(args: Any) -> Any:
 
 
 def function_of(what: str, target: Any, specs: tuple[Any, ...], name: str) -> Function:
-    """Return a function as an artifact has it.
+    """Return a function in the form that an artifact has.
 
     Args:
-        what: who asks, for messages.
-        target: a function or a module with the specs of its arguments; an artifact, the path of one, or a function of
-            one without.
-        specs: the specs: `hf.TensorSpec`, or structures of them.
-        name: which function of an artifact; what another function is called.
+        what: the name of the caller, for error messages.
+        target: a function or module; or an artifact, its path, or one of its functions.
+        specs: the arguments of a function or module: `hf.TensorSpec`, or structures of them. Empty for an artifact.
+        name: the function of the artifact to take; otherwise the name to give the function.
 
     Raises:
-        ArgumentTypeError: something else, or specs that do not fit.
+        ArgumentTypeError: another kind of target, or specs that do not fit.
         ArgumentError: the artifact has no such function.
-        ExportError: a function that assigns Variables, or calls Python, with its line.
+        ExportError: the function assigns Variables or calls Python; the error names the line.
     """
     require_eager(what)
     artifact = load(target, copy=True) if isinstance(target, str | os.PathLike) else target

@@ -1,4 +1,4 @@
-"""`hf.export.load`: the functions of an artifact. Reading one imports nothing of its author's, and runs nothing."""
+"""`hf.export.load`: load the functions of an artifact. Loading imports none of the author's code and runs nothing."""
 
 from __future__ import annotations
 
@@ -46,24 +46,24 @@ from hybridflow.saving.values import require_eager
 
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,99}")
 _HERE_ONLY = {"effect", "foreign"}
-"""Traits of operations that only the program that traced them can run."""
+"""Traits of ops that only the program that traced them can run."""
 
 
 _STATE = TensorSpec((4,), "uint32")
-"""What the state of `hf.random` is."""
+"""The spec of the state of `hf.random`."""
 
 
 class Limits(NamedTuple):
-    """What an artifact may have and take, for one that comes from a stranger.
+    """Limits on what `load` reads, and on what calls may take: for artifacts of strangers.
 
     Attributes:
-        text: the most bytes of the manifest, and of each graph's text.
-        nodes: the most operations of all graphs together.
-        bytes: the most bytes of the weights.
-        elements: the most elements of a value; sizes that are left open do not count.
-        memory: the most bytes of values alive at once in a call, estimated with open sizes as they were traced; None if
-            any.
-        steps: the most steps of a loop, of which no ``while`` without a bound is one; None if any.
+        text: the largest size, in bytes, of the manifest and of each graph's text.
+        nodes: the largest number of nodes in all graphs together.
+        bytes: the largest size, in bytes, of the weights.
+        elements: the largest number of elements of a value; open sizes do not count.
+        memory: the largest number of bytes alive at once in a call, estimated with open sizes as they were traced; None
+            for no limit.
+        steps: the largest number of steps of a loop; a ``while`` without a bound exceeds it. None for no limit.
     """
 
     text: int = 16 << 20
@@ -97,11 +97,11 @@ class Limits(NamedTuple):
 
 
 class Function:
-    """A function of an artifact: called, compiled, differentiated and compared like others.
+    """A function of an artifact; it can be called, compiled, differentiated and compared like any other function.
 
     Attributes:
         name: its name.
-        inputs: the specs of its tensors by name.
+        inputs: the specs of its input tensors, by name.
         outputs: the names of its results.
     """
 
@@ -115,25 +115,25 @@ class Function:
         self.outputs = tuple(fields["outputs"])
 
     def graph(self) -> Graph:
-        """Return the graph; its inputs are the tensors, and then the weights."""
+        """Return the graph; its inputs are the tensors, then the weights."""
         return self._graph
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Compute the result.
 
         Raises:
-            ArgumentTypeError: arguments of another structure.
-            DTypeError: of another dtype.
-            ShapeError: of another shape.
+            ArgumentTypeError: the arguments have another structure.
+            DTypeError: an argument has another dtype.
+            ShapeError: an argument has another shape.
         """
         return filled(self._fields["result"], self._results(self._leaves(args, kwargs)))
 
     def by_name(self, tensors: Mapping[str, Any]) -> dict[str, Tensor]:
-        """Compute the results by name of tensors by name, as files have them, in the place of structures of them.
+        """Compute the results from tensors by name, and return them by name instead of in structures.
 
         Raises:
-            ArgumentTypeError: a name that is not an input's, or an input that is not given.
-            DTypeError, ShapeError: as a call does.
+            ArgumentTypeError: a name is not that of an input, or an input is missing.
+            DTypeError, ShapeError: as in a call.
         """
         if {*tensors} != {*self.inputs}:
             wanted, got = [", ".join(names) or "nothing" for names in (self.inputs, tensors)]
@@ -141,7 +141,7 @@ class Function:
         return dict(zip(self.outputs, self._results([tensors[path] for path in self.inputs]), strict=True))
 
     def _results(self, leaves: Sequence[Any]) -> list[Tensor]:
-        """Compute the results of values for the inputs."""
+        """Compute the results from one value per input."""
         tensors = [
             fitting(self.name, path, leaf, spec)
             for (path, spec), leaf in zip(self.inputs.items(), leaves, strict=True)
@@ -195,10 +195,10 @@ class Function:
 
 
 class Artifact:
-    """What `load` returns: functions as attributes.
+    """A loaded artifact, with its functions as attributes.
 
     Attributes:
-        functions: them by name.
+        functions: the functions by name.
         metadata: the texts that were saved with them.
     """
 
@@ -256,22 +256,22 @@ class Artifact:
 
 
 def load(path: PathLike, *, limits: Limits | None = None, copy: bool = False, digest: str | None = None) -> Artifact:
-    """Load what `save` wrote.
+    """Load an artifact that `save` wrote.
 
-    Reading runs nothing, imports nothing of the author's, and writes nothing. What the functions compute when they are
-    called is the author's: a stranger's may take long and need much memory, unless `limits` say how much.
+    Loading runs nothing, imports none of the author's code, and writes nothing. Calling a function computes what its
+    author wrote: a stranger's function may take long and need much memory, unless `limits` say how much.
 
     Args:
         path: the directory.
-        limits: what it may have and take.
-        copy: whether the weights are read into memory and their digest is compared; if not, their file is mapped,
-            which is for directories that nobody else writes to.
-        digest: the sha256 of ``manifest.json`` in hexadecimal, from somebody who knows who made it. The digests in the
-            manifest tell of damage only.
+        limits: limits on what is read, and on what calls may take.
+        copy: whether to read the weights into memory and compare their digest. Otherwise their file is mapped, which
+            is only safe in a directory that nobody else writes to.
+        digest: the sha256 of ``manifest.json`` in hexadecimal, from a trusted source. The digests inside the manifest
+            only detect damage.
 
     Raises:
-        FileError: a file that cannot be read, or is a link, or no regular file.
-        FileFormatError: what is no artifact, or of a version that this hybridflow does not know.
+        FileError: a file cannot be read, is a link, or is not a regular file.
+        FileFormatError: it is not an artifact, or of a version that this hybridflow does not know.
 
     Example: see `save`.
     """
@@ -378,11 +378,11 @@ def _weights(path: Path, manifest: dict[str, Any], limits: Limits, copy: bool) -
 
 
 def _graph(text: str, versions: Mapping[str, Any]) -> Graph:
-    """Return the graph of a text that is what a graph must be.
+    """Parse a graph's text and check that it is a valid graph for an artifact.
 
     Args:
         text: the text.
-        versions: the versions of its operations by name; 1 of those that are not named.
+        versions: the versions of its operations by name; an operation without one is of version 1.
     """
     graph = parse(text)
     for node in graph.walk():
@@ -394,7 +394,7 @@ def _graph(text: str, versions: Mapping[str, Any]) -> Graph:
         verify(graph)
     except HybridflowError:
         raise
-    except Exception as error:  # an operation's rule met attributes that no trace makes
+    except Exception as error:  # an op's rule met attributes that no trace produces
         raise FileFormatError(f"an operation has attributes that it cannot have: {shown(repr(error))}") from error
     return graph
 
@@ -450,7 +450,7 @@ def _function(name: str, graph: Graph, fields: Mapping[str, Any], weights: Mappi
 
 
 def _flags(outputs: list[Tensor]) -> list[Tensor]:
-    """Return the conditions, one or all in one tensor."""
+    """Return the conditions of the checks one by one; a graph returns several in a single tensor."""
     if not outputs:
         return []
     (flags,) = outputs
@@ -468,7 +468,7 @@ def _error_of(check: Mapping[str, Any]) -> type[Exception]:
 
 
 def _require(flag: Tensor, check: Mapping[str, str]) -> None:
-    """Raise a check's error unless it holds, or have the function that is traced do so."""
+    """Raise a check's error unless the check holds; in a trace, add the check to the traced function."""
     error = _error_of(check)
     if is_tracing():
         add_check(flag, error, f"{check['text']}\n  at {check['where']}")

@@ -1,4 +1,4 @@
-"""A graph that was read, as a function of tensors: every node is an operation, eagerly, in a trace, under a tape."""
+"""Run a loaded graph on tensors, node by node: eagerly, in a trace, or under a tape."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ def run(graph: Graph, tensors: Sequence[Tensor], sizes: Mapping[str, Any]) -> tu
 
     Args:
         graph: the graph.
-        tensors: one per input; in a trace their sizes may be open.
-        sizes: the size of each of the graph's symbols, as `hybridflow.ir.evaluate.bind_sizes` gives them.
+        tensors: one per input; in a trace, their sizes may be open.
+        sizes: the size of each of the graph's symbols, as `hybridflow.ir.evaluate.bind_sizes` returns them.
     """
     tracer = cast(Any, current().tracer)
     scope = DimScope() if tracer is None else tracer.dims
@@ -45,7 +45,7 @@ def run(graph: Graph, tensors: Sequence[Tensor], sizes: Mapping[str, Any]) -> tu
             plain = {
                 name: _sized_in(value, sizes, scope)
                 for name, value in attrs.items()
-                if name != "residuals"  # what only a gradient would have read
+                if name != "residuals"  # binding an op sets it anew
             }
             if tracer is None:
                 step = _STEP_BY_STEP.get(node.op)
@@ -103,7 +103,7 @@ def _branch(inputs: list[Any], attrs: dict[str, Any], sizes: Mapping[str, Any]) 
 
 
 def _loop(inputs: list[Any], attrs: dict[str, Any], sizes: Mapping[str, Any]) -> Any:
-    """Run a graph as long as another one says so."""
+    """Run a loop's body graph while its condition graph returns true."""
     if attrs["bound"] is not None:
         return None
     carry, rest = inputs[: attrs["carry"]], inputs[attrs["carry"] :]
@@ -113,7 +113,7 @@ def _loop(inputs: list[Any], attrs: dict[str, Any], sizes: Mapping[str, Any]) ->
 
 
 def _scan(inputs: list[Any], attrs: dict[str, Any], sizes: Mapping[str, Any]) -> Any:
-    """Run a graph for each row of tensors."""
+    """Run a scan's body graph on each row of its sequences."""
     count, end = attrs["carry"], attrs["carry"] + attrs["sequences"]
     length = substitute(attrs["length"], sizes)
     if attrs.get("counted") or length == 0:
@@ -129,21 +129,21 @@ def _scan(inputs: list[Any], attrs: dict[str, Any], sizes: Mapping[str, Any]) ->
 
 
 _STEP_BY_STEP = {COND: _branch, WHILE: _loop, SCAN: _scan}
-"""How eager code runs operations that carry graphs: one operation after the other, as it ran the functions they are of.
+"""Functions that run ops with nested graphs step by step, as eager code runs the original functions.
 
-Each returns None for what it does not do; that is run as one operation.
+Each returns None for a case that it does not handle; that case runs as one op.
 """
 
 
 def _padded(outputs: Any, count: int) -> Any:
-    """Return a node's outputs, with None for those that nothing reads."""
+    """Return a node's outputs, padded with None for hidden outputs, which nothing reads."""
     visible = outputs if isinstance(outputs, tuple) else (outputs,)
     padded = (*visible, *[None] * (count - len(visible)))
     return padded[0] if count == 1 else padded
 
 
 def sized(graph: Graph, sizes: Mapping[str, Any], scope: DimScope) -> Graph:
-    """Return a graph for given sizes of its symbols, which may be sizes of another scope."""
+    """Return a graph with its symbols replaced by the given sizes, which may be symbols of another scope."""
     moved: dict[Edge, Edge] = {}
     inputs: list[Node] = []
     for node in graph.inputs:
@@ -161,7 +161,7 @@ def sized(graph: Graph, sizes: Mapping[str, Any], scope: DimScope) -> Graph:
 
 
 def _sized_in(value: Any, sizes: Mapping[str, Any], scope: DimScope) -> Any:
-    """Return an attribute's value with every graph in it `sized`."""
+    """Return an attribute's value with `sized` applied to every graph in it."""
     if isinstance(value, Graph):
         return sized(value, sizes, scope)
     if type(value) is tuple:

@@ -1,4 +1,4 @@
-"""The structure of arguments and results as JSON: lists, tuples and mappings of numbered leaves; and their tensors."""
+"""The structure of arguments and results as JSON: lists, tuples and dicts of numbered leaves; and their tensors."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ from hybridflow.core.tensor import Tensor, as_tensor, asarray
 from hybridflow.saving.format import shown
 
 _DEEPEST = 50
-"""The deepest structure that is read."""
+"""The largest nesting depth of a structure that is read."""
 
 
 def structure_of(value: Any, leaves: list[tuple[str, Any]], path: str = "", *, what: str) -> Any:
-    """Return the structure of a value, each leaf's place in a list being its number.
+    """Return the structure of a value, with each leaf replaced by its index in `leaves`.
 
     Args:
-        value: lists, tuples and mappings with keys that are texts, and leaves.
-        leaves: where the leaves are added, each with its path.
+        value: lists, tuples and dicts with str keys, and leaves.
+        leaves: the list that the leaves are added to, each with its path.
         path: the path of the value.
-        what: what it is, for messages.
+        what: what the value is, for error messages.
 
     Raises:
-        ArgumentTypeError: a structure that JSON does not have.
+        ArgumentTypeError: the value has containers or keys that JSON cannot express.
     """
     if value is None:
         return None
@@ -44,7 +44,7 @@ def structure_of(value: Any, leaves: list[tuple[str, Any]], path: str = "", *, w
             )  # fmt: skip
         made = {
             key: structure_of(mapping[key], leaves, f"{path}_{key}" if path else key, what=what)
-            for key in sorted(mapping)  # as jax orders leaves
+            for key in sorted(mapping)  # the order of jax's leaves
         }
         return {"dict": [[key, made[key]] for key in mapping]}
     if isinstance(value, list | tuple | Mapping):
@@ -57,7 +57,7 @@ def structure_of(value: Any, leaves: list[tuple[str, Any]], path: str = "", *, w
 
 
 def filled(structure: Any, leaves: list[Any]) -> Any:
-    """Return a structure with leaves in it."""
+    """Return a structure with its indices replaced by the leaves."""
     if structure is None:
         return None
     if isinstance(structure, int):
@@ -70,16 +70,16 @@ def filled(structure: Any, leaves: list[Any]) -> Any:
 
 
 def taken_apart(structure: Any, value: Any, path: str, name: str) -> Iterator[tuple[int, Any]]:
-    """Yield the leaves of a value of a structure, each with its number.
+    """Yield the leaves of a value that has a given structure, each with its index.
 
     Args:
         structure: the structure.
         value: the value.
-        path: what messages call it.
-        name: whose argument it is.
+        path: the value's name in error messages.
+        name: the function whose argument it is.
 
     Raises:
-        ArgumentTypeError: another structure.
+        ArgumentTypeError: the value has another structure.
     """
     if isinstance(structure, int):
         yield structure, value
@@ -99,7 +99,7 @@ _TYPES: dict[str, type] = {"None": type(None), "dict": dict, "tuple": tuple, "li
 
 
 def described(structure: Any) -> str:
-    """Return how messages call a structure."""
+    """Describe a structure for an error message."""
     if structure is None or isinstance(structure, int):
         return "None" if structure is None else "a tensor"
     ((kind, items),) = structure.items()
@@ -109,10 +109,10 @@ def described(structure: Any) -> str:
 
 
 def checked(structure: Any, count: int) -> Any:
-    """Return a structure that was read from a file.
+    """Check a structure that was read from a file, and return it.
 
     Raises:
-        FileFormatError: it is none, or its leaves are not numbered in order.
+        FileFormatError: it is not a structure, or its leaves are not numbered from 0 to `count` - 1.
     """
     numbers: list[int] = []
 
@@ -144,7 +144,7 @@ def checked(structure: Any, count: int) -> Any:
 
 
 def fitting(name: str, path: str, value: Any, spec: TensorSpec) -> Tensor:
-    """Return an argument as a tensor of the shape and dtype that the graph has."""
+    """Return an argument as a tensor, and raise unless it has the shape and dtype of the graph's input."""
     tensor = as_tensor(value) if hasattr(value, "dtype") else asarray(value, dtype=spec.dtype)
     if tensor.dtype != spec.dtype:
         raise DTypeError(

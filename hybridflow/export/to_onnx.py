@@ -1,4 +1,4 @@
-"""`hf.export.onnx`: a function, a module or an artifact as an ONNX model, named as it is."""
+"""`hf.export.onnx`: write a function, a module or an artifact as an ONNX model that keeps its names."""
 
 from __future__ import annotations
 
@@ -21,23 +21,23 @@ from hybridflow.tracing.xla_inputs import raw_value
 
 
 def onnx(target: Any, args: Any, path: PathLike, *, function: str = "predict", opset: int = OPSET) -> None:
-    """Write a function as an ONNX model with its weights, which ONNX Runtime and others run.
+    """Write a function and its weights as an ONNX model, for ONNX Runtime and others.
 
-    Inputs are called what they are called in the artifact: by parameter, ``x``, or by path, ``given_x``; results
-    ``output``, ``output_0`` or by their keys; weights by their paths, ``layers.0.weight``. Modules are exported in
-    evaluation mode. What is checked, such as the range of indices, is one more result, ``checks``, true where all is
-    right.
+    Inputs have the names that an artifact gives them: the parameter, ``x``, or the path, ``given_x``. Results are named
+    ``output``, ``output_0`` or by their keys, and weights by their paths, such as ``layers.0.weight``. Modules are
+    exported in evaluation mode. Checks, such as the range of indices, become an extra result, ``checks``, which is true
+    where a check holds.
 
     Args:
         target: a function or module; or an artifact, its path, or one of its functions.
-        args: an argument or a tuple of them: `hf.TensorSpec` (None is a size left open), or tensors and arrays of the
-            sizes that the model is to have, as `torch.onnx.export` takes them. None for an artifact.
-        path: the file; one that is there is replaced. Weights of more than 1 GiB are written to a file beside it.
+        args: an argument or a tuple of them: `hf.TensorSpec` (None leaves a size open), or example tensors and arrays
+            whose sizes the model gets, as in `torch.onnx.export`. None for an artifact.
+        path: the file; an existing one is replaced. Weights of more than 1 GiB are written to a file beside it.
         function: which function of an artifact.
         opset: the version of ONNX's operators: 21, 22 or 23.
 
     Raises:
-        ExportError: naming every operation that ONNX has no counterpart of, with its line.
+        ExportError: ONNX has no counterpart of some ops; the error names each of them with its line.
         ArgumentError: another version of the operators.
         MissingPackageError: the package ``onnx`` is not installed.
 

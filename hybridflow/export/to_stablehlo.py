@@ -1,4 +1,4 @@
-"""`hf.export.stablehlo`: a function as one file that a program with jax alone runs, weights inside."""
+"""`hf.export.stablehlo`: write a function and its weights to one file that a program with only jax can run."""
 
 from __future__ import annotations
 
@@ -29,31 +29,31 @@ from hybridflow.tracing.xla_inputs import raw_value
 from hybridflow.xla.executable import is_wide
 
 _STATE = TensorSpec((4,), "uint32")
-"""What the state of `hf.random` is."""
+"""The spec of the state of `hf.random`."""
 
 
 def stablehlo(
     target: Any, path: PathLike, *specs: Any, function: str = "predict", platforms: Sequence[str] = ("cpu",)
 ) -> None:
-    """Write a function as StableHLO with its weights, which a program that has only jax runs.
+    """Write a function and its weights as StableHLO, for programs that have only jax.
 
-    There, ``jax.export.deserialize(open(path, "rb").read()).call(*args)`` takes arrays in the structure of the specs.
-    Sizes left open may be any from 1 on. If the function draws random numbers, it takes their state, ``uint32[4]``, as
-    one more argument. If it does, or if it checks something, such as the range of indices, the result is a pair of the
-    function's own and a dict: ``random_state`` is the next state, and ``checks`` are true where all is right.
-    `hf.config.checks` leaves checks out.
+    Run it with ``jax.export.deserialize(open(path, "rb").read()).call(*args)``, on arrays in the structure of the
+    specs. Open sizes may be any size from 1 on. A function that draws random numbers takes their state, ``uint32[4]``,
+    as an extra argument. If the function draws, or checks something such as the range of indices, the result is a pair:
+    the function's own result, and a dict. In the dict, ``random_state`` is the next state, and ``checks`` is true where
+    a check holds. `hf.config.checks` can leave the checks out.
 
     Args:
         target: a function or module; or an artifact, its path, or one of its functions.
-        path: the file; one that is there is replaced.
+        path: the file; an existing one is replaced.
         specs: the arguments of a function or module, as `hf.export.save` takes them.
         function: which function of an artifact.
-        platforms: what it can run on: "cpu", "cuda", "rocm", "tpu".
+        platforms: the platforms it can run on: "cpu", "cuda", "rocm", "tpu".
 
     Raises:
-        ExportError: what the file cannot hold, with its line: an operation that needs the number of an open size, a
-            call of Python, a Variable that is assigned.
-        MissingPackageError: ``flatbuffers``, which jax writes such files with, is not installed.
+        ExportError: the function cannot be written: an op needs the value of an open size, or the function calls Python
+            or assigns a Variable. The error names the line.
+        MissingPackageError: ``flatbuffers``, which jax needs to write such files, is not installed.
 
     Example::
 
@@ -69,7 +69,7 @@ def stablehlo(
 
 
 def exported(function: Function, platforms: Sequence[str]) -> export.Exported:
-    """Return a function as jax exports it; see `stablehlo`."""
+    """Return a function exported by jax; see `stablehlo`."""
     graph, fields = function.graph(), function._fields
     run, specs = in_jax(function.name, graph)
     count = len(function.inputs)
@@ -92,7 +92,7 @@ def exported(function: Function, platforms: Sequence[str]) -> export.Exported:
             return export.export(jax.jit(flat), platforms=tuple(platforms))(*args)
         except HybridflowError:
             raise
-        except Exception as error:  # whatever jax says of it
+        except Exception as error:  # jax raises errors of many classes
             raise ExportError(
                 message(f"stablehlo: jax cannot export {function.name}: {_first_line(error)}",
                         got=_culprit(graph))
@@ -100,13 +100,13 @@ def exported(function: Function, platforms: Sequence[str]) -> export.Exported:
 
 
 def in_jax(name: str, graph: Graph) -> tuple[Callable[[Sequence[Any]], list[Any]], list[jax.ShapeDtypeStruct]]:
-    """Return a graph as a function of jax values, and the inputs that it takes, with jax's symbols for open sizes.
+    """Return a graph as a function of jax values, and the specs of its inputs, with jax's symbols for open sizes.
 
     Raises:
-        ExportError: the graph relies on what jax cannot be told of sizes.
+        ExportError: the graph relies on facts about sizes that cannot be told to jax.
 
     The function raises:
-        ExportError: naming an operation that needs the number of an open size, with its line.
+        ExportError: an op needs the value of an open size; the error names the op and its line.
     """
     sizes = _sizes(name, graph.dims)
 
@@ -128,12 +128,12 @@ def _as_jax(spec: TensorSpec, sizes: Mapping[str, Any]) -> jax.ShapeDtypeStruct:
 
 
 def _run_node(node: Node, inputs: list[Any], attrs: dict[str, Any]) -> Any:
-    """Run a node as jax operations, and say which one it was that jax has none for."""
+    """Run a node as jax operations; raise an error that names the node if jax cannot."""
     try:
         return run_lowering(node, inputs, attrs)
     except HybridflowError:
         raise
-    except Exception as error:  # jax has a class for each thing that it cannot do with sizes that are open
+    except Exception as error:  # jax has many error classes for what it cannot do with open sizes
         raise ExportError(
             message(f"stablehlo: {node.op.name} at {node.location} cannot be exported: {_first_line(error)}",
                     got=format_node(node)[:200], hint="Where it is a size left open, give its number in the spec.")
@@ -148,10 +148,10 @@ def _first_line(error: Exception) -> str:
 
 
 def _sizes(name: str, scope: DimScope) -> dict[str, Any]:
-    """Return jax's symbol for each open size, of which what the trace relied on is known.
+    """Return jax's symbol for each open size, constrained by the guards of the trace.
 
-    jax's sizes are from 1 on. It answers whether one is 1, or even, with no, without a word: so such a question is made
-    one of order, or an error.
+    jax's sizes are at least 1. If asked whether a size equals 1, or is even, jax silently answers no. So such a guard
+    becomes an inequality, or an error.
     """
     if not scope.hints:
         return {}
@@ -169,11 +169,11 @@ def _sizes(name: str, scope: DimScope) -> dict[str, Any]:
 
 
 _WORDS = {"mod", "floordiv", "max", "min"}
-"""Names that mean something else where jax reads sizes."""
+"""Names that have another meaning in jax's size expressions."""
 
 
 def _one_symbol_each(scope: DimScope) -> dict[str, str]:
-    """Return for each symbol the one that stands for all that are the same size."""
+    """Return, for each symbol, one representative of all symbols of the same size."""
     same = {symbol: symbol for symbol in scope.hints}
     for guard in scope.guards:
         left, right = guard.left.symbol, guard.right.symbol if type(guard.right) is Dim else None
@@ -184,7 +184,7 @@ def _one_symbol_each(scope: DimScope) -> dict[str, str]:
 
 
 def _condition(name: str, guard: Guard, sizes: Mapping[str, Any]) -> str | None:
-    """Return what jax is told of a comparison, in its own words; None where all sizes from 1 on give its answer."""
+    """Return a guard as a constraint in jax's syntax; None if it holds for all sizes from 1 on."""
     left, right = substitute(guard.left, sizes), substitute(guard.right, sizes)
     difference = left - right
     if guard.compare == "==" and guard.answer:
@@ -196,7 +196,7 @@ def _condition(name: str, guard: Guard, sizes: Mapping[str, Any]) -> str | None:
     if guard.compare == "==":
         if _certain(difference) or _certain(-difference):
             return None
-        if _certain(difference + 1):  # 0 is its least value
+        if _certain(difference + 1):  # its least value is 0
             return f"{difference} >= 1"
         raise _refused(name, guard)
     above = (guard.compare in (">", ">=")) == guard.answer
@@ -206,8 +206,8 @@ def _condition(name: str, guard: Guard, sizes: Mapping[str, Any]) -> str | None:
 
 
 def _certain(size: Any) -> bool:
-    """Whether a number or one of jax's sizes is 1 at least, whatever its symbols are."""
-    with suppress(Exception):  # jax raises where it depends on them
+    """Return whether a number or a jax size is at least 1 for all values of its symbols."""
+    with suppress(Exception):  # jax raises if that depends on the symbols
         return bool(size >= 1)
     return False
 
@@ -221,7 +221,7 @@ def _refused(name: str, guard: Guard) -> ExportError:
 
 
 def _culprit(graph: Graph) -> str | None:
-    """Return the first node that jax cannot export by itself, None if there is none."""
+    """Return the first node that jax cannot export on its own, or None."""
     sizes = _sizes(graph.name, graph.dims)
     for node in graph.nodes:
         specs = [_as_jax(edge[0].spec(edge[1]), sizes) for edge in node.inputs if edge is not None]

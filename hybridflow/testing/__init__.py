@@ -1,4 +1,4 @@
-"""Tests of your own functions and ops: `check_gradients`, `check_op`, `assert_same`, `assert_max_traces`."""
+"""Test your own functions and ops: `check_gradients`, `check_op`, `assert_same`, `assert_max_traces`."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from hybridflow.tracing.function import CompiledFunction
 _STEP = 1e-5
 _ROWS = 5
 _ELEMENTS = 64
-"""The most elements of one argument that are compared; of larger ones as many are drawn."""
+"""The number of elements of one argument that are compared; of a larger argument, a random choice."""
 
 
 # -- ops ----------------------------------------------------------------------------------------------------------
@@ -35,19 +35,19 @@ _ELEMENTS = 64
 def check_op(op: Any, *, seed: int = 0) -> None:
     """Run every automatic check of an op on its own samples.
 
-    The NumPy kernel and the lowering must agree, and with float64; `infer` must be right, with symbolic sizes too; the
-    gradient rule must give central differences, `jax.vjp` of the lowering and jax's second order; where the
-    `onnx` package is installed, its evaluator must give the kernel's result; what the record says of saved values,
-    traits, FLOPs and methods must hold; and the bad samples must raise their errors.
+    The NumPy kernel and the lowering must agree with each other and with a float64 run. `infer` must be right, also
+    with symbolic sizes. The gradient rule must agree with central differences, with `jax.vjp` of the lowering, and
+    with jax's second order. If the `onnx` package is installed, its evaluator must give the kernel's result. The
+    record's claims about saved values, traits, FLOPs and methods must hold. The bad samples must raise their errors.
 
     Args:
         op: the op's public function, or its record.
-        seed: what the samples are drawn with.
+        seed: the seed of the samples.
 
     Raises:
-        CheckError: naming every check that failed and what differs.
-        ArgumentTypeError: something that is no op.
-        ArgumentError: an op without samples.
+        CheckError: some checks failed; the text names each of them and what differs.
+        ArgumentTypeError: `op` is not an op.
+        ArgumentError: the op has no samples.
 
     Example:
         >>> import hybridflow as hf
@@ -88,23 +88,23 @@ def _run(failures: list[str], name: str, check: Callable[[], None]) -> None:
 def check_gradients(
     fn: Callable[..., Any], args: Sequence[Any], order: int = 2, *, tolerance: float = 1e-5, seed: int = 0
 ) -> None:
-    """Compare the gradients that a tape gives with central differences.
+    """Compare a tape's gradients with central differences.
 
-    Floating-point arguments are converted to float64 first, complex ones to complex128, and moved in their real and
-    imaginary parts. Several or larger results are summed with random weights. Choose arguments away from kinks, where
-    a derivative does not exist. The function must give the same result every time: seed what it draws.
+    Floating-point arguments are converted to float64 first, complex ones to complex128. Real and imaginary parts are
+    moved separately. Results are summed to one number with random weights. Choose arguments away from kinks, where the
+    derivative does not exist. The function must give the same result at every call, so seed its random draws.
 
     Args:
         fn: a function of tensors that returns tensors (any structure).
-        args: its arguments: arrays or tensors in any structure; integers and other values are passed on.
-        order: 1 for gradients, 2 for the gradients of gradients too, and so on up to 4.
-        tolerance: the relative difference allowed, to the largest gradient of the argument.
-        seed: what the weights are drawn with.
+        args: its arguments: arrays or tensors in any structure; integers and other values are passed unchanged.
+        order: 1 for gradients, 2 for gradients of gradients too, and so on up to 4.
+        tolerance: the allowed difference, relative to the largest gradient of the argument.
+        seed: the seed of the random weights.
 
     Raises:
-        CheckError: a table of the arguments' elements whose gradients differ; a function that gives another result
-            when it is called again.
-        ArgumentError: another order, or no floating-point argument or result.
+        CheckError: gradients differ (the text lists the elements), or the function gives another result when it is
+            called again.
+        ArgumentError: an order other than 1 to 4, or no floating-point argument or result.
 
     Example:
         >>> import hybridflow as hf
@@ -154,7 +154,7 @@ def _parts(tensor: Tensor) -> list[Tensor]:
 
 
 def _whole(parts: list[Tensor]) -> Tensor:
-    """Return what has the parts."""
+    """Return the tensor that has the given parts; the inverse of `_parts`."""
     return parts[0] if len(parts) == 1 else cast(Any, parts[0]) + cast(Any, parts[1]) * 1j
 
 
@@ -168,7 +168,7 @@ def _require_repeatable(fn: Callable[..., list[Tensor]], floats: Sequence[Tensor
 
 
 def _wide(leaf: Any) -> Any:
-    """Return a floating-point array or tensor in float64; anything else as it is."""
+    """Return a floating-point value as a float64 or complex128 tensor; other values keep their dtype."""
     if not isinstance(leaf, Tensor | Variable | np.ndarray | jax.Array | float | complex):
         return leaf
     tensor = as_tensor(leaf)
@@ -178,7 +178,7 @@ def _wide(leaf: Any) -> Any:
 
 
 def _gradient_function(fn: Callable[..., list[Tensor]], weights: Sequence[Tensor]) -> Callable[..., list[Tensor]]:
-    """Return the function that computes the gradients of a function's weighted results."""
+    """Return a function that computes the gradients of another function's weighted results."""
 
     def gradients(*floats: Tensor) -> list[Tensor]:
         with GradientTape() as tape:
@@ -198,7 +198,7 @@ def _compare(
     tolerance: float,
     rng: np.random.Generator,
 ) -> None:
-    """Raise if a tape's gradients of a function's weighted results are not central differences."""
+    """Raise if a tape's gradients of a function's weighted results differ from central differences."""
     with GradientTape() as tape:
         tape.watch(list(floats))
         outputs = fn(*floats)
@@ -228,7 +228,7 @@ def _compare_elements(
     tolerance: float,
     rng: np.random.Generator,
 ) -> list[str]:
-    """Return a line per element of one argument whose gradient differs."""
+    """Return a line for each element of one argument whose gradient differs."""
     x = floats[index].numpy()
     chosen = np.arange(x.size) if x.size <= _ELEMENTS else np.sort(rng.choice(x.size, _ELEMENTS, replace=False))
     scale = float(np.max(np.abs(gradient), initial=0.0))
@@ -250,7 +250,7 @@ def _compare_elements(
 def _moved(
     weighted: Callable[..., float], floats: Sequence[Tensor], index: int, at: tuple[int, ...], offset: float
 ) -> float:
-    """Return the weighted results with one element of one argument moved."""
+    """Return the weighted sum of the results after one element of one argument is moved."""
     moved = np.array(floats[index].numpy())
     moved[at] += offset
     return weighted(*floats[:index], asarray(moved), *floats[index + 1 :])
@@ -260,15 +260,15 @@ def _moved(
 
 
 def assert_max_traces(fn: Any, n: int) -> None:
-    """Raise if a compiled function was traced more often than it should have been.
+    """Raise if a compiled function was traced more often than allowed.
 
     Args:
-        fn: a function that `hf.compile` made, after the calls to be judged.
+        fn: a function made by `hf.compile`, after the calls to judge.
         n: the largest number of traces allowed.
 
     Raises:
-        CheckError: with what `fn.explain()` says of the traces.
-        ArgumentTypeError: a function that is not compiled.
+        CheckError: there are more traces; the text includes `fn.explain()`.
+        ArgumentTypeError: the function is not compiled.
 
     Example:
         >>> import hybridflow as hf

@@ -1,4 +1,4 @@
-"""One call of an op, as its checks see it: what the op was given, and ways to run its columns on that."""
+"""One call of an op, as its checks see it: the op's inputs, and ways to run its kernel, lowering and rule on them."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ Attrs = dict[str, Any]
 
 
 def as_tuple(values: Any) -> tuple[Any, ...]:
-    """Return one output or several as a tuple."""
+    """Return outputs as a tuple, also if there is only one."""
     return tuple(cast("Sequence[Any]", values)) if isinstance(values, tuple | list) else (values,)
 
 
 def bare(values: tuple[Any, ...]) -> Any:
-    """Return a single output bare, several as a tuple."""
+    """Return a tuple's only element, or the tuple if it has several."""
     return values[0] if len(values) == 1 else values
 
 
@@ -45,8 +45,8 @@ class Call:
 
     Attributes:
         op: the record under test.
-        inputs: the arrays it was given.
-        attrs: its attributes, without ``residuals``.
+        inputs: the input arrays.
+        attrs: the op's attributes, without ``residuals``.
         sample: the sample that led to it.
     """
 
@@ -61,7 +61,7 @@ class Call:
         inputs = ", ".join(str(spec_of(x)) for x in self.inputs)
         return f"{self.op.name}({', '.join(part for part in (inputs, attrs) if part)})"
 
-    # -- what it is ---------------------------------------------------------------------------------------------
+    # -- properties ---------------------------------------------------------------------------------------------
 
     @property
     def specs(self) -> tuple[TensorSpec, ...]:
@@ -70,7 +70,7 @@ class Call:
 
     @property
     def runs_on_host(self) -> bool:
-        """Whether eager mode runs the kernel for these inputs."""
+        """Whether eager code runs the NumPy kernel for these inputs."""
         low = any(x.dtype.num in LOW_PRECISION for x in self.inputs)
         return not isinstance(self.op.kernel, No) and (not low or not ANY_DTYPE.isdisjoint(self.op.traits))
 
@@ -85,14 +85,14 @@ class Call:
         return not any(kind_of(as_dtype(x.dtype)) == "complex" for x in (*self.inputs, *self.likes))
 
     def with_residuals(self) -> list[Attrs]:
-        """Return the attributes the op can be run with: one set, or one per value of ``residuals``."""
+        """Return the attribute sets to run the op with: one, or one per value of ``residuals``."""
         if not self.op.saves.hidden:
             return [self.attrs]
         return [{**self.attrs, "residuals": flag} for flag in (False, True)]
 
     @property
     def recorded_attrs(self) -> Attrs:
-        """The attributes of a recorded run, which keeps hidden outputs."""
+        """The attributes of a run that a tape records, which also returns the hidden outputs."""
         return self.with_residuals()[-1]
 
     # -- running it ---------------------------------------------------------------------------------------------
@@ -119,12 +119,12 @@ class Call:
 
     @cached_property
     def lowered(self) -> tuple[Array, ...]:
-        """The visible outputs, computed by the lowering."""
+        """The visible outputs as the lowering computes them."""
         return self.run_lowering(self.with_residuals()[0])
 
     @cached_property
     def wide(self) -> Call:
-        """The same call in float64 (complex128)."""
+        """The same call in float64 or complex128."""
         wide_inputs = tuple([widened(x) for x in self.inputs])
         attrs = {name: _widened_dtype(value) for name, value in self.attrs.items()}
         call = Call(self.op, wide_inputs, attrs, self.sample)
@@ -133,7 +133,7 @@ class Call:
 
     @cached_property
     def likes(self) -> list[Array]:
-        """Arrays with the shapes and dtypes of the visible outputs; their values may have been rounded."""
+        """Arrays with the shapes and dtypes of the visible outputs; their values may be rounded."""
         return list(self.lowered)
 
     # -- its gradient rule --------------------------------------------------------------------------------------
@@ -141,9 +141,9 @@ class Call:
     def rule_arguments(
         self, inputs: Sequence[Any], outputs: tuple[Any, ...], *, honest: bool, only: int | None = None
     ) -> list[Any]:
-        """Return ``(y, *xs)`` as the rule gets them: specs for what is not saved, if `honest`.
+        """Return ``(y, *xs)`` as the rule gets them: if `honest`, values that are not saved come as specs.
 
-        With `only`, what is saved where no other input is connected.
+        With `only`, keep just the values that are saved if that input alone is connected.
         """
         saves = self.op.saves
         hidden = self.op.hidden_outputs(self.recorded_attrs)
@@ -160,7 +160,7 @@ class Call:
     def gradients(
         self, F: Any, inputs: Sequence[Any], outputs: tuple[Any, ...], cotangents: Sequence[Any], *, honest: bool = True
     ) -> list[Any]:
-        """Run the gradient rule in a namespace; None where it passes nothing."""
+        """Run the gradient rule in a namespace; None marks inputs without a gradient."""
         rule = cast("Callable[..., Any]", self.op.vjp)
         arguments = self.rule_arguments(inputs, outputs, honest=honest)
         return apply_rule(rule, F, bare(tuple(cotangents)), arguments, self.attrs, self.differentiable)
@@ -173,7 +173,7 @@ class Call:
         return [None if g is None else np.asarray(g) for g in gradients]
 
     def host_gradient_of(self, index: int, cotangents: Sequence[Array]) -> Array | None:
-        """Return the gradient of one input, from what is saved where no other one is connected."""
+        """Return the gradient of one input, computed from what is saved if that input alone is connected."""
         outputs = self.run(self.recorded_attrs)
         arguments = self.rule_arguments(self.inputs, outputs, honest=True, only=index)
         wanted = tuple([i == index for i in range(len(self.inputs))])
@@ -185,7 +185,7 @@ class Call:
 
 
 def widened(x: Array) -> Array:
-    """Return the same numbers in float64 or complex128; other dtypes stay."""
+    """Return floats as float64 and complex numbers as complex128; other dtypes stay."""
     kind = kind_of(as_dtype(x.dtype))
     return x.astype(np.complex128) if kind == "complex" else x.astype(float64) if kind == "float" else x
 
@@ -198,9 +198,9 @@ def _widened_dtype(value: Any) -> Any:
 
 
 def difference(actual: Array, expected: Array, allowed: Any, *, signs: bool = True) -> str | None:
-    """Describe the first element that differs by more than is allowed, or return None.
+    """Describe the first element that differs by more than allowed, or return None.
 
-    NaN equals NaN, infinities equal themselves, and with `signs` zeros must have the same sign.
+    NaN equals NaN, and an infinity equals itself. With `signs`, zeros must have the same sign.
     """
     if actual.shape != expected.shape or actual.dtype != expected.dtype:
         return f"{spec_of(actual)} against {spec_of(expected)}"
@@ -233,10 +233,10 @@ class TracedSample:
     """A public function traced on a sample.
 
     Attributes:
-        graph: the trace; its inputs are the sample's arrays, then `constants`.
+        graph: the trace; its inputs are the sample's arrays, then the captured constants.
         arrays: the values of the inputs.
-        checks: the checks the trace asks for.
-        outputs: how many of the graph's outputs the function returned; the rest are the checks.
+        checks: the checks that the trace recorded.
+        outputs: the number of outputs that the function returned; the graph's other outputs are the checks.
     """
 
     graph: Graph
@@ -246,19 +246,19 @@ class TracedSample:
 
 
 def arrays_of(sample: Any) -> tuple[list[Array], list[bool], Any, list[Any]]:
-    """Return a sample's arrays, which leaves they are, its structure and its leaves."""
+    """Return a sample's arrays, a flag per leaf that marks the arrays, the tree structure, and the leaves."""
     leaves, tree = jax.tree_util.tree_flatten((sample.args, sample.kwargs), is_leaf=lambda x: x is None)
     chosen = [isinstance(leaf, np.ndarray) for leaf in leaves]
     return [leaf for leaf, is_array in zip(leaves, chosen, strict=True) if is_array], chosen, tree, leaves
 
 
 def trace_sample(op: Op, sample: Any, *, symbolic: bool = False) -> TracedSample:
-    """Trace an op's public function on a sample whose arrays become arguments.
+    """Trace an op's public function on a sample; the sample's arrays become arguments.
 
     Args:
         op: the op.
         sample: a `Sample` or `Bad`.
-        symbolic: whether sizes from 2 on become symbolic.
+        symbolic: whether sizes of 2 or more become symbolic.
     """
     arrays, chosen, tree, leaves = arrays_of(sample)
     builder = GraphBuilder(op.name)
@@ -289,7 +289,7 @@ def _is_tensor(value: Any) -> bool:
 
 
 def capture(op: Op, sample: Sample) -> list[Call]:
-    """Return every application of an op that its public function makes on a sample."""
+    """Return every call of an op that its public function makes on a sample."""
     traced = trace_sample(op, sample)
     calls: list[Call] = []
 

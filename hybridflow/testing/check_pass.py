@@ -1,4 +1,4 @@
-"""Checking a pass: the graph before and after it must be right and compute the same bits."""
+"""Check a pass: the graphs before and after it must be valid and compute the same bits."""
 
 from __future__ import annotations
 
@@ -20,24 +20,25 @@ from hybridflow.passes.lib.graph_pass import Pass, PassContext
 def check_pass(
     pass_: Pass, graph: Graph, values: Sequence[Any], *, differentiable: bool = True, run: RunNode = run_eagerly
 ) -> Graph:
-    """Run a pass on a graph and raise unless the result is right and equivalent.
+    """Run a pass on a graph and raise unless the result is valid and equivalent.
 
-    Both graphs are verified and evaluated node by node on the same inputs; their outputs must agree in every bit
-    (any NaN equals any other). The pass must leave the graph it was given as it is, and keep inputs and outputs.
+    Both graphs are verified and evaluated node by node on the same inputs. Their outputs must agree in every bit,
+    except that any NaN equals any other. The pass must not change the graph it is given, and must keep the inputs and
+    the specs of the outputs.
 
     Args:
         pass_: the pass.
         graph: the graph.
         values: one array per input.
-        differentiable: as `run_passes` takes it.
-        run: how to run one node.
+        differentiable: as for `run_passes`.
+        run: the function that runs one node.
 
     Returns:
         The graph after the pass.
 
     Raises:
-        VerifyError: a graph that breaks a rule of the IR, or inputs or outputs that changed.
-        ParityError: outputs that differ, with the first difference and both graphs.
+        VerifyError: a graph breaks a rule of the IR, or the pass changed the given graph, its inputs or output specs.
+        ParityError: outputs differ; the text shows the first difference and both graphs.
     """
     text = print_graph(graph, elide=None)
     verify(graph)
@@ -58,7 +59,7 @@ def check_pass(
 
 
 def same_bits(a: Any, b: Any) -> bool:
-    """Whether two arrays have one dtype, shape and bits; NaNs are equal whatever their payload."""
+    """Return whether two arrays have the same dtype, shape and bits; NaNs are equal whatever their payload."""
     a, b = np.asarray(a), np.asarray(b)
     if a.dtype != b.dtype or a.shape != b.shape:
         return False

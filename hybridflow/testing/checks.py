@@ -1,7 +1,7 @@
-"""The automatic checks of an op record: one small function per property, found by their decorators.
+"""The automatic checks of an op record: one small function per property, registered by its decorator.
 
-A check of a call takes a `Call` (one application of the op, made from a good sample); a check of an op takes its
-record. Each raises `CheckError` with a text that says what differs. Adding a check means writing a function.
+A check of a call takes a `Call`, which is one application of the op, made from a good sample. A check of an op takes
+its record. Each raises `CheckError` with a text that says what differs. To add a check, write a function.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ from hybridflow.testing.traits import TRAIT_CHECKS
 
 CallCheck = Callable[[Call], None]
 CALL_CHECKS: dict[str, CallCheck] = {}
-"""Every check of a call by its name; filled by `call_check`, never by hand."""
+"""Every check of a call, by name; filled by `call_check`, never by hand."""
 
 
 def call_check(function: CallCheck) -> CallCheck:
-    """Make a function a check of every call."""
+    """Register a function as a check of every call."""
     CALL_CHECKS[cast("Any", function).__name__] = function
     return function
 
@@ -49,7 +49,7 @@ def fail(call: Call, what: str) -> None:
 
 
 def allowance(call: Call, reference: Array, index: int, dtype: Any, attrs: Attrs) -> Array:
-    """Return the distance from the float64 result within which an output of `dtype` may lie."""
+    """Return how far an output of `dtype` may be from the float64 result."""
     info = jnp.finfo(dtype)
     with np.errstate(all="ignore"):
         size = np.abs(reference)
@@ -63,12 +63,12 @@ def allowance(call: Call, reference: Array, index: int, dtype: Any, attrs: Attrs
 
 
 def rounds(dtype: Any) -> bool:
-    """Whether numbers of a dtype are floats or complex."""
+    """Return whether a dtype is floating-point or complex."""
     return kind_of(as_dtype(dtype)) in ("float", "complex")
 
 
 def _matches_reference(call: Call, name: str, outputs: tuple[Array, ...], attrs: Attrs) -> None:
-    """Judge outputs by a float64 run."""
+    """Raise if outputs are too far from those of a float64 run."""
     references = call.wide.run({**call.wide.attrs, **({k: attrs[k] for k in ("residuals",) if k in attrs})})
     wide_attrs = {**call.wide.attrs, **{k: v for k, v in attrs.items() if k == "residuals"}}
     for index, (y, reference) in enumerate(zip(outputs, references, strict=True)):
@@ -84,7 +84,7 @@ def _matches_reference(call: Call, name: str, outputs: tuple[Array, ...], attrs:
 
 
 def _has_reference(call: Call) -> bool:
-    """Whether a float64 run of the call means the same computation."""
+    """Return whether a float64 run of the call is the same computation, so that it can serve as a reference."""
     op = call.op
     return bool(call.inputs) and op.ulp > 0 and not op.has("random") and any(call.differentiable)
 
@@ -94,7 +94,7 @@ def _has_reference(call: Call) -> bool:
 
 @call_check
 def kernel_is_lowering(call: Call) -> None:
-    """The NumPy kernel and the lowering give one result, within the op's error bound."""
+    """The NumPy kernel and the lowering give the same result, within the op's error bound."""
     for attrs in call.with_residuals():
         lowered = call.run_lowering(attrs)
         if _has_reference(call):
@@ -121,7 +121,7 @@ def kernel_is_lowering(call: Call) -> None:
 
 @call_check
 def infer_is_real(call: Call) -> None:
-    """`infer` gives the shapes and dtypes of the real results, with symbolic sizes and without 64 bits too."""
+    """`infer` gives the shapes and dtypes of the real results, also with symbolic sizes and without 64 bits."""
     for attrs in call.with_residuals():
         real = call.run_lowering(attrs)
         _same_specs(call, "infer", as_tuple(call.op.infer(*call.specs, **attrs)), real)
@@ -158,7 +158,7 @@ def _same_specs(call: Call, name: str, inferred: Sequence[TensorSpec], real: Seq
 
 @call_check
 def symbolic_trace_is_real(call: Call) -> None:
-    """The public function traces with symbolic sizes, and the trace computes what the call does."""
+    """The public function can be traced with symbolic sizes, and the trace computes what the call does."""
     traced = trace_sample(call.op, call.sample, symbolic=True)
     if not any(isinstance(size, Dim) for spec in traced.graph.input_specs for size in spec.shape):
         return
@@ -180,7 +180,7 @@ def symbolic_trace_is_real(call: Call) -> None:
 
 @call_check
 def flops_are_valid(call: Call) -> None:
-    """The number of floating-point operations is a finite number from 0 on, whatever the sizes are."""
+    """The number of floating-point operations is finite and at least 0."""
     specs = call.op.infer(*call.specs, **call.with_residuals()[0])
     count = call.op.flops(specs, *call.specs, **call.attrs)
     if isinstance(count, bool) or not isinstance(count, int | float | np.number) or not 0 <= count < float("inf"):
@@ -191,7 +191,7 @@ def flops_are_valid(call: Call) -> None:
 
 
 def has_rule(call: Call) -> bool:
-    """Whether the gradient checks apply to a call."""
+    """Return whether the gradient checks apply to a call."""
     return (
         call.sample.gradient
         and not isinstance(call.op.vjp, No)
@@ -202,7 +202,7 @@ def has_rule(call: Call) -> bool:
 
 
 def draw(call: Call, like: Sequence[Array], seed: int) -> list[Array]:
-    """Draw numbers of the shapes and dtypes of arrays."""
+    """Draw random arrays with the shapes and dtypes of `like`."""
     rng = np.random.default_rng([seed, len(call.inputs), *[x.size for x in call.inputs]])
 
     def one(y: Array) -> Array:
@@ -213,7 +213,7 @@ def draw(call: Call, like: Sequence[Array], seed: int) -> list[Array]:
 
 @call_check
 def gradient_fits_its_input(call: Call) -> None:
-    """A rule gives one gradient per input, with that input's shape and dtype."""
+    """A gradient has the shape and dtype of its input."""
     if not has_rule(call):
         return
     cotangents = draw(call, call.likes, 1)
@@ -228,7 +228,7 @@ def gradient_fits_its_input(call: Call) -> None:
 
 @call_check
 def saves_is_honest(call: Call) -> None:
-    """A rule gives the same result when what it does not save comes as specs."""
+    """A rule gives the same result when the values that are not saved come as specs."""
     if not has_rule(call):
         return
     wide = call.wide
@@ -246,7 +246,7 @@ def saves_is_honest(call: Call) -> None:
 
 
 def _weighted(call: Call, inputs: Sequence[Array], weights: Sequence[Array]) -> float:
-    """Return the real part of the outputs' sum, weighted, at other inputs."""
+    """Return the real part of the weighted sum of the outputs at the given inputs."""
     outputs = call.run(call.with_residuals()[0], inputs)
     with np.errstate(all="ignore"):
         return float(sum(np.sum(y * w).real for y, w in zip(outputs, weights, strict=True) if w.dtype.kind in "fc"))
@@ -254,9 +254,9 @@ def _weighted(call: Call, inputs: Sequence[Array], weights: Sequence[Array]) -> 
 
 @call_check
 def vjp_is_finite_difference(call: Call) -> None:
-    """A rule gives the central differences in float64, in random directions.
+    """A rule agrees with central differences in float64 along random directions.
 
-    Rules keep jax's convention for complex numbers: the real part of ``sum(gradient * direction)``.
+    For complex numbers, rules follow jax: the derivative is the real part of ``sum(gradient * direction)``.
     """
     stops = isinstance(call.op.vjp, Stops)
     if not (has_rule(call) or (stops and call.sample.gradient)) or call.op.has("identity"):
@@ -290,7 +290,7 @@ def _cotangent(weight: Array, y: Array) -> Array:
 def _central_difference(
     call: Call, index: int, direction: Array, weights: Sequence[Array]
 ) -> tuple[float, float]:
-    """Return the derivative along a direction of one input, and the size of the values it came from."""
+    """Return the derivative along a direction of one input, and the magnitude of the two values it comes from."""
     step = 1e-5
 
     def at(offset: float) -> float:
@@ -302,7 +302,7 @@ def _central_difference(
 
 
 def _of_lowering(call: Call, cotangents: Sequence[Array], seconds: Sequence[Array]) -> tuple[Any, Any, Any]:
-    """Return jax's gradients, the rule's in jax, and jax's second order, in one compilation."""
+    """Return jax's gradients, the rule's gradients run in jax, and jax's second order, from one compilation."""
     wanted = [i for i, want in enumerate(call.differentiable) if want]
 
     def full(some: Sequence[Any]) -> list[Any]:
@@ -334,7 +334,7 @@ def _of_lowering(call: Call, cotangents: Sequence[Array], seconds: Sequence[Arra
 
 @call_check
 def vjp_is_jax_vjp(call: Call) -> None:
-    """A rule, run on jax values, gives `jax.vjp` of the lowering; and through tapes, jax's second order."""
+    """A rule run on jax values agrees with `jax.vjp` of the lowering, and through tapes with jax's second order."""
     if not has_rule(call) or isinstance(call.op.vjp, Stops) or call.op.has("identity"):
         return
     wide = call.wide
@@ -362,9 +362,9 @@ def _close(call: Call, what: str, actual: Any, expected: Array, who: str) -> Non
 def _second_order(
     call: Call, cotangents: Sequence[Array], wanted: Sequence[int], seconds: Sequence[Array]
 ) -> list[Array | None]:
-    """Differentiate, with tapes, the gradients projected on `seconds`.
+    """Differentiate the gradients, projected on `seconds`, with tapes.
 
-    Tapes give and take conjugates of what rules, and jax, do.
+    Tapes take and return the complex conjugates of what rules and jax use.
     """
     tensors = [asarray(x) for x in call.inputs]
     sources = [tensors[i] for i in wanted]
@@ -391,7 +391,7 @@ def _second_order(
 
 @call_check
 def traits_hold(call: Call) -> None:
-    """What the op's traits claim is true of the call."""
+    """The claims of the op's traits hold for the call."""
     outputs = call.run(call.with_residuals()[0])
     for trait in sorted(call.op.traits):
         text = TRAIT_CHECKS[trait](call, outputs) if trait in TRAIT_CHECKS else None
@@ -403,11 +403,11 @@ def traits_hold(call: Call) -> None:
 
 OpCheck = Callable[[Op, int], None]
 OP_CHECKS: dict[str, OpCheck] = {}
-"""Every check of a record by its name; filled by `op_check`, never by hand."""
+"""Every check of a record, by name; filled by `op_check`, never by hand."""
 
 
 def op_check(function: OpCheck) -> OpCheck:
-    """Make a function a check of every record that has samples; it takes the record and a seed."""
+    """Register a function as a check of every record that has samples; it takes the record and a seed."""
     OP_CHECKS[cast("Any", function).__name__] = function
     return function
 
@@ -419,7 +419,7 @@ def samples_of(op: Op, seed: int) -> list[Sample | Bad]:
 
 @op_check
 def samples_reach_the_op(op: Op, seed: int) -> None:
-    """At least one good sample leads to the op."""
+    """At least one good sample calls the op."""
     good = [sample for sample in samples_of(op, seed) if isinstance(sample, Sample)]
     if not any(capture(op, sample) for sample in good):
         raise CheckError(f"{op.name}: none of its {len(good)} good samples calls it")
@@ -427,10 +427,10 @@ def samples_reach_the_op(op: Op, seed: int) -> None:
 
 @op_check
 def bad_samples_raise(op: Op, seed: int) -> None:
-    """Every bad sample raises its error with its text, eagerly and in a trace (or fails a check there)."""
+    """Every bad sample raises its error with its text, both eagerly and in a trace, where a check may raise it."""
     public = cast("Callable[..., Any]", op.public)
     for number, bad in enumerate(samples_of(op, seed)):
-        if isinstance(bad, Sample):  # errors must not depend on what was accepted before
+        if isinstance(bad, Sample):  # a good call before must not change which errors follow
             public(*bad.args, **bad.kwargs)
             continue
         _raises(op, number, bad, "eagerly", lambda bad=bad, public=public: public(*bad.args, **bad.kwargs))
@@ -438,16 +438,16 @@ def bad_samples_raise(op: Op, seed: int) -> None:
 
 
 _NEAR, _ROUGH = 0.02, 0.35
-"""How far an op's FLOPs may be from XLA's, relatively: for its best call, and for every call that is not tiny."""
+"""The relative difference allowed between an op's FLOPs and XLA's: for its best call, and for every non-tiny call."""
 _TINY = 40
 
 
 @op_check
 def flops_are_xlas(op: Op, seed: int) -> None:
-    """Where FLOPs are multiply-adds, XLA counts as many in the lowering.
+    """Where FLOPs count multiply-adds, they agree with XLA's count for the lowering.
 
-    It leaves out multiplications by padding and counts the steps of a softmax one by one, so one sample must agree
-    and the others only roughly.
+    XLA leaves out multiplications by padding and counts the steps of a softmax one by one. So one sample must agree
+    closely, and the others only roughly.
     """
     if not isinstance(op.flops, MultiplyAdds):
         return
@@ -487,7 +487,7 @@ def _raises(op: Op, number: int, bad: Bad, where: str, run: Callable[[], Any]) -
 
 
 def _failing_checks(op: Op, bad: Bad) -> None:
-    """Trace a bad sample; a check of the trace that does not hold raises its error, with the text expected."""
+    """Trace a bad sample, evaluate the checks of the trace, and raise the error of one that fails."""
     traced = trace_sample(op, bad)
     outputs = evaluate_graph(
         _only_checks(traced.graph, traced.outputs), traced.arrays,
@@ -499,7 +499,7 @@ def _failing_checks(op: Op, bad: Bad) -> None:
 
 
 def _only_checks(graph: Graph, outputs: int) -> Graph:
-    """Return a graph that computes its checks alone."""
+    """Return a graph that computes only the checks."""
     wanted = graph.outputs[outputs:]
     needed = {node for node, _ in wanted}
     for node in reversed(graph.nodes):
@@ -510,7 +510,7 @@ def _only_checks(graph: Graph, outputs: int) -> Graph:
 
 @op_check
 def methods_are_installed(op: Op, seed: int) -> None:
-    """Every name of the method column is a method of tensors, and gives what the function gives."""
+    """Every name in the method column is a method of tensors that gives the function's result."""
     for name in op.method:
         if not callable(getattr(Tensor, name, None)):
             raise CheckError(f"{op.name}: tensors have no method {name}")

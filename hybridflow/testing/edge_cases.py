@@ -1,8 +1,8 @@
-"""Edge cases of arithmetic: one result for each, eager and compiled.
+"""Edge cases of arithmetic, each with one result that holds both eagerly and compiled.
 
-Where NumPy, XLA and C differ, or leave a result open, hybridflow decides (only of subnormal numbers and of complex
-division by infinities or NaN it leaves open what XLA makes of them). `EDGE_CASES` says how, row by row, and the
-tests evaluate each row eagerly, compiled, and compiled on constants; `table` prints it.
+Where NumPy, XLA and C differ or leave a result open, hybridflow defines it. The only exceptions, left to XLA, are
+subnormal numbers and complex division by infinities or NaN. `EDGE_CASES` lists the results row by row. The tests
+evaluate each row eagerly, compiled, and compiled on constants. `table` prints the rows.
 
 Example:
     >>> from hybridflow.testing.edge_cases import table
@@ -27,16 +27,16 @@ NAN, INF = float("nan"), float("inf")
 
 @dataclass(frozen=True)
 class EdgeCase:
-    """A call whose result one might not expect, or that others leave open.
+    """A call whose result may surprise, or that other libraries leave open.
 
     Attributes:
-        topic: what it is about.
-        rule: what holds, in words.
+        topic: the topic of the case.
+        rule: the rule, in words.
         call: the call, as Python code on `hf` and the operands `x` and `y`.
-        operands: their values.
+        operands: the values of the operands.
         expected: the result: an array of its dtype, or the error it raises.
-        ulp: by how many units in the last place a result may differ; 0: not even by the sign of a zero.
-        flushed: what compiled code may give instead: XLA takes subnormal numbers for 0, which is the one difference.
+        ulp: how far a result may be off, in units in the last place; 0 requires even the same sign of a zero.
+        flushed: the result that compiled code may give instead, because XLA takes subnormal numbers for 0.
     """
 
     topic: str
@@ -48,13 +48,13 @@ class EdgeCase:
     flushed: Array | None = None
 
     def run(self, hf: Any, *operands: Any) -> Any:
-        """Evaluate the call on operands, or on its own as tensors."""
+        """Evaluate the call on the given operands, or on the case's own operands as tensors."""
         values = operands or tuple([hf.asarray(operand) for operand in self.operands])
         return eval(self.call, {"hf": hf, **dict(zip("xy", values, strict=False))})
 
 
 def _of(dtype: str, value: Any) -> Array:
-    """Return an array; its dtype stands first, as in the IR."""
+    """Return an array of a dtype; the dtype comes first, as in the IR."""
     return np.asarray(value, dtype=np.float64).astype(as_dtype(dtype)) if dtype == "bfloat16" else np.array(
         value, as_dtype(dtype)
     )  # fmt: skip
@@ -306,7 +306,7 @@ def table(topic: str | None = None) -> str:
     """Return the edge cases as a Markdown table.
 
     Args:
-        topic: the topic wanted; all if None.
+        topic: the topic to show; None shows all.
     """
     rows = [
         f"| {case.rule} | `{case.call}` | {', '.join(map(_text, case.operands))} | {_text(case.expected)} |"

@@ -1,4 +1,4 @@
-"""Checks of an op inside graphs: compiled as eager, through text and back, and through every pass."""
+"""Checks of an op inside graphs: compiled against eager, through text and back, and through every pass."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ from hybridflow.testing.checks import op_check, samples_of
 
 def _good(op: Op, seed: int) -> list[Sample]:
     good = [sample for sample in samples_of(op, seed) if isinstance(sample, Sample)]
-    # A generator unrolled many times over takes XLA seconds, and one draw is like another.
+    # XLA takes long to compile a generator unrolled many times, and more draws would test nothing new.
     return good[:2] if op.has("random") else good
 
 
 def _together(op: Op, samples: list[Sample]) -> tuple[Callable[..., Any], list[Tensor]]:
-    """Return one function that applies the op to every sample, and the tensors it takes."""
+    """Return one function that applies the op to every sample, and the function's arguments."""
     flattened = [arrays_of(sample) for sample in samples]
     tensors = [asarray(array) for arrays, _, _, _ in flattened for array in arrays]
     public: Any = op.public
@@ -47,7 +47,7 @@ def _together(op: Op, samples: list[Sample]) -> tuple[Callable[..., Any], list[T
 
 @op_check
 def compiled_is_eager(op: Op, seed: int) -> None:
-    """Every good sample gives the same value compiled as eager, and the same gradient where it has one."""
+    """Every good sample gives the same value compiled and eagerly, and the same gradient if it has one."""
     samples = _good(op, seed)
     if samples:
         function, tensors = _together(op, samples)
@@ -60,7 +60,7 @@ def compiled_is_eager(op: Op, seed: int) -> None:
 
 @op_check
 def text_round_trips(op: Op, seed: int) -> None:
-    """The graph of every good sample is the same after printing and parsing, and keeps the rules of the IR."""
+    """The graph of every good sample is valid and unchanged after printing and parsing."""
     for sample in _good(op, seed):
         graph = trace_sample(op, sample).graph
         text = print_graph(graph, elide=None)
@@ -73,7 +73,7 @@ def text_round_trips(op: Op, seed: int) -> None:
 
 @op_check
 def passes_keep_the_value(op: Op, seed: int) -> None:
-    """No pass changes a bit of what the graph of a good sample computes."""
+    """No pass changes any bit of the outputs of a good sample's graph."""
     for sample in _good(op, seed):
         traced = trace_sample(op, sample)
         for one in PIPELINE.passes():

@@ -1,4 +1,4 @@
-"""The check of the `onnx` column: what ONNX's own evaluator gives of an exported call is what the kernel gives."""
+"""Check the `onnx` column: ONNX's own evaluator must give the kernel's result for an exported call."""
 
 from __future__ import annotations
 
@@ -27,15 +27,15 @@ from hybridflow.testing.calls import Array, Attrs, Call, as_tuple, difference, t
 from hybridflow.testing.checks import allowance, call_check, fail, rounds
 
 Run = Callable[[Any, Sequence[Array]], list[Array]]
-"""What runs a model on its inputs."""
+"""A function that runs a model on its inputs."""
 
 
 @call_check
 def onnx_is_kernel(call: Call) -> None:
-    """What the `onnx` column writes is a valid model, and gives what the kernel gives, within the op's error bound.
+    """The `onnx` column writes a valid model that gives the kernel's result, within the op's error bound.
 
-    So do the hidden outputs, if the column writes them. Which of 0.0 and -0.0 it gives ONNX leaves open. Without the
-    `onnx` package nothing is checked.
+    This includes the hidden outputs, if the column writes them. The sign of a zero is not compared, because ONNX
+    leaves it open. Without the `onnx` package nothing is checked.
     """
     if isinstance(call.op.onnx, No) or find_spec("onnx") is None:
         return
@@ -46,7 +46,7 @@ def onnx_is_kernel(call: Call) -> None:
 
 
 def is_kernels(call: Call, attrs: Attrs, outputs: tuple[Array, ...]) -> None:
-    """Compare what a model gave with what the kernel gives."""
+    """Raise if a model's outputs differ from the kernel's."""
     expected = call.run_kernel(attrs) if call.runs_on_host else call.run_lowering(attrs)
     for index, (a, b) in enumerate(zip(outputs, expected, strict=True)):
         allowed: Any = 0
@@ -64,7 +64,7 @@ def is_kernels(call: Call, attrs: Attrs, outputs: tuple[Array, ...]) -> None:
 
 @call_check
 def onnx_keeps_open_sizes(call: Call) -> None:
-    """A model of the sample's trace with symbolic sizes gives what that trace computes."""
+    """A model of the sample's trace with symbolic sizes computes what the trace computes."""
     if isinstance(call.op.onnx, No) or find_spec("onnx") is None:
         return
     traced = trace_sample(call.op, call.sample, symbolic=True)
@@ -81,7 +81,7 @@ def onnx_keeps_open_sizes(call: Call) -> None:
     for index, (a, y) in enumerate(zip(outputs, expected, strict=True)):
         b = np.asarray(y)
         allowed = 0.0
-        if rounds(b.dtype):  # the calls of the trace are judged one by one
+        if rounds(b.dtype):  # loosely: `onnx_is_kernel` judges each call of the trace closely
             allowed = 512 * float(jnp.finfo(b.dtype).eps) * float(np.max(np.abs(b), initial=1.0, where=np.isfinite(b)))
         text = difference(a, b, allowed, signs=False)
         if text is not None:
@@ -89,7 +89,7 @@ def onnx_keeps_open_sizes(call: Call) -> None:
 
 
 def run_exported(call: Call, attrs: Attrs, run: Run | None = None) -> tuple[Array, ...] | None:
-    """Export a call and run the model, by ONNX's evaluator if not otherwise; None where there is no model."""
+    """Export a call and run the model, with ONNX's evaluator unless `run` is given; None if it has no model."""
     nodes = [input_node(spec, f"x{index}") for index, spec in enumerate(call.specs)]
     outputs = as_tuple(call.op.infer(*call.specs, **attrs))
     node = make_node(call.op, tuple([(one, 0) for one in nodes]), attrs, outputs)
@@ -111,12 +111,12 @@ def run_model(model: Any, inputs: Sequence[Array]) -> list[Array]:
     evaluator = onnx_module("reference").ReferenceEvaluator(model, new_ops=list(_repaired()))
     feeds = {one.name: x for one, x in zip(model.graph.input, inputs, strict=True)}
     with catch_warnings(), np.errstate(all="ignore"):
-        simplefilter("ignore", RuntimeWarning)  # it computes with NumPy
+        simplefilter("ignore", RuntimeWarning)  # the evaluator computes with NumPy
         return [np.asarray(y) for y in evaluator.run(None, feeds)]
 
 
 def run_in_runtime(model: Any, inputs: Sequence[Array]) -> list[Array]:
-    """Run a model with ONNX Runtime, which gets bfloat16 as float32 from NumPy."""
+    """Run a model with ONNX Runtime; bfloat16 arrays are passed as float32."""
     runtime: Any = import_module("onnxruntime")
     options = runtime.SessionOptions()
     options.intra_op_num_threads, options.log_severity_level = 1, 4
@@ -132,7 +132,7 @@ def run_in_runtime(model: Any, inputs: Sequence[Array]) -> list[Array]:
 
 
 def _with_float32(model: Any) -> tuple[Any, list[bool]]:
-    """Return a model that takes and gives float32 for bfloat16, and which outputs that are."""
+    """Return a model that takes and returns float32 in place of bfloat16, and flags for the outputs concerned."""
     helper, proto = onnx_module("helper"), onnx_module().TensorProto
     made, nodes = type(model)(), []
     made.CopyFrom(model)
@@ -154,24 +154,24 @@ def _with_float32(model: Any) -> tuple[Any, list[bool]]:
 
 @cache
 def _repaired() -> tuple[Any, ...]:
-    """Return the operators that the evaluator has otherwise than ONNX means them."""
+    """Return replacements for operators that the evaluator computes wrongly."""
     base: Any = onnx_module("reference.op_run").OpRun
 
     class Erf(base):
-        """Its own has the precision of float32."""
+        """Erf in full precision; the evaluator's has only that of float32."""
 
         def _run(self, x: Any) -> Any:
             return (np.asarray(np.vectorize(math.erf, otypes=[x.dtype])(x)),)
 
     class LogSoftmax(base):
-        """Its own takes the logarithm of a softmax that underflows."""
+        """LogSoftmax without underflow; the evaluator's takes the logarithm of a softmax."""
 
         def _run(self, x: Any, axis: int = -1) -> Any:
             away = x - np.max(x, axis=axis, keepdims=True, initial=-np.inf)
             return (away - np.log(np.sum(np.exp(away), axis=axis, keepdims=True)),)
 
     class ReduceLogSumExp(base):
-        """Its own gives NaN where every element is -inf."""
+        """ReduceLogSumExp that is -inf if every element is -inf; the evaluator's gives NaN."""
 
         def _run(self, x: Any, axes: Any, keepdims: int = 1, noop_with_empty_axes: int = 0) -> Any:
             del noop_with_empty_axes
@@ -179,7 +179,7 @@ def _repaired() -> tuple[Any, ...]:
             return (np.asarray(reduced, x.dtype),)
 
     class Softsign(base):
-        """Its own result for a tensor of shape () is no array."""
+        """Softsign that always returns an array; the evaluator's does not for shape ()."""
 
         def _run(self, x: Any) -> Any:
             return (np.asarray(x / (1 + np.abs(x))),)

@@ -1,4 +1,4 @@
-"""Checks of traces with open sizes: what one computes for other sizes than it was made with, gradients included."""
+"""Check traces with open sizes: their values and gradients for other sizes than they were traced with."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ from hybridflow.testing.calls import Array, arrays_of
 from hybridflow.testing.checks import op_check, samples_of
 
 _GROWTH = 2
-"""By how much the open sizes of a second call are larger."""
+"""How much larger the open sizes of the second call are."""
 _CASES = 3
-"""How many open sizes are tried per op: each is two gradients."""
+"""The number of cases tried per op; each computes gradients at two sizes."""
 
 
 class Case(NamedTuple):
@@ -35,14 +35,14 @@ class Case(NamedTuple):
 
     Attributes:
         sample: the sample.
-        size: the size that is open, wherever an array has it.
+        size: the open size; every axis of that size is open.
     """
 
     sample: Sample
     size: int
 
     def arrays(self, size: int) -> list[Array]:
-        """Return the sample's arrays, repeated to another size."""
+        """Return the sample's arrays, with their elements repeated to another size."""
         arrays = arrays_of(self.sample)[0]
         for i, array in enumerate(arrays):
             for axis, length in enumerate(array.shape):
@@ -61,7 +61,7 @@ class Case(NamedTuple):
         return [as_tensor(y) for y in jax.tree_util.tree_leaves(result, is_leaf=lambda y: isinstance(y, Tensor))]
 
     def trace(self, op: Op) -> tuple[Graph, int]:
-        """Return the graph of the call with the size open, and how many outputs are the function's."""
+        """Return the graph of the call with the size open, and the number of outputs that the function returns."""
         builder = GraphBuilder(op.name)
         symbol = builder.dims.symbol("n", self.size)
         arguments: list[Tensor] = []
@@ -77,7 +77,7 @@ class Case(NamedTuple):
 
 
 def cases(op: Op, seed: int) -> Iterator[Case]:
-    """Yield a few cases of an op, one sample after the other, each with its most frequent size open."""
+    """Yield a few cases of an op, one per sample, each with the sample's most frequent size open."""
     if op.has("random"):
         return
     count = 0
@@ -96,7 +96,7 @@ def run_node(node: Node, values: list[Any], attrs: dict[str, Any]) -> Any:
 
 @op_check
 def open_sizes_are_any_size(op: Op, seed: int) -> None:
-    """A trace with an open size computes, for another size too, what eager code does, and so do its gradients."""
+    """A trace with an open size and its gradients compute what eager code computes, also for another size."""
     for case in cases(op, seed):
         graph, count = case.trace(op)
         for size in (case.size + _GROWTH, case.size):
@@ -106,17 +106,17 @@ def open_sizes_are_any_size(op: Op, seed: int) -> None:
 def _check_case(op: Op, case: Case, graph: Graph, count: int, size: int) -> None:
     arrays = case.arrays(size)
     if not graph.dims.holds({"n": size}):
-        return  # such a call is traced anew
+        return  # a guard fails, so such a call would be traced anew
     try:
         expected = [np.asarray(y) for y in case.call(op, [asarray(x) for x in arrays])]
     except (HybridflowError, ValueError):
-        return  # other arguments tell the size too
+        return  # other arguments of the sample fix the size
     results = evaluate(graph, arrays, run_node)[:count]
     _compare(op, case, f"for n={size}", results, expected)
     rule = op.vjp
     real = all(kind_of(as_dtype(x.dtype)) != "complex" for x in (*arrays, *expected))
     if not real or not case.sample.gradient or (isinstance(rule, No) and not isinstance(rule, Stops)):
-        return  # a tape gives the conjugate of a complex gradient
+        return  # no gradient to compare; of complex ones, a tape gives the conjugate
     given = tuple([is_differentiable(spec.dtype) for spec in graph.output_specs[:count]])
     given += (False,) * (len(graph.outputs) - count)
     wanted = tuple([is_differentiable(spec.dtype) for spec in graph.input_specs])

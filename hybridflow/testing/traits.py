@@ -1,4 +1,4 @@
-"""What the traits of an op claim, each as a function of one call of it; found by their decorator."""
+"""Checks of an op's traits, each a function of one call of the op; registered by a decorator."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from hybridflow.testing.calls import Array, Call, difference
 
 TraitCheck = Callable[[Call, tuple[Array, ...]], "str | None"]
 TRAIT_CHECKS: dict[str, TraitCheck] = {}
-"""What a trait claims, as a function of a call and its outputs that describes what is wrong."""
+"""For each trait, a function of a call and its outputs that describes what is wrong, or returns None."""
 
 
 def claims(trait: str) -> Callable[[TraitCheck], TraitCheck]:
-    """Make a function the check of a trait."""
+    """Register a function as the check of a trait."""
 
     def decorate(function: TraitCheck) -> TraitCheck:
         TRAIT_CHECKS[trait] = function
@@ -71,7 +71,7 @@ def _identity(call: Call, outputs: tuple[Array, ...]) -> str | None:
 
 @claims("layout")
 def _layout(call: Call, outputs: tuple[Array, ...]) -> str | None:
-    """Elements are told apart by what they are: every element of the result is one of the inputs', or zero."""
+    """Every element of the result is an element of the inputs, or zero."""
     if any(x.dtype != outputs[0].dtype for x in call.inputs[:1]) and not call.op.has("select"):
         return None
     allowed = np.concatenate([np.zeros(1), *[x.ravel().astype(np.complex128) for x in call.inputs]])
@@ -133,7 +133,7 @@ claims("dot")(_lowered_to("dot_general"))
 
 @claims("windowed")
 def _windowed(call: Call, outputs: tuple[Array, ...]) -> str | None:
-    """One element of the first input is seen by no more results than a window has elements."""
+    """An element of the first input affects no more results than a window has elements."""
     first = call.inputs[0].copy()
     if not first.size:
         return None

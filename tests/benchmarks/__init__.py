@@ -1,4 +1,4 @@
-"""Benchmarks: the same work done by hybridflow and by its peers in one process, as ratios of medians.
+"""Benchmarks: hybridflow and its peers do the same work in one process, compared by ratios of median times.
 
-Run with ``python -m tests.benchmarks`` from the root of the checkout; `registry` says how a row is written.
+Run ``python -m tests.benchmarks`` from the root of the checkout. `registry` explains how to write a row.
 """

@@ -23,11 +23,11 @@ BARS = (
     "first_lowered", "call_device", "call_host", "call_variables", "mlp_compiled", "call_many_guards", "import_time",
     "memory_steps", "busy",
 )  # fmt: skip
-"""What the table of notebooks/speed.md shows."""
+"""The rows in the table of notebooks/speed.md."""
 
 
 def chosen(rows: list[Row], patterns: list[str]) -> list[Row]:
-    """Return the rows whose name or group matches one of the patterns, all without patterns."""
+    """Return the rows whose name or group matches one of the patterns; all rows if there are no patterns."""
     if not patterns:
         return rows
     return [row for row in rows if any(fnmatch.fnmatch(name, p) for name in (row.name, row.group) for p in patterns)]
@@ -57,7 +57,7 @@ def main(arguments: list[str] | None = None) -> int:
         parser.error(f"no row or group matches {' '.join(options.rows)}; --list shows them")
     facts = report.environment()
     progress = Console(stderr=True)
-    with progress.status("") as status, hf.config.cache(False):  # every first call compiles
+    with progress.status("") as status, hf.config.cache(False):  # so that every first call compiles
 
         def done(result: RowResult) -> None:
             index = rows.index(result.row) + 1

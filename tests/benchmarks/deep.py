@@ -1,7 +1,7 @@
-"""Deep networks: first call and step time by depth, beside jax.
+"""Deep networks: the first call and the step time by depth, compared with jax.
 
 Command line: ``python -m tests.benchmarks.deep [NETWORK ...] [--layers 12,24,48,96] [--peers jit,scan]``. Times are
-seconds of the processor, in all threads together, unless ``--wall`` is given: other programs disturb them less.
+processor seconds summed over all threads, because other programs disturb them less. ``--wall`` measures wall time.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ Clock = Callable[[], float]
 
 
 class Measured:
-    """One side at one depth: its first call, its steps, its temporaries."""
+    """The measurements of one side at one depth: first call, steps, temporaries."""
 
     def __init__(self, make: Callable[[], Any], clock: Clock) -> None:
         self.make = make
@@ -37,7 +37,7 @@ class Measured:
         self.model: Any = None
 
     def begin(self) -> None:
-        """Time a first call; the fastest counts."""
+        """Time a first call and keep the fastest so far."""
         self.model = self.make()
         finish(self.model.state())
         gc.collect()
@@ -46,7 +46,7 @@ class Measured:
         self.first = min(self.first, self.clock() - start)
 
     def step(self) -> Any:
-        """Do a step to its end."""
+        """Run a step and wait until it is finished."""
         result = self.model.step()
         finish(result)
         finish(self.model.state())
@@ -61,12 +61,12 @@ class Measured:
 
     @property
     def milliseconds(self) -> float:
-        """What a step takes."""
+        """The median time of a step."""
         return statistics.median(self.times) * 1e3
 
     @property
     def temporaries(self) -> float:
-        """What a step needs beside inputs and outputs, MB."""
+        """The memory that a step needs besides inputs and outputs, in MB."""
         model = self.model
         if isinstance(model, OurStep):
             compiled = model.compiled.lower(model.x).executable.compiled
@@ -76,7 +76,7 @@ class Measured:
 
 
 def sides(network: Network, layers: int, peers: list[str], *, smoke: bool) -> dict[str, Callable[[], Any]]:
-    """Return what makes each side's model."""
+    """Return, for each side by name, a function that makes its model."""
     blocks, x = network.make(Draw(smoke=smoke), layers)
     made: dict[str, Callable[[], Any]] = {"ours": lambda: OurStep(network, blocks, x)}
     if "off" in peers:
@@ -89,7 +89,7 @@ def sides(network: Network, layers: int, peers: list[str], *, smoke: bool) -> di
 
 
 def measure(network: Network, layers: int, options: argparse.Namespace) -> dict[str, Measured]:
-    """Measure every side at one depth, the steps in turns."""
+    """Measure every side at one depth; the sides take turns at the steps."""
     clock = time.perf_counter if options.wall else time.process_time
     makes = sides(network, layers, options.peers.split(","), smoke=options.smoke)
     found = {name: Measured(make, clock) for name, make in makes.items()}
@@ -106,7 +106,7 @@ def measure(network: Network, layers: int, options: argparse.Namespace) -> dict[
 
 
 def phases(one: Measured) -> str:
-    """Return what our first call spent its time on."""
+    """Return the phases of our first call and their times."""
     record = one.model.compiled.explain()[-1]
     return (
         f"trace {record.trace_ms / 1e3:.2f} passes {record.passes_ms / 1e3:.2f} "
@@ -115,7 +115,7 @@ def phases(one: Measured) -> str:
 
 
 def report(network: Network, layers: int, found: dict[str, Measured], *, temporaries: bool) -> str:
-    """Return one line for a depth."""
+    """Format the measurements at one depth as one line."""
     ours = found["ours"]
     parts = [f"{network.name:10} {layers:4} layers: first {ours.first:7.2f} s, step {ours.milliseconds:8.2f} ms"]
     for name, other in found.items():
@@ -132,7 +132,7 @@ def report(network: Network, layers: int, found: dict[str, Measured], *, tempora
 
 
 def flatness(rows: list[tuple[int, float, float]]) -> str:
-    """Return how the cost of a layer grows from the first pair of depths to the last, first call and step."""
+    """Format how the cost of an added layer grows from the first pair of depths to the last."""
     if len(rows) < 4:
         return ""
     (a, fa, sa), (b, fb, sb), (c, fc, sc), (d, fd, sd) = rows[0], rows[1], rows[-2], rows[-1]
@@ -147,7 +147,7 @@ def flatness(rows: list[tuple[int, float, float]]) -> str:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Measure and print."""
+    """Measure the networks and print the results."""
     parser = argparse.ArgumentParser(prog="python -m tests.benchmarks.deep", description=__doc__)
     parser.add_argument("networks", nargs="*", metavar="NETWORK", help=f"of {', '.join(NETWORKS)}; all if none")
     parser.add_argument("--layers", default="12,24,48,96", help="the depths")
@@ -163,9 +163,9 @@ def main(arguments: list[str] | None = None) -> int:
     if unknown:
         parser.error(f"no network {', '.join(sorted(unknown))}; there are {', '.join(NETWORKS)}")
     print(f"jax {jax.__version__}, {'wall' if options.wall else 'processor'} time")
-    with hf.config.cache(False):  # first calls compile
+    with hf.config.cache(False):  # so that first calls compile
         for make in sides(NETWORKS["gated"], 12, ["jit"], smoke=True).values():
-            make().step()  # what a process does once is no network's
+            make().step()  # warm up: the one-time costs of the process belong to no network
         _measure_all(options)
     return 0
 

@@ -1,4 +1,4 @@
-"""Timing the sides of a row: checked to agree, warm, interleaved in blocks, finished before the clock stops."""
+"""Time the sides of a row. They are checked to agree, warmed up, and timed in interleaved blocks of finished calls."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ class Effort:
     """How much to measure.
 
     Attributes:
-        smoke: small sizes, few calls.
+        smoke: whether to use small sizes and few calls.
         rounds: how many times the sides take turns.
-        block_s: how long one turn of one side is, at least one call.
-        row_s: about how long a row may take: rows of slow calls get fewer rounds, three at least.
-        clock: what tells the time.
+        block_s: the length of one turn of one side in seconds; a turn has at least one call.
+        row_s: about how long a row may take, in seconds. Rows of slow calls get fewer rounds, but at least three.
+        clock: the function that returns the time.
     """
 
     smoke: bool = False
@@ -43,14 +43,14 @@ FEWEST_ROUNDS = 3
 
 @dataclass(frozen=True)
 class PeerResult:
-    """One peer beside hybridflow.
+    """The measurements of one peer.
 
     Attributes:
         name: the peer.
-        timing: what one unit of work takes it.
-        ratio: hybridflow's median over the peer's; below 1 hybridflow is faster.
-        low, high: quartiles of the ratio over the rounds.
-        aim: the ratio aimed at.
+        timing: the peer's time for one unit of work.
+        ratio: hybridflow's median over the peer's; below 1, hybridflow is faster.
+        low, high: the quartiles of the ratio over the rounds.
+        aim: the ratio to reach.
     """
 
     name: str
@@ -63,7 +63,7 @@ class PeerResult:
 
 @dataclass
 class RowResult:
-    """What came of a row; `error` is set if it failed or the sides disagree, `skipped` if it could not run here."""
+    """The result of a row. `error` is set if it failed or its sides disagree, `skipped` if it could not run here."""
 
     row: Row
     ours: Timing | None = None
@@ -74,7 +74,7 @@ class RowResult:
 
 
 def run_row(row: Row, effort: Effort) -> RowResult:
-    """Build, check and time a row. What goes wrong in it is its result, so that the other rows still run."""
+    """Build, check and time a row. Errors become part of the result, so that the other rows still run."""
     case = Case(effort.smoke, row.aims)
     result = RowResult(row, notes=case.notes)
     with case.stack:
@@ -93,14 +93,14 @@ def run_row(row: Row, effort: Effort) -> RowResult:
 
 
 class Disagreement(AssertionError):
-    """Two sides of a row do not do the same work."""
+    """The error of a row whose sides do not do the same work."""
 
 
 def check_agreement(sides: list[Side], tolerance: float) -> None:
-    """Do the work once per side and compare results, and changes of parameters, with hybridflow's.
+    """Do the work once per side, and compare its results and changes of parameters with hybridflow's.
 
     Raises:
-        Disagreement: naming the side, the result and the difference.
+        Disagreement: something differs; the text names the side, the result and the difference.
     """
     if sides[0].self_timed:
         return
@@ -114,7 +114,7 @@ def check_agreement(sides: list[Side], tolerance: float) -> None:
 
 
 Observed = list[tuple[np.ndarray[Any, Any], float]]
-"""Arrays, each with the rounding error it came with."""
+"""Arrays, each with a bound on its rounding error."""
 
 
 def _observe(side: Side) -> tuple[Observed, Observed]:
@@ -151,7 +151,7 @@ def _array(leaf: Any) -> np.ndarray[Any, Any]:
 
 
 def finish(result: Any) -> None:
-    """Return when everything that the result stands for has been computed."""
+    """Wait until everything in a result has been computed."""
     wait_for(result)
     for leaf in jax.tree_util.tree_leaves(result):
         if isinstance(leaf, jax.Array):
@@ -164,7 +164,7 @@ def finish(result: Any) -> None:
 
 
 def block(side: Side, calls: int, clock: Callable[[], float] = time.perf_counter) -> float:
-    """Return the seconds per call of a block of calls; what they compute is waited for, once, at its end."""
+    """Return the seconds per call of a block of calls; wait for their results once, at the end of the block."""
     call, prepare = side.call, side.prepare
     if side.self_timed:
         return float(np.median([call() for _ in range(calls)]))
@@ -196,7 +196,7 @@ def _measure(result: RowResult, sides: list[Side], effort: Effort) -> None:
     end = time.perf_counter() + 2 * effort.row_s
     for number in range(rounds):
         if number >= FEWEST_ROUNDS and time.perf_counter() > end:
-            break  # the machine got slower
+            break  # the calls take longer than expected
         for side, calls, times in turns if number % 2 else reversed(turns):
             times.append(block(side, calls, effort.clock) / result.row.per)
     ours = np.asarray(measured[0])
@@ -210,11 +210,11 @@ def _measure(result: RowResult, sides: list[Side], effort: Effort) -> None:
 
 
 def _calls(side: Side, effort: Effort) -> tuple[int, float]:
-    """Return how many calls a turn of a side has, and what one takes."""
+    """Return the number of calls in one turn of a side, and the seconds of one call."""
     if effort.smoke:
         return 1, 0.0
     seconds = block(side, 1, effort.clock)
-    if seconds < effort.block_s:  # the first call is a cold one
+    if seconds < effort.block_s:  # measure again: the first call was cold
         seconds = block(side, min(20, side.calls), effort.clock)
     return int(min(max(effort.block_s / seconds, 1), side.calls)), seconds
 
@@ -225,7 +225,7 @@ def _timing(times: np.ndarray[Any, Any], calls: int) -> Timing:
 
 
 def run_rows(rows: list[Row], effort: Effort, done: Callable[[RowResult], None]) -> list[RowResult]:
-    """Run rows one after another, telling `done` of each result."""
+    """Run rows one after another, and pass each result to `done`."""
     results: list[RowResult] = []
     for row in rows:
         results.append(run_row(row, effort))

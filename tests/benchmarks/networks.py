@@ -22,7 +22,7 @@ Array = np.ndarray[Any, Any]
 
 
 class Ours:
-    """What networks are made of, in hybridflow."""
+    """The building blocks of networks, in hybridflow."""
 
     reshape, permute, split, concat = hf.reshape, hf.permute_dims, hf.split, hf.concat
     softmax, relu, sigmoid, tanh = hf.nn.softmax, hf.nn.relu, hf.nn.sigmoid, hf.tanh
@@ -45,7 +45,7 @@ class Ours:
 
 
 class Theirs:
-    """What networks are made of, in jax."""
+    """The building blocks of networks, in jax."""
 
     reshape, permute, split, concat = jnp.reshape, jnp.transpose, jnp.split, jnp.concatenate
     softmax, relu, sigmoid, tanh = jax.nn.softmax, jax.nn.relu, jax.nn.sigmoid, jnp.tanh
@@ -68,7 +68,7 @@ class Theirs:
 
 
 class Draw:
-    """Parameters and inputs; small ones for a smoke run."""
+    """A source of parameters and inputs, with small sizes for a smoke run."""
 
     def __init__(self, *, smoke: bool) -> None:
         self.smoke = smoke
@@ -83,7 +83,7 @@ class Draw:
         return (self.rng.standard_normal(shape) * scale).astype(np.float32)
 
     def dense(self, rows: int, columns: int) -> Array:
-        """Draw a matrix that keeps the scale of what it is applied to, about."""
+        """Draw a matrix that roughly keeps the scale of its operand."""
         return self.normal(rows, columns, scale=float(rows) ** -0.5)
 
 
@@ -95,10 +95,10 @@ class Network:
     """A network of any depth.
 
     Attributes:
-        name: what it is.
-        make: draws the parameters of so many layers and the input.
-        forward: ``(F, blocks, x)`` to the output, where `F` is `Ours` or `Theirs`.
-        layer: ``(F, block, x)`` to the next layer's input, where all layers are alike: for `lax.scan`.
+        name: its name.
+        make: draws the parameters of the given number of layers, and the input.
+        forward: maps ``(F, blocks, x)`` to the output, where `F` is `Ours` or `Theirs`.
+        layer: maps ``(F, block, x)`` to the next layer's input, for `lax.scan`; None if the layers differ.
     """
 
     name: str
@@ -111,7 +111,7 @@ NETWORKS: dict[str, Network] = {}
 
 
 def looped(make: Callable[[Draw, int], tuple[Blocks, Array]]) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Register a network whose layers are alike, by one layer's function."""
+    """Register a network whose layers are all alike, given the function of one layer."""
 
     def decorate(layer: Callable[[Any, Block, Any], Any]) -> Callable[..., Any]:
         def forward(F: Any, blocks: Blocks, x: Any) -> Any:
@@ -161,19 +161,19 @@ def _mlp(F: Any, p: Block, x: Any) -> Any:
 
 @looped(_transformer)
 def pre_norm(F: Any, p: Block, x: Any) -> Any:
-    """A transformer's layer, normalised before each part."""
+    """Apply a transformer's layer, normalised before each part."""
     x = x + _attention(F, p, F.layer_norm(x, p["scale1"], p["shift1"]))
     return x + _mlp(F, p, F.layer_norm(x, p["scale2"], p["shift2"]))
 
 
 @looped(_transformer)
 def post_norm(F: Any, p: Block, x: Any) -> Any:
-    """A transformer's layer, normalised behind each part."""
+    """Apply a transformer's layer, normalised after each part."""
     x = F.layer_norm(x + _attention(F, p, x), p["scale1"], p["shift1"])
     return F.layer_norm(x + _mlp(F, p, x), p["scale2"], p["shift2"])
 
 
-# -- others that are alike in every layer -------------------------------------------------------------------------
+# -- other networks of identical layers ---------------------------------------------------------------------------
 
 
 def _dense(draw: Draw, layers: int) -> tuple[Blocks, Array]:
@@ -196,13 +196,13 @@ def _normalised(draw: Draw, layers: int) -> tuple[Blocks, Array]:
 
 @looped(_normalised)
 def post_norm_mlp(F: Any, p: Block, x: Any) -> Any:
-    """Two dense layers and a residual, then normalised."""
+    """Apply two dense layers with a residual, then normalise."""
     return F.layer_norm(x + _mlp(F, p, x), p["scale2"], p["shift2"])
 
 
 @looped(_dense)
 def gated(F: Any, p: Block, x: Any) -> Any:
-    """A gated residual."""
+    """Apply a gated residual."""
     h = F.sigmoid(x @ p["gate"])
     return x * h + F.tanh(x @ p["w"] + p["b"]) * (1 - h)
 
@@ -214,7 +214,7 @@ def _plain(draw: Draw, layers: int) -> tuple[Blocks, Array]:
 
 @looped(_plain)
 def mlp(F: Any, p: Block, x: Any) -> Any:
-    """A dense layer."""
+    """Apply a dense layer."""
     return F.relu(x @ p["w"] + p["b"])
 
 
@@ -230,7 +230,7 @@ def _convolutions(draw: Draw, layers: int) -> tuple[Blocks, Array]:
 
 @looped(_convolutions)
 def resnet(F: Any, p: Block, x: Any) -> Any:
-    """Two convolutions and a residual, then a relu."""
+    """Apply two convolutions with a residual, then a relu."""
     return F.relu(x + F.conv(F.relu(F.conv(x, p["first"])), p["second"]))
 
 
@@ -313,11 +313,11 @@ NETWORKS["unet"] = Network("unet", _unet_weights, _unet)
 
 
 class OurStep:
-    """A compiled training step of hybridflow with Variables of its own.
+    """A compiled training step in hybridflow, with Variables of its own.
 
     Args:
         network, blocks, x: the network, its parameters and the input.
-        without: passes that its graph does not go through.
+        without: passes to leave out.
     """
 
     def __init__(self, network: Network, blocks: Blocks, x: Array, without: Collection[str] = ()) -> None:
@@ -358,7 +358,7 @@ def _scanned(layer: Callable[[Any, Block, Any], Any], blocks: Block, x: Any) -> 
 
 
 class TheirStep:
-    """The same with jax.jit: a Python loop, or `lax.scan` over the layers."""
+    """The same training step with jax.jit, as a Python loop or as `lax.scan` over the layers."""
 
     def __init__(self, network: Network, blocks: Blocks, x: Array, scan: bool = False) -> None:
         self.names = list(blocks[0])

@@ -1,4 +1,4 @@
-"""Rows and what they are made of: `row` registers a function that fills in a `Case` with the sides to be timed."""
+"""The registry of rows: `row` registers a function that fills in a `Case` with the sides to time."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ class Side:
     """One way to do the work of a row.
 
     Attributes:
-        name: who does it.
-        call: does it once; takes what `prepare` returned, if there is a `prepare`.
-        prepare: makes what one call uses up, outside the measured time.
-        state: returns the parameters that a call changes, cheaply: they are waited for.
-        comparable, comparable_state: turn a result, and the state, into what is compared with the other sides' (torch
-            keeps some weights transposed).
-        self_timed: whether `call` returns the seconds it took, for work in another process.
-        calls: how many calls a turn has at most.
-        aim: the ratio of hybridflow's time to this side's that is aimed at.
+        name: the library that does the work.
+        call: does the work once; takes the result of `prepare`, if there is a `prepare`.
+        prepare: makes the argument of one call, outside the measured time.
+        state: returns the parameters that a call changes. It must be cheap: the clock runs until they are computed.
+        comparable, comparable_state: convert a result and the state to a form that can be compared between sides. For
+            example, torch keeps some weights transposed.
+        self_timed: whether `call` returns the seconds that it measured itself, for example for work in another process.
+        calls: the largest number of calls in a turn.
+        aim: the ratio to reach of hybridflow's time to this side's.
     """
 
     name: str
@@ -49,17 +49,17 @@ class Side:
 
 
 class SkippedRow(Exception):
-    """Raised by a row that cannot run here at all; its text says why."""
+    """The exception of a row or peer that cannot run here; its text says why."""
 
 
 @dataclass
 class Case:
-    """What a row fills in.
+    """The sides and notes that a row's function fills in.
 
     Attributes:
-        smoke: whether only to show that the row runs: rows then choose small sizes.
-        sides: hybridflow's side first.
-        notes: why a peer is missing, and what else a reader must know.
+        smoke: whether this run only shows that the row works; rows then choose small sizes.
+        sides: the sides, hybridflow's first.
+        notes: why a peer is missing, and other remarks for the reader.
     """
 
     smoke: bool
@@ -78,11 +78,11 @@ class Case:
         return (self.rng.standard_normal(shape) * scale).astype(np.float32)
 
     def enter(self, context: AbstractContextManager[T]) -> T:
-        """Stay in a context until the row has been measured."""
+        """Enter a context, and leave it after the row has been measured."""
         return self.stack.enter_context(context)
 
     def skip(self, why: str) -> None:
-        """Give the row up.
+        """Skip the row.
 
         Raises:
             SkippedRow: always.
@@ -90,7 +90,7 @@ class Case:
         raise SkippedRow(why)
 
     def ours(self, call: Callable[..., Any], **options: Any) -> None:
-        """Add hybridflow's side; `options` are the other attributes of `Side`."""
+        """Add hybridflow's side; `options` are further attributes of `Side`."""
         self.sides.insert(0, Side(OURS, call, **options))
 
     def peer(self, name: str, call: Callable[..., Any], **options: Any) -> None:
@@ -98,10 +98,10 @@ class Case:
         self.sides.append(Side(name, call, aim=self.aims.get(name), **options))
 
     def torch(self, name: str = "torch") -> Callable[[Callable[[Any, Callable[[Any], Any]], Any]], None]:
-        """Add torch's side, made by the decorated function if torch is installed.
+        """Return a decorator that adds torch's side, made by the decorated function, if torch is installed.
 
-        The function takes the torch module and a function that puts an array on the device that hybridflow's values
-        are on; it returns the call, or the call and the other attributes of `Side` in a dict.
+        The decorated function takes the torch module, and a function that puts an array on hybridflow's device. It
+        returns the call, or the call and a dict of further attributes of `Side`.
         """
 
         def decorate(build: Callable[[Any, Callable[[Any], Any]], Any]) -> None:
@@ -134,14 +134,14 @@ class Row:
     """A registered row.
 
     Attributes:
-        name: the function's name, to select it by.
-        group: the module it is in.
-        work: what is done, for the table.
+        name: the function's name, which selects the row.
+        group: the module that defines it.
+        work: a description of the work, for the table.
         build: fills in a `Case`.
         per: how many units of work one call does.
-        unit: what a unit is.
-        aims: by peer's name, the ratio that is aimed at.
-        tolerance: how far results may differ, relative to the largest one.
+        unit: the name of a unit.
+        aims: the ratio to reach, by peer's name.
+        tolerance: how far results may differ, relative to the largest value.
     """
 
     name: str

@@ -1,4 +1,4 @@
-"""The results as a table, and as JSON."""
+"""Format the results as a table and as JSON."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from .measure import PeerResult, RowResult
 
 
 def environment() -> dict[str, Any]:
-    """Return what the figures depend on."""
+    """Return the facts that the figures depend on: versions, machine, load, threads."""
     versions = {}
     for package in ("hybridflow", "numpy", "jax", "jaxlib", "torch"):
         try:
@@ -37,7 +37,7 @@ def environment() -> dict[str, Any]:
 
 
 def _threads() -> dict[str, int | str]:
-    """Return on how many cores this process may run, and what limits its libraries further."""
+    """Return the number of cores this process may use, and the thread limits of its libraries."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     found: dict[str, int | str] = {"cores": cores, "OpenBLAS": os.environ.get("OPENBLAS_NUM_THREADS", cores)}
     if importlib.util.find_spec("torch") is not None:
@@ -57,7 +57,7 @@ def heading(facts: dict[str, Any]) -> str:
 
 
 def table(results: list[RowResult], *, smoke: bool = False) -> Table:
-    """Return the table of ratios; below 1 hybridflow is faster."""
+    """Return the table of ratios; below 1, hybridflow is faster."""
     title = "hybridflow / peer (ratio of medians; below 1 hybridflow is faster)"
     made = Table(title="smoke run: small sizes, the figures say nothing" if smoke else title, title_justify="left")
     for name in ("work", "hybridflow", "peer", "peer's time"):
@@ -107,7 +107,7 @@ def _peer(result: RowResult, peer: PeerResult) -> tuple[str, ...]:
 
 
 def remarks(results: list[RowResult]) -> list[str]:
-    """Return what the table cannot say: failures, skipped rows and missing peers."""
+    """Return lines on what the table leaves out: failures, skipped rows and missing peers."""
     lines = [f"FAILED {result.row.name}: {result.error}" for result in results if result.error is not None]
     lines += [f"skipped {result.row.name}: {result.skipped}" for result in results if result.skipped is not None]
     for note in dict.fromkeys(note for result in results for note in result.notes):
@@ -117,7 +117,7 @@ def remarks(results: list[RowResult]) -> list[str]:
 
 
 def as_dict(results: list[RowResult], facts: dict[str, Any]) -> dict[str, Any]:
-    """Return everything, for JSON."""
+    """Return all results as a dict for JSON."""
     return {"environment": facts, "rows": [_row_dict(result) for result in results]}
 
 
@@ -153,6 +153,6 @@ def _timing_dict(timing: Timing | None) -> dict[str, float] | None:
 
 
 def all_finite(result: RowResult) -> bool:
-    """Whether every number of a row is one."""
+    """Return whether every figure of a row is finite."""
     numbers = [number for peer in result.peers for number in (peer.ratio, peer.low, peer.high)]
     return result.ours is not None and bool(np.all(np.isfinite([result.ours.median, *numbers])))

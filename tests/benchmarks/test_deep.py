@@ -1,4 +1,4 @@
-"""Deep networks as plain loops: XLA's work per layer does not grow with the depth; shallow ones stay as they are."""
+"""Tests of deep networks as plain loops: XLA's work per layer stays constant, and shallow networks are unchanged."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def breaks(graph: Graph) -> list[Node]:
 
 
 def leave_alone(monkeypatch: pytest.MonkeyPatch, nodes: int) -> None:
-    """Outline nothing in graphs of fewer nodes, however often it is repeated."""
+    """Turn off outlining in graphs of fewer nodes, however often a part repeats."""
     monkeypatch.setattr(pipeline, "PIPELINE", PIPELINE.with_limits("outline", nodes=nodes, often=1 << 30))
 
 
@@ -45,7 +45,7 @@ def test_xla_has_as_much_to_do_for_every_layer_however_deep_the_network_is(
 ):
     leave_alone(monkeypatch, outlined_from)
     lines: dict[int, int] = {}
-    for layers in (12, 16, 20):  # the fewest breaks are there from about 8 layers on: fewer layers compare otherwise
+    for layers in (12, 16, 20):  # from about 8 layers on, there are enough breaks (`LIMITS.fewest`)
         made, _ = step(name, layers)
         lines[layers] = len(made.compiled.lower(made.x).as_text("hlo").splitlines())
     assert lines[20] - lines[16] <= 1.05 * (lines[16] - lines[12])
@@ -53,7 +53,7 @@ def test_xla_has_as_much_to_do_for_every_layer_however_deep_the_network_is(
 
 @pytest.fixture
 def not_outlined(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Leave all that is computed in one graph."""
+    """Turn off outlining, so that the whole computation stays in one graph."""
     leave_alone(monkeypatch, 1 << 30)
 
 
@@ -84,7 +84,7 @@ def test_few_breaks_are_not_put_where_every_layer_ends_its_chains(name: str, lay
 
 
 def chain_to_the_last_kept(graph: Graph, readers: dict[Node, set[Node]]) -> dict[Node, int]:
-    """Return how many cheap nodes in a row end in each node, by recursion without a table of the pass's."""
+    """Return the length of the chain of cheap nodes that ends in each node, computed independently of the pass."""
 
     def length(node: Node) -> int:
         if node in graph.inputs or is_kept(node, graph, len(readers[node])):

@@ -1,5 +1,5 @@
-"""A verb of the command line per file: its name is the file's.
+"""The verbs of the command line, one per file, named after the file.
 
-A verb has `HELP`, what it does in a few words; `add_arguments`, which tells the parser what it takes; and `run`, which
-prints to a console and returns whether results that it compared are the same, as True where it compares none.
+A verb has `HELP`, a short description; `add_arguments`, which adds its arguments to the parser; and `run`, which prints
+to a console and returns whether the results that it compared are the same (True if it compares none).
 """

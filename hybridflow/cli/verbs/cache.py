@@ -16,12 +16,12 @@ HELP = "show the store of executables on disk, or empty it"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Tell the parser what the verb takes."""
+    """Add the verb's arguments."""
     parser.add_argument("action", nargs="?", choices=("show", "clear"), default="show", help="what to do (%(default)s)")
 
 
 def run(arguments: argparse.Namespace, console: Console) -> bool:
-    """Print what the store of executables on disk holds; ``clear`` empties it."""
+    """Print what the on-disk store of executables holds, or empty it."""
     if arguments.action == "clear":
         path = place().path
         if path is not None:
@@ -33,7 +33,7 @@ def run(arguments: argparse.Namespace, console: Console) -> bool:
 
 
 def store_table() -> Table:
-    """Return a table of what the store of executables on disk holds, or of why there is none."""
+    """Return a table of what the on-disk store of executables holds, or of why it is not in use."""
     table = Table(title="Store of executables", title_justify="left", show_header=False)
     where = place()
     if where.path is None:

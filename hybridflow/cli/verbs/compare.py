@@ -1,4 +1,4 @@
-"""``hybridflow compare``."""
+"""``hybridflow compare``: run functions eagerly and compiled, judge the results and time both."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _PEERS_HELP = (
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Tell the parser what the verb takes."""
+    """Add the verb's arguments."""
     parser.add_argument("target", nargs="+", metavar="FILE.py:FUNCTION", help=f"{TARGET_HELP}. {_SEVERAL_HELP}")
     add_shapes(parser)
     parser.add_argument("--repeats", type=positive, help="calls of each mode to time; default: about a second")
@@ -41,7 +41,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace, console: Console) -> bool:
-    """Print the comparison and write it if asked; return whether everything is the same."""
+    """Print the comparison, write it if asked, and return whether all results are the same."""
     require_files("compare", arguments.out, arguments.json, arguments.plot)
     require_picture("compare", arguments.plot)
     sizes = arguments.sizes

@@ -34,7 +34,7 @@ Array = np.ndarray[Any, Any]
 
 
 class Digits(NamedTuple):
-    """Images of 8 x 8 pixels from 0 to 1, flattened, and the digits they show, split for training and testing."""
+    """Flattened images of 8 x 8 pixels from 0 to 1 and the digits they show, split for training and testing."""
 
     train_images: Array
     train_labels: Array
@@ -46,7 +46,7 @@ def load_digits(seed: int) -> Digits:
     """Return scikit-learn's handwritten digits, a fifth of them for testing.
 
     Args:
-        seed: chooses which.
+        seed: the seed of the random split.
 
     Raises:
         MissingPackageError: scikit-learn is not installed.
@@ -97,7 +97,7 @@ class Trainer:
 
 @dataclass
 class Training:
-    """What one training did; `first` is its first step, in which a compiled one is compiled."""
+    """The record of one training run; `first` is the time of the first step, which includes any compilation."""
 
     name: str
     losses: list[float] = field(default_factory=list[float])
@@ -107,14 +107,14 @@ class Training:
 
 
 def batches(data: Digits, seed: int) -> hf.data.Batches:
-    """Return shuffled batches of one size."""
+    """Return shuffled batches of equal size."""
     return hf.data.Batches((data.train_images, data.train_labels), BATCH, shuffle=True, seed=seed, drop_last=True)
 
 
 def train(
     name: str, trainer: Trainer, step: Callable[..., hf.Tensor], data: Digits, epochs: int, seed: int, console: Console
 ) -> Training:
-    """Train a network, showing how far it is."""
+    """Train a network and show its progress."""
     made, examples = Training(name), batches(data, seed)
     console.print(f"{name}:")
     start = time.perf_counter()
@@ -131,7 +131,7 @@ def train(
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Tell the parser what the verb takes."""
+    """Add the verb's arguments."""
     parser.add_argument("--out", type=Path, default=Path("report.html"), help="the report to write (%(default)s)")
     parser.add_argument("--epochs", type=positive, default=EPOCHS, help="passes over the data (%(default)s)")
     parser.add_argument("--seed", type=seed_number, default=0, help="of the split, weights and order (%(default)s)")
@@ -140,7 +140,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace, console: Console) -> bool:
     """Train twice from the same start, compare, and write the report."""
     file = Trainer.step.__code__.co_filename
-    PROGRAMS.add(file)  # the report names its lines
+    PROGRAMS.add(file)  # so that the report names its lines
     try:
         return _run(arguments, console)
     finally:

@@ -1,4 +1,4 @@
-"""``hybridflow doctor``: what is installed, what is in use, and whether it works."""
+"""``hybridflow doctor``: show what is installed and in use, and check that it works."""
 
 from __future__ import annotations
 
@@ -43,18 +43,18 @@ EXTRAS = {
     "scikit-learn": "the demo's digits; pip install 'hybridflow[examples]'",
     "torch": "benchmarks beside PyTorch; pip install 'hybridflow[bench]'",
 }
-"""What is optional, and what for."""
+"""Optional packages, each with its use."""
 SETTINGS = ("XLA_FLAGS", "JAX_PLATFORMS", "JAX_ENABLE_X64", "JAX_DISABLE_JIT", "JAX_DEBUG_NANS", "HYBRIDFLOW_CACHE_DIR")
 """Environment variables that change what compiled functions do."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Tell the parser what the verb takes: nothing."""
+    """Add no arguments."""
     del parser
 
 
 def run(arguments: argparse.Namespace, console: Console) -> bool:
-    """Print versions, devices, settings and the XLA options in use, and try what everything rests on."""
+    """Print versions, devices, settings and the XLA options in use, and check the essential functions."""
     del arguments
     console.print(_versions())
     console.print(_devices())
@@ -70,7 +70,7 @@ def run(arguments: argparse.Namespace, console: Console) -> bool:
 
 
 def checks() -> Iterator[Check]:
-    """Yield what was tried, one by one."""
+    """Run the checks and yield their results one by one."""
     yield from _required()
     yield _measured()
     yield from crashes()
@@ -85,10 +85,10 @@ def checks() -> Iterator[Check]:
 
 
 def _required() -> Iterator[Check]:
-    """Yield whether each package that is required is new enough."""
+    """Yield a check per required package: is it new enough?"""
     try:
         required = metadata.requires("hybridflow") or ()
-    except metadata.PackageNotFoundError:  # it runs from a folder, and says nothing of what it needs
+    except metadata.PackageNotFoundError:  # hybridflow is not installed, so there is no list of requirements
         return
     for text in required:
         match = re.fullmatch(r"([\w-]+)>=([\d.]+)", text.replace(" ", ""))
@@ -102,7 +102,7 @@ def _required() -> Iterator[Check]:
 
 
 def _measured() -> Check:
-    """Return whether XLA's options were chosen for this jaxlib."""
+    """Return a check of whether XLA's options were measured for this jaxlib."""
     versions = " and ".join(".".join(map(str, one)) for one in MEASURED)
     version = _version("jaxlib")
     few = f"{version} gets those that results need, each tried first, and none for speed"
@@ -111,10 +111,10 @@ def _measured() -> Check:
 
 
 def _tried(what: str, run: Callable[[], str]) -> Check:
-    """Try something that returns what is wrong with it."""
+    """Return the check made by a function that returns what is wrong."""
     try:
         return Check(what, run())
-    except Exception as error:  # what is broken here may raise anything; the table says what
+    except Exception as error:  # a broken installation may raise anything; the table shows it
         return Check(what, f"{type(error).__name__}: {error}")
 
 
@@ -198,7 +198,7 @@ def _numbers(version: str) -> tuple[int, ...]:
 
 
 def _print_options(console: Console) -> None:
-    """Print the table of XLA options, with the known problem that is the reason for each."""
+    """Print the XLA options, each with the known problem that is its reason."""
     console.print(f"XLA options, for known problems of jaxlib (here {_version('jaxlib')})", highlight=False)
     backend = jax.default_backend()
     for options, used, where in (

@@ -1,4 +1,4 @@
-"""``hybridflow export``: a function of a file, or of an artifact, as a file for others."""
+"""``hybridflow export``: write a function of a file or an artifact in a format for other programs."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _FORMATS = {".onnx": "ONNX model", ".stablehlo": "StableHLO"}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Tell the parser what the verb takes."""
+    """Add the verb's arguments."""
     parser.add_argument(
         "target", metavar="FILE.py:FUNCTION|ARTIFACT",
         help=f"{TARGET_HELP.replace('--shapes', '--spec')}; or an artifact's directory, for the other formats",
@@ -44,7 +44,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace, console: Console) -> bool:
-    """Write the function."""
+    """Write the function in the format that the path's ending names."""
     path: Path = arguments.to
     kind = _FORMATS.get(path.suffix, "Artifact")
     (require_folder if kind == "Artifact" else require_files)("export", path)

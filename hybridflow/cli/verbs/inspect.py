@@ -1,4 +1,4 @@
-"""``hybridflow inspect``: everything about a function of a file, printed and as pages, or about an artifact."""
+"""``hybridflow inspect``: print, or write as pages, everything about a function of a file or about an artifact."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ STAGES = {
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Tell the parser what the verb takes."""
+    """Add the verb's arguments."""
     parser.add_argument(
         "target", metavar="FILE.py:FUNCTION|ARTIFACT", help=f"{TARGET_HELP}; or a directory that hf.export.save wrote"
     )
@@ -46,7 +46,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace, console: Console) -> bool:
-    """Print a function's graphs, the cost and memory of a call, and why it was traced; or one text alone."""
+    """Print a function's graphs, the cost and memory of a call, and why it was traced; or only one of its texts."""
     if Path(arguments.target).is_dir():
         return _run_artifact(arguments, console)
     if arguments.digest is not None or arguments.self_test:
@@ -60,7 +60,7 @@ def run(arguments: argparse.Namespace, console: Console) -> bool:
         lowered = compiled.lower(*target.args, **target.kwargs)
     cost = compiled.cost(*target.args, **target.kwargs)
     if arguments.stage is not None:
-        # Nothing else, so that it can be redirected.
+        # Print nothing else, so that the output can be redirected.
         console.file.write(lowered.as_text(arguments.stage).rstrip() + "\n")
     else:
         _print(lowered, cost, compiled.explain(), console)
@@ -71,7 +71,7 @@ def run(arguments: argparse.Namespace, console: Console) -> bool:
 
 
 def _run_artifact(arguments: argparse.Namespace, console: Console) -> bool:
-    """Print what is in an artifact, or its functions' graphs alone."""
+    """Print what is in an artifact, or only the graphs of its functions."""
     if arguments.stage not in (None, "graph") or arguments.out is not None or arguments.shapes is not None:
         raise ArgumentError(
             message(f"inspect: {arguments.target!r} is an artifact, of which --as graph is the only text",
@@ -104,7 +104,7 @@ def _is_page(path: Path | None) -> bool:
 
 
 def _write(path: Path, target: Target, lowered: Lowered, cost: CostReport, explained: Explanation) -> Path:
-    """Write one page, or a folder of pages that an index links, and return what to open."""
+    """Write one page, or a folder of pages with an index, and return the path to open."""
     if _is_page(path):
         write_text(path, page(f"{target.name}: inspected", _body(target, lowered, cost, explained)))
         return path

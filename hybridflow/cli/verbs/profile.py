@@ -1,4 +1,4 @@
-"""``hybridflow profile``."""
+"""``hybridflow profile``: show where the time of a function goes, eagerly and compiled."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _ENDINGS = (".html", ".htm", ".json")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Tell the parser what the verb takes."""
+    """Add the verb's arguments."""
     add_target(parser)
     parser.add_argument("--repeats", type=positive, default=10, help="calls of each mode (%(default)s)")
     parser.add_argument("--out", type=Path, help="a page (.html) or a flame chart (.json) of the compiled calls")
@@ -34,8 +34,8 @@ def run(arguments: argparse.Namespace, console: Console) -> bool:
     with users_errors():
         for title, eager in (("Eager", True), ("Compiled", False)):
             with hf.config.run_eagerly(eager):
-                compiled(*target.args, **target.kwargs)  # what only a first call takes is no part of it,
-                with hf.profile():  # nor what only a first profiled one does
+                compiled(*target.args, **target.kwargs)  # leave out what happens only in a first call,
+                with hf.profile():  # and only in a first profiled call
                     compiled(*target.args, **target.kwargs)
                 with hf.profile() as recorded:
                     for _ in range(arguments.repeats):

@@ -1,4 +1,4 @@
-"""``hybridflow run``: a function of an artifact, on tensors from a file."""
+"""``hybridflow run``: call a function of an artifact on tensors from a file."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ HELP = "call a function of an artifact with the tensors of an .npz file, and wri
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Tell the parser what the verb takes."""
+    """Add the verb's arguments."""
     add_artifact(parser)
     parser.add_argument("input", type=Path, metavar="INPUT.npz", help="an array for each input, by its name")
     parser.add_argument("output", type=Path, metavar="OUTPUT.npz", help="where the results are written, by their names")
@@ -34,7 +34,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace, console: Console) -> bool:
-    """Call the function, write its results, and print what they are."""
+    """Call the function, write its results, and print their specs."""
     require_files("run", arguments.output)
     require_ending("run", arguments.output, ".npz")
     function = function_of("run", load_artifact(arguments.artifact, arguments.digest), arguments.function)
@@ -51,13 +51,13 @@ def run(arguments: argparse.Namespace, console: Console) -> bool:
 
 
 def _read(path: Path) -> Mapping[str, Any]:
-    """Return the arrays of a file, of which no objects are made."""
+    """Return the arrays of a file, without unpickling any objects."""
     if not path.is_file():
         raise FileMissingError(message(f"run: there is no file {str(path)!r}"))
     try:
         with np.load(path, allow_pickle=False) as archive:
             return {name: archive[name] for name in archive.files}
-    except (ValueError, AttributeError, TypeError, EOFError, zipfile.BadZipFile):  # no such file, or one of objects
+    except (ValueError, AttributeError, TypeError, EOFError, zipfile.BadZipFile):  # not an .npz file, or has objects
         raise FileFormatError(
             message(f"run: {str(path)!r} is no .npz file of arrays",
                     hint="Write it with numpy.savez(path, NAME=array, ...).")
@@ -65,7 +65,7 @@ def _read(path: Path) -> Mapping[str, Any]:
 
 
 def _typed(array: Any, function: Function, path: str) -> Any:
-    """Return an array in its input's dtype if NumPy's files only hold its bytes, as they do of bfloat16."""
+    """Return an array in its input's dtype. NumPy's files keep only the bytes of some dtypes, such as bfloat16."""
     spec = function.inputs.get(path)
     bytes_only = spec is not None and array.dtype.kind == "V" and array.dtype.itemsize == spec.dtype.itemsize
     return array.view(spec.dtype) if spec is not None and bytes_only else array

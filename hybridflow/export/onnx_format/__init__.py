@@ -1,4 +1,4 @@
-"""Graphs as ONNX models, which Netron shows and ONNX's runtimes run."""
+"""Write graphs as ONNX models, which Netron shows and ONNX's runtimes run."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from hybridflow.export.onnx_format.package import onnx_module
 from hybridflow.ir.graph import Graph
 
 LARGEST = 1 << 30
-"""How many bytes of constants a file of its own may hold: the format's messages end at 2 GiB."""
+"""The most bytes of constants inside the model's file; the format limits a message to 2 GiB."""
 
 
 def model_of(graph: Graph, *, as_inputs: bool = False) -> Any:
@@ -41,7 +41,7 @@ def to_onnx(graph: Graph, path: str | PathLike[str], *, as_inputs: bool = False)
 
 
 def write(model: Any, path: str | PathLike[str]) -> None:
-    """Write a model, and what is too large for its file to one beside it."""
+    """Write a model; if its constants are too large for its file, write them to a file beside it."""
     if sum(len(tensor.raw_data) for tensor in model.graph.initializer) <= LARGEST:
         write_bytes(path, model.SerializeToString())
         return

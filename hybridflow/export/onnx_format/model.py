@@ -1,4 +1,4 @@
-"""Writing a graph as an ONNX model: names, nodes, constants, symbolic sizes and nested graphs."""
+"""Write a graph as an ONNX model: names, nodes, constants, symbolic sizes and nested graphs."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ from hybridflow.ir.graph import Graph, nested_graphs, plain_attrs
 from hybridflow.ir.printer import format_value
 
 _IR_VERSION = 10
-"""The version of the file format: the oldest that has metadata of nodes, so that the most runtimes read it."""
+"""The version of the file format: the oldest with metadata of nodes, so that as many runtimes as possible read it."""
 
 Missing = dict[tuple[str, str | None, str], int]
-"""``(op, line, why)`` of what has no counterpart, and how often it was met."""
+"""``(op, line, why)`` of each node without a counterpart, and how often it occurred."""
 
 
 @dataclass
@@ -36,13 +36,13 @@ class _Level:
 
 
 class Writer:
-    """Writes one model.
+    """A writer of one model.
 
     Args:
         graph: the graph.
-        values: arrays of inputs that become constants of the model.
-        outputs: names of outputs; the rest are numbered.
-        inputs: names of inputs, if these are not the graph's.
+        values: arrays for the inputs that become constants of the model.
+        outputs: names of the outputs; the others are numbered.
+        inputs: names of the inputs; by default, the graph's names.
         opset: the version of ONNX's operators.
     """
 
@@ -74,7 +74,7 @@ class Writer:
         """Return the model.
 
         Raises:
-            ExportError: naming every operation without a counterpart.
+            ExportError: some ops have no counterpart; the error names all of them.
         """
         environment: dict[Edge, Value] = {}
         for position, node in enumerate(self.graph.inputs):
@@ -105,7 +105,7 @@ class Writer:
         return Value(self.operators, name, spec.dtype, spec.shape)
 
     def _outputs(self, values: Sequence[Value]) -> list[Any]:
-        """Give the results their names, and declare them; what is an input or another result is copied."""
+        """Name and declare the results; a result that is an input or another result is copied."""
         nodes = self.levels[0].nodes
         made = {name for proto in nodes for name in proto.output}
         renamed: dict[str, str] = {}
@@ -124,12 +124,12 @@ class Writer:
         return [self.info(name, _spec_of(value)) for name, value in zip(names, values, strict=True)]
 
     def info(self, name: str, spec: TensorSpec) -> Any:
-        """Return the declaration of a value, symbolic sizes by name."""
+        """Return the declaration of a value, with symbolic sizes by name."""
         shape = [str(size) if type(size) is Dim else size for size in spec.shape]
         return self.helper.make_tensor_value_info(name, element_type(spec.dtype), shape)
 
     def unique(self, name: str) -> str:
-        """Return a name that nothing else has."""
+        """Return a name that is not taken yet."""
         unique = name
         while unique in self.taken:
             self.taken[name] += 1
@@ -140,7 +140,10 @@ class Writer:
     # -- nodes ----------------------------------------------------------------------------------------------------
 
     def _nodes(self, graph: Graph, environment: dict[Edge, Value]) -> None:
-        """Write a graph's nodes, in the values of its inputs; what reads a missing one is checked, not written."""
+        """Write a graph's nodes, given the values of its inputs.
+
+        A node that reads the output of a node without a counterpart is only checked.
+        """
         for node in graph.nodes:
             edges = cast("tuple[Edge, ...]", node.inputs)
             xs = [environment.get(edge) or self._unknown(edge) for edge in edges]
@@ -152,7 +155,7 @@ class Writer:
         return Value(self.operators, "", spec.dtype, spec.shape)
 
     def _node(self, node: Node, xs: list[Value]) -> Sequence[Value]:
-        """Write one node, or take note of why that is not possible."""
+        """Write one node, or record why it cannot be written."""
         outer = self.node, self.label
         scope = f"{node.scope_name}/" if node.scope_name else ""
         self.node, self.label = node, self.unique(f"{scope}{node.op.name}")
@@ -165,7 +168,7 @@ class Writer:
                 self.operators.no("it needs the number of a size that is left open")
             return self._named(node, results, nodes, first)
         except NoCounterpartError as why:
-            if len(self.graph.dims.guards) > guards:  # what was asked for nothing
+            if len(self.graph.dims.guards) > guards:  # drop the guards of the failed attempt
                 self.graph.dims.forget_guards(guards)
             key = (node.op.name, node.location, str(why))
             self.missing[key] = self.missing.get(key, 0) + 1
@@ -199,7 +202,7 @@ class Writer:
         return [self.operators.cast(value, spec.dtype) for value, spec in zip(results, specs, strict=True)]
 
     def _wide(self, x: Value) -> Value:
-        """Return a value of low precision in float32, in which operations of several steps compute."""
+        """Return a low-precision value in float32, the dtype in which ops of several steps compute."""
         if x.dtype.num not in LOW_PRECISION:
             return x
         wide = self.operators.cast(x, float32)
@@ -207,7 +210,7 @@ class Writer:
         return wide
 
     def _named(self, node: Node, built: list[Value], nodes: list[Any], first: int) -> list[Value]:
-        """Give results the node's name and spec, and the operators that compute them what is known of the node."""
+        """Give the results the node's name and spec, and name a single operator after the node."""
         made = nodes[first:]
         names = {name for proto in made for name in proto.output}
         results: list[Value] = []
@@ -235,7 +238,7 @@ class Writer:
         return names
 
     def constant(self, array: np.ndarray[Any, Any]) -> str:
-        """Return the name of a constant of the model; equal ones are one."""
+        """Return the name of a constant of the model; equal constants are stored once."""
         key = (array.dtype.num, array.shape, array.tobytes())
         constant = self.constants.get(key)
         if constant is None:
@@ -267,7 +270,7 @@ class Writer:
     # -- nested graphs --------------------------------------------------------------------------------------------
 
     def inline(self, graph: Graph, values: Sequence[Value]) -> list[Value]:
-        """Write a nested graph's nodes here and return its outputs."""
+        """Write a nested graph's nodes into the current graph and return its outputs."""
         environment: dict[Edge, Value] = {
             (node, 0): Value(self.operators, value.name, node.spec().dtype, node.spec().shape)
             for node, value in zip(graph.inputs, values, strict=True)
@@ -278,7 +281,7 @@ class Writer:
     def body(
         self, name: str, specs: Sequence[tuple[str, TensorSpec]], build: Callable[..., Sequence[Value]]
     ) -> Any:
-        """Return a graph that an operator carries."""
+        """Return a graph to be an attribute of an operator."""
         self.levels.append(_Level())
         try:
             inputs = [(self.unique(f"{self.label}/{text}"), spec) for text, spec in specs]
@@ -299,7 +302,7 @@ class Writer:
 
 
 def _rename(proto: Any, names: Mapping[str, str]) -> None:
-    """Rename what an operator, and those in the graphs that it carries, read and make."""
+    """Rename the inputs and outputs of an operator and of all operators in its nested graphs."""
     for fields in (proto.input, proto.output):
         for index, name in enumerate(fields):
             if name in names:
@@ -324,7 +327,7 @@ def _tensor(array: np.ndarray[Any, Any], name: str) -> Any:
 
 
 def _annotate(proto: Any, node: Node) -> None:
-    """Keep, where viewers show it, which operation and line of the user an operator is of."""
+    """Record the op and the user's line that an operator comes from, where viewers show them."""
     attrs = {} if nested_graphs(node) else plain_attrs(node)
     text = ", ".join(f"{name}={format_value(value)}" for name, value in attrs.items())
     known = {"hybridflow.op": f"{node.op.name}({text})", "hybridflow.scope": node.scope_name, "line": node.location}

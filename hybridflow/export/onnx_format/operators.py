@@ -1,4 +1,4 @@
-"""What the `onnx` column of an op is written with: a namespace of ONNX's operators on named values."""
+"""The namespace of ONNX's operators on named values, for the builders in the `onnx` column of ops."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ if TYPE_CHECKING:
 
 
 class NoCounterpartError(Exception):
-    """Raised by a builder for attributes or dtypes that ONNX has no operators for."""
+    """The error of a builder that meets attributes or dtypes for which ONNX has no operators."""
 
 
 class Value:
-    """A named value of an ONNX graph; arithmetic with others and with numbers adds operators.
+    """A named value of an ONNX graph; arithmetic with other values and with numbers adds operators.
 
     Attributes:
         name: its name.
         dtype: its dtype.
-        shape: its sizes; None of what a builder made along the way.
+        shape: its sizes; None for an intermediate value of a builder.
     """
 
     __slots__ = ("_operators", "dtype", "name", "shape")
@@ -76,8 +76,9 @@ class Value:
 class Operators:
     """ONNX's operators as methods: ``o.MatMul(a, b)``, ``o.Softmax(x, axis=1)``.
 
-    Inputs are values, numbers (which take the dtype of the first value), arrays, or None for one that is left out.
-    Where the operator does not take a dtype, its operands are cast to a wider one and its result back.
+    Inputs are values, arrays, numbers, or None for an input that is left out. A number takes the dtype of the first
+    value of the same type in the schema. If the operator does not accept a dtype, its operands are cast to a wider one
+    and its result is cast back.
     """
 
     def __init__(self, writer: Writer, opset: int) -> None:
@@ -97,8 +98,8 @@ class Operators:
         Args:
             name: its name.
             *inputs: its inputs.
-            outputs: how many results are wanted.
-            dtypes: the results' dtypes, if the operator's schema does not tell them.
+            outputs: the number of results.
+            dtypes: the results' dtypes, if the operator's schema does not determine them.
             **attributes: its attributes.
         """
         if any(is_open(one) for value in attributes.values() if isinstance(value, list | tuple) for one in value):
@@ -131,7 +132,7 @@ class Operators:
     # -- constants ----------------------------------------------------------------------------------------------
 
     def value(self, x: Any, dtype: Any = None) -> Value:
-        """Return a value as it is, and a number or array as a constant (of a dtype); open sizes are computed."""
+        """Return a value unchanged, a number or array as a constant (of a dtype), an open size as it is computed."""
         if isinstance(x, Value):
             return x
         if is_open(x):
@@ -142,14 +143,14 @@ class Operators:
         return Value(self, self._writer.constant(array), as_dtype(array.dtype), array.shape)
 
     def ints(self, sizes: Iterable[Any]) -> Value:
-        """Return integers as a 1-d tensor of int64; symbolic sizes are read from the inputs."""
+        """Return integers as a 1-d tensor of int64; symbolic sizes are computed from the inputs' shapes."""
         sizes = tuple(sizes)
         if not any(is_open(size) for size in sizes):
             return self.value(np.array(sizes, np.int64))
         return self.Concat(*[self.size(size) for size in sizes], axis=0)
 
     def size(self, size: Any) -> Value:
-        """Return a size, which may be symbolic, as a tensor of shape (1,) and int64."""
+        """Return a size, which may be symbolic, as an int64 tensor of shape (1,)."""
         if not is_open(size):
             return self.value(np.array([size], np.int64))
         total: Any = None
@@ -172,18 +173,18 @@ class Operators:
         if isinstance(atom, str):
             return Value(self, self._writer.symbol(atom), int64, (1,))
         left, right = self.size(atom.left), self.size(atom.right)
-        rest = self.Mod(left, right)  # of the divisor's sign
+        rest = self.Mod(left, right)  # it has the divisor's sign
         return rest if atom.kind == "%" else (left - rest) / right
 
     # -- shapes and dtypes ----------------------------------------------------------------------------------------
 
     def cast(self, x: Value, dtype: Any) -> Value:
-        """Convert to a dtype, if it is another one."""
+        """Convert a value to a dtype, unless it has that dtype already."""
         dtype = as_dtype(dtype)
         return x if x.dtype == dtype else self.Cast(x, to=element_type(dtype), dtypes=[dtype])
 
     def reshape(self, x: Value, shape: Sequence[Any]) -> Value:
-        """Give the elements another shape; one symbolic size among plain ones is left to the operator."""
+        """Reshape a value; a single symbolic size among plain ones is left to the operator."""
         open_sizes = [is_open(size) for size in shape]
         if sum(open_sizes) == 1 and all(opened or size > 0 for opened, size in zip(open_sizes, shape, strict=True)):
             shape = [-1 if opened else size for opened, size in zip(open_sizes, shape, strict=True)]
@@ -203,12 +204,12 @@ class Operators:
         Args:
             name: its name.
             specs: name and spec of each input.
-            build: from the inputs to the outputs.
+            build: a function from the inputs to the outputs.
         """
         return self._writer.body(name, specs, build)
 
     def no(self, why: str) -> NoReturn:
-        """Say that ONNX has no counterpart of this node."""
+        """Raise `NoCounterpartError`: ONNX has no counterpart of this node."""
         raise NoCounterpartError(why)
 
 
@@ -216,11 +217,11 @@ _OF_SIZES: dict[Any, str] = {
     operator.add: "Add", operator.sub: "Sub", operator.mul: "Mul", operator.truediv: "Div", operator.pow: "Pow",
     operator.neg: "Neg", operator.abs: "Abs", math.sqrt: "Sqrt",
 }  # fmt: skip
-"""What Python computes of sizes, in ONNX's operators."""
+"""The Python functions that traces apply to sizes, each with ONNX's operator."""
 
 
 def is_open(size: Any) -> bool:
-    """Whether a size is symbolic (to `isinstance` it is an int)."""
+    """Return whether a size is symbolic; `isinstance` cannot tell, because a symbolic size passes as an int."""
     return type(size) is Dim
 
 
@@ -234,14 +235,14 @@ _WIDER: dict[str, tuple[DType, ...]] = {
     "bfloat16": (float32,), "float16": (float32,), "uint32": (int64,),
     **dict.fromkeys(("bool", "int8", "int16", "uint8", "uint16"), (int32, int64, float32)), "int32": (int64,),
 }  # fmt: skip
-"""What holds every number of a dtype, the narrowest first."""
+"""For each dtype, the wider dtypes that hold all its numbers, narrowest first."""
 
 
 _MOVES = frozenset([
     "Cast", "Concat", "Gather", "GatherElements", "GatherND", "Identity", "If", "Loop", "Pad", "Reshape", "Scan",
     "Slice", "Split", "Squeeze", "Transpose", "Unsqueeze",
 ])  # fmt: skip
-"""What runtimes do with bfloat16: they move it, and compute in float32, whatever the schemas say."""
+"""Operators that run on bfloat16: runtimes can move it, but not compute with it, whatever the schemas say."""
 
 
 @lru_cache(None)
@@ -258,7 +259,7 @@ def _allowed(operator: str, opset: int, type_text: str) -> frozenset[str]:
 
 
 def _accepted(operator: str, opset: int, formal: Any, dtype: DType) -> DType:
-    """Return the narrowest dtype not below the given one that an operator takes at an input."""
+    """Return the narrowest dtype, the given one or wider, that an operator accepts at an input."""
     allowed = _allowed(operator, opset, formal.type_str)
     if dtype == bfloat16 and operator not in _MOVES and type_text(float32) in allowed:
         return float32
@@ -269,20 +270,20 @@ def _accepted(operator: str, opset: int, formal: Any, dtype: DType) -> DType:
 
 
 def _like(operator: str, opset: int, formal: Any, formals: Sequence[Any], inputs: Sequence[Any]) -> DType:
-    """Return the dtype of a number among an operator's inputs: the operator's, or that of the inputs of its type."""
+    """Return the dtype for a number among an operator's inputs: the only one allowed, or that of inputs of its type."""
     alike = [x.dtype for x, other in zip(inputs, formals, strict=True)
              if isinstance(x, Value) and other.type_str == formal.type_str]  # fmt: skip
     return _fixed(operator, opset, formal.type_str) or (alike[0] if alike else float32)
 
 
 def _formals(formals: Sequence[Any], count: int) -> list[Any]:
-    """Return the formal of every parameter; the last one may be repeated."""
+    """Return the formal parameter of each of `count` arguments; the last formal may repeat."""
     return [formals[min(index, len(formals) - 1)] for index in range(count)]
 
 
 @lru_cache(None)
 def _fixed(operator: str, opset: int, type_text: str) -> DType | None:
-    """Return the dtype of a parameter that can have but one."""
+    """Return the dtype of a parameter that allows only one; None if it allows several."""
     allowed = _allowed(operator, opset, type_text)
     (text,) = allowed if len(allowed) == 1 else ("",)
     names = {"tensor(float)": "float32", "tensor(double)": "float64"}

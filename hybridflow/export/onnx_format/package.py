@@ -1,4 +1,4 @@
-"""The `onnx` package, which is an extra, and its names of dtypes."""
+"""The optional `onnx` package, and its names of dtypes."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ from hybridflow.core.dtypes import DType
 from hybridflow.core.errors import MissingPackageError, message
 
 OPSET = 23
-"""The version of ONNX's operators that graphs are written in: the newest that the common runtimes take."""
+"""The default version of ONNX's operators: the newest that the common runtimes support."""
 OPSETS = (21, 22, OPSET)
-"""The versions that graphs can be written in."""
+"""The supported versions of ONNX's operators."""
 
 _FLOATS = {"float32": "float", "float64": "double"}
 
 
 def onnx_module(name: str = "") -> Any:
-    """Return the package or, given a name, a module of it.
+    """Return the package, or its module of the given name.
 
     Raises:
-        MissingPackageError: without the package.
+        MissingPackageError: the package is not installed.
     """
     try:
         return import_module(f"onnx.{name}" if name else "onnx")
@@ -31,10 +31,10 @@ def onnx_module(name: str = "") -> Any:
 
 
 def type_text(dtype: DType) -> str:
-    """Return what ONNX's schemas call tensors of a dtype."""
+    """Return the name of tensors of a dtype in ONNX's schemas."""
     return f"tensor({_FLOATS.get(dtype.name, dtype.name)})"
 
 
 def element_type(dtype: DType) -> int:
-    """Return ONNX's number of a dtype."""
+    """Return ONNX's number for a dtype."""
     return onnx_module("helper").np_dtype_to_tensor_dtype(dtype)

@@ -1,1 +1,1 @@
-"""The rows; every module here is imported by `registry.all_rows`."""
+"""The rows of the benchmarks; `registry.all_rows` imports every module here."""

@@ -1,4 +1,4 @@
-"""Eager steps while other programs spin on all cores: who waits for a thread that has no core waits long."""
+"""Eager steps while other programs spin on all cores, where waiting for another thread takes long."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from .transformer import block_eager
 
 _SPIN = "import os, time\nparent = os.getppid()\nwhile os.getppid() == parent:\n    end = time.time() + 1\n" \
     "    while time.time() < end: pass"  # fmt: skip
-"""Spins until its parent is gone, should that be killed."""
+"""A program that spins until its parent is gone, so that it ends even if the parent is killed."""
 
 
 @contextmanager
 def spinning() -> Generator[None]:
-    """Let one program spin per core that this process may use."""
+    """Return a context in which one program spins per core that this process may use."""
     count = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     programs = [subprocess.Popen([sys.executable, "-c", _SPIN]) for _ in range(count)]
     try:

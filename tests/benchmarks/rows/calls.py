@@ -1,4 +1,4 @@
-"""Calls of small compiled functions: what the call itself costs."""
+"""Calls of small compiled functions, to measure the cost of the call itself."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Conversion of Python control flow: what it costs beside the tracing that it is for."""
+"""The cost of converting Python control flow, compared with the tracing that follows."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ..registry import Case, row
 
 
 def _model(x: Any, scale: Any) -> Any:
-    """Branches, loops and exits as in a training step; traced once, converted once."""
+    """Run branches, loops and early exits as in a training step; each call converts or traces it once."""
     total = x[0] * 0.0
     for value in x:
         if value < 0:

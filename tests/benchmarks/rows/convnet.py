@@ -131,7 +131,7 @@ def _mnist(case: Case, *, compiled: bool) -> None:
         return loss
 
     run = hf.compile(step) if compiled else step
-    # The draws differ, and so do the results: what both sides do is compared by the tests of layers.
+    # Nothing is compared: the sides draw other random numbers. The tests of layers compare the computations.
     case.ours(lambda: run(x, y), comparable=lambda result: None)
 
     @case.torch()

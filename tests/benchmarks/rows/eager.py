@@ -16,7 +16,7 @@ from ..registry import Case, row
 
 
 def on_host() -> bool:
-    """Whether hybridflow's values live on the host, so that NumPy is a peer."""
+    """Return whether hybridflow's values live on the host, so that NumPy is a peer."""
     return jax.default_backend() == "cpu"
 
 
@@ -24,7 +24,7 @@ ADDITIONS = 100
 
 
 def adding(a: Any, b: Any) -> Callable[[], Any]:
-    """Return a function that adds in a loop, as `timeit` does, so that calling a function is not what is measured."""
+    """Return a function that adds in a loop, as `timeit` does, so that the cost of calling it does not matter."""
 
     def call() -> Any:
         c = None
@@ -113,7 +113,7 @@ def chain_backward(case: Case) -> None:
 def compared(
     case: Case, arrays: list[Any], ours: Any, jax_function: Any, torch_function: Any, numpy: Any = None
 ) -> None:
-    """Fill in a row of one function of arrays; `torch_function` takes the torch module first."""
+    """Fill in a row that times one function of arrays; `torch_function` takes the torch module first."""
     tensors = [hf.asarray(a) for a in arrays]
     case.ours(lambda: ours(*tensors))
     if numpy is not None and on_host():
@@ -145,7 +145,7 @@ def softmax(case: Case) -> None:
 
 
 def jax_layer_norm(x: Any, scale: Any, shift: Any) -> Any:
-    """Normalise over the last axis, as jax code writes it."""
+    """Normalise over the last axis, in the usual style of jax code."""
     mean = jnp.mean(x, axis=-1, keepdims=True)
     variance = jnp.mean(jnp.square(x - mean), axis=-1, keepdims=True)
     return (x - mean) * jax.lax.rsqrt(variance + 1e-5) * scale + shift
@@ -221,7 +221,7 @@ def max_1m(case: Case) -> None:
 
 
 def first_calls(case: Case, ours: Any, theirs: Any, torch_function: Any) -> None:
-    """Fill in a row whose every call meets a shape for the first time."""
+    """Fill in a row in which every call has a new shape."""
 
     def fresh(convert: Callable[[Any], Any]) -> dict[str, Any]:
         numbers = count()

@@ -1,4 +1,4 @@
-"""First eager calls on a new shape, of every operation, against a number of milliseconds."""
+"""The first eager call of every op on a new shape, against a fixed number of milliseconds."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from ..registry import Case, row
 
 
 def first_sample(op: Op) -> Sample | None:
-    """Return the first good call among an op's samples."""
+    """Return the first good sample of an op, or None."""
     if isinstance(op.samples, No) or op.public is None:
         return None
     for sample in op.samples(np.random.default_rng(0)):
@@ -27,16 +27,17 @@ def first_sample(op: Op) -> Sample | None:
 
 
 def seconds_of(op: Op, sample: Sample, times: int) -> tuple[float, float]:
-    """Return what a call takes when nothing is compiled for its shapes, and what the process's first call took.
+    """Return the seconds of a call with nothing compiled for its shapes, and of the op's first call in the process.
 
-    That one pays what is paid once: programs for blocks of any array (`hybridflow.ops.blocks`), SciPy's import.
+    The first call also pays one-time costs: programs for blocks of any array (`hybridflow.ops.blocks`) and the import
+    of SciPy.
     """
     given = [hf.asarray(one) if isinstance(one, np.ndarray) else one for one in sample.args]
     call: Callable[[], Any] = lambda: op.public(*given, **sample.kwargs)  # noqa: E731  # pyright: ignore
     begin = time.perf_counter()
     jax.block_until_ready([leaf.numpy() for leaf in jax.tree.leaves(call()) if isinstance(leaf, hf.Tensor)])
     once, best = time.perf_counter() - begin, float("inf")
-    for _ in range(times):  # the least of them: what the machine does besides is not the op's
+    for _ in range(times):  # keep the minimum, which other load on the machine affects least
         op.jitted.clear()
         start = time.perf_counter()
         jax.block_until_ready([leaf.numpy() for leaf in jax.tree.leaves(call()) if isinstance(leaf, hf.Tensor)])

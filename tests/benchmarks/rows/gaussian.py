@@ -1,4 +1,4 @@
-"""A Gaussian process: the marginal likelihood of 200 points and its gradients, by a Cholesky factor."""
+"""A Gaussian process: the marginal likelihood of 200 points and its gradients, with a Cholesky factor."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from ..registry import Case, row
 from .busy import spinning
 
 TOLERANCE = 1e-3
-"""Single precision, of matrices with a condition number of some hundreds."""
+"""For single precision and matrices with a condition number of some hundreds."""
 
 
 class Data:
-    """Points, values, and the logarithms of length scale, amplitude and noise."""
+    """The points, their values, and the logarithms of length scale, amplitude and noise."""
 
     def __init__(self, case: Case) -> None:
         self.count = case.size(200, 10)
@@ -31,7 +31,7 @@ class Data:
 
 
 def ours_of(data: Data) -> Callable[[], Any]:
-    """Return hybridflow's value and gradients."""
+    """Return a function that computes value and gradients in hybridflow."""
     variables = [hf.Variable(value) for value in data.parameters]
     x, y = hf.asarray(data.x), hf.asarray(data.y)
 
@@ -53,7 +53,7 @@ def ours_of(data: Data) -> Callable[[], Any]:
 
 
 def by_hand(data: Data) -> Callable[[], Any]:
-    """Return the same in NumPy, with the gradients that a textbook derives."""
+    """Return a function that computes the same in NumPy, with gradients derived by hand."""
     x, y = data.x, data.y
     length, amplitude, noise = data.parameters
     half, two = np.float32(0.5), np.float32(2)
@@ -75,7 +75,7 @@ def by_hand(data: Data) -> Callable[[], Any]:
 
 
 def jitted(data: Data) -> Callable[[], Any]:
-    """Return the same under `jax.jit`."""
+    """Return a function that computes the same under `jax.jit`."""
 
     @jax.jit
     @jax.value_and_grad

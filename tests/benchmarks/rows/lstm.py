@@ -14,7 +14,7 @@ from ..registry import Case, row
 
 
 class Data:
-    """Weights, with the gates in the order input, forget, cell, output, and a batch of sequences."""
+    """A batch of sequences, and weights with the gates in the order input, forget, cell, output."""
 
     def __init__(self, case: Case) -> None:
         self.width, batch = case.size(128, 8), case.size(32, 4)
@@ -27,7 +27,7 @@ class Data:
 
 
 def cell(wx: Any, wh: Any, bias: Any, state: Any, x: Any) -> Any:
-    """Return hybridflow's next state."""
+    """Return the next state, in hybridflow."""
     h, c = state
     i, f, g, o = hf.split(x @ wx + h @ wh + bias, 4, axis=-1)
     c = hf.nn.sigmoid(f) * c + hf.nn.sigmoid(i) * hf.tanh(g)
@@ -35,7 +35,7 @@ def cell(wx: Any, wh: Any, bias: Any, state: Any, x: Any) -> Any:
 
 
 def jax_cell(wx: Any, wh: Any, bias: Any, state: Any, x: Any) -> Any:
-    """Return jax's next state."""
+    """Return the next state, in jax."""
     h, c = state
     i, f, g, o = jnp.split(x @ wx + h @ wh + bias, 4, axis=-1)
     c = jax.nn.sigmoid(f) * c + jax.nn.sigmoid(i) * jnp.tanh(g)
@@ -63,7 +63,7 @@ def lstm_eager(case: Case) -> None:
         theirs = torch.nn.LSTMCell(data.width, data.width)
         theirs.weight_ih.data, theirs.weight_hh.data = put(data.wx.T.copy()), put(data.wh.T.copy())
         theirs.bias_ih.data, theirs.bias_hh.data = put(data.bias), put(data.bias * 0)
-        theirs.bias_hh.requires_grad_(False)  # the sum of both is the one bias of the others
+        theirs.bias_hh.requires_grad_(False)  # torch adds two biases; the other sides have one
         weights = [theirs.weight_ih, theirs.weight_hh, theirs.bias_ih]
         inputs, start = [put(x) for x in data.xs], put(data.zeros)
 

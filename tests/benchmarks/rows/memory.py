@@ -1,4 +1,4 @@
-"""What memory costs: steps that compute again instead of keeping, against those that keep everything."""
+"""The price of saving memory: steps that recompute values, against steps that keep everything."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Program = Callable[..., Any]
 
 
 def train(loss: Program) -> Program:
-    """Return an SGD step of a loss ``(parameters, *batch)``."""
+    """Return an SGD step for a loss function of ``(parameters, *batch)``."""
 
     def step(parameters: Any, *batch: Any) -> Any:
         value, gradients = hf.value_and_grad(loss)(parameters, *batch)
@@ -48,7 +48,7 @@ def side(case: Case, name: str | None, step: Any, *args: Any) -> int:
 
 
 def tensors(tree: Any) -> Any:
-    """Return a structure of arrays as tensors."""
+    """Convert a structure of arrays to tensors."""
     return jax.tree_util.tree_map(hf.asarray, tree)
 
 
@@ -72,7 +72,7 @@ def memory_checkpoint(case: Case) -> None:
 
 
 def convolutions(case: Case) -> tuple[Any, Any, Program]:
-    """Return the kernels, the images and the block of three blocks of six convolutions."""
+    """Return the kernels, the images and the block function of three blocks of six convolutions."""
     channels, size = case.size((16, 32), (4, 8))
     blocks, depth = case.size((3, 6), (2, 2))
     shape = (channels, channels, 3, 3)
@@ -97,7 +97,10 @@ def memory_budget_convolutions(case: Case) -> None:
 @row("12-layer transformer, a budget of what three checkpointed segments take", aims={"blocks": 1.0, "kept": 1.4},
      tolerance=1e-3)  # fmt: skip
 def memory_budget_transformer(case: Case) -> None:
-    """Segments of about the square root of the layers: Chen et al., "Training deep nets with sublinear memory cost"."""
+    """Checkpoint segments whose length is about the square root of the number of layers.
+
+    Reference: Chen et al., "Training deep nets with sublinear memory cost".
+    """
     data = Data(case, case.size(12, 3))
     count = case.size(4, 1)
     segments = tensors([data.blocks[first : first + count] for first in range(0, len(data.blocks), count)])
@@ -111,7 +114,7 @@ def memory_budget_transformer(case: Case) -> None:
 
 
 def budget(case: Case, parameters: Any, x: Any, block: Program) -> None:
-    """Add a step within the memory that it takes with every block checkpointed, that step, and a plain one."""
+    """Add a step whose memory budget is that of checkpointing every block, the checkpointed step, and a plain one."""
 
     def loss(wrap: Program) -> Program:
         wrapped = wrap(block)

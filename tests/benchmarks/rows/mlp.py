@@ -63,7 +63,7 @@ def add_ours(case: Case, data: Data, decorate: Callable[[Any], Any]) -> None:
 
 
 def add_jax(case: Case, data: Data, name: str, step: Any) -> None:
-    """Add a side of jax."""
+    """Add one of jax's sides."""
     held = [[jnp.asarray(weight) for weight in data.weights]]
     x, labels = jnp.asarray(data.x), jnp.asarray(data.labels)
 
@@ -75,7 +75,7 @@ def add_jax(case: Case, data: Data, name: str, step: Any) -> None:
 
 
 def torch_side(torch: Any, put: Callable[[Any], Any], data: Data, forward: Callable[[Any], Any]) -> Any:
-    """Return torch's side; `forward` makes the function that is differentiated what it should be."""
+    """Return torch's side; `forward` wraps the loss function, for example with `torch.compile`."""
     weights = [put(weight).requires_grad_() for weight in data.weights]
     x, labels = put(data.x), put(data.labels).long()
 
@@ -121,7 +121,7 @@ def mlp_compiled(case: Case) -> None:
             call()
         except torch._dynamo.exc.BackendCompilerFailed as error:
             raise SkippedRow(f"does not work here: {str(error).splitlines()[0]}") from error
-        # That was one step more than the other sides make before results are compared.
+        # Undo this step: the other sides make none before results are compared.
         for weight, initial in zip(options["state"](), data.weights, strict=True):
             weight.data.copy_(put(initial))
         return call, options

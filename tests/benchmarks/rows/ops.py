@@ -1,4 +1,4 @@
-"""What an operation costs apart from its arithmetic: small operands, recorded for a gradient, against torch."""
+"""The overhead of an op besides its arithmetic: small operands, recorded for a gradient, against torch."""
 
 from __future__ import annotations
 
@@ -13,11 +13,14 @@ import hybridflow as hf
 from ..registry import Case, row
 
 Values = Any
-"""``x``, ``y``: ``(4, 8)``, x with a gradient; ``w``, ``v``: ``(8, 8)`` and ``(8,)``, parameters; ``ids``: ``(4,)``."""
+"""The operands: ``x`` and ``y`` of shape (4, 8), the parameters ``w`` (8, 8) and ``v`` (8,), and ``ids`` (4,).
+
+``y`` and ``ids`` get no gradient.
+"""
 
 
 def recorded(name: str, work: str, ours: Callable[[Values], Any], theirs: Callable[[Any, Values], Any]) -> None:
-    """Register the row of one operation; `theirs` takes the torch module first."""
+    """Register the row of one op; `theirs` takes the torch module first."""
 
     def build(case: Case) -> None:
         arrays = {"x": case.normal(4, 8), "y": case.normal(4, 8), "w": case.normal(8, 8), "v": case.normal(8)}

@@ -1,4 +1,4 @@
-"""Mixed precision: what `hf.autocast` brings or costs, against float32 and against torch's autocast."""
+"""Mixed precision: `hf.autocast` against float32 and against torch's autocast."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ..registry import Case, row
 
 RATE = 0.001
 TOLERANCE = 0.3
-"""Of the largest change: a single element of a gradient is a sum of rounded products that nearly cancel."""
+"""Relative to the largest change. It is wide because a gradient's element sums rounded products that nearly cancel."""
 
 
 class Data:
@@ -27,7 +27,7 @@ class Data:
 
 
 def step_of(data: Data, *, low: bool, compiled: bool) -> tuple[Callable[[], Any], Callable[[], Any]]:
-    """Return a training step, and what reads the weights."""
+    """Return a training step, and a function that reads the weights."""
     variables = [hf.Variable(weight) for weight in data.weights]
 
     def step(x: Any) -> Any:

@@ -1,4 +1,4 @@
-"""How much of a compiled call no node of the graph is named for, by `hf.profile`."""
+"""The share of a compiled call that `hf.profile` attributes to no node of the graph."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from . import convnet, mlp, transformer
 
 
 def shares(case: Case, call: Callable[[], Any]) -> None:
-    """Compare the time in no kernel of the graph, or in one of XLA's own, with the time of the calls."""
+    """Compare the time that is attributed to no node with the time of the calls."""
     call()
     latest: list[tuple[float, float]] = []
 

@@ -1,4 +1,4 @@
-"""What the loops of `hf.train` cost besides the steps."""
+"""The overhead of `hf.train`'s loops besides the steps."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ..registry import Case, row
 
 STEPS = 5000
 ALLOWED = 30e-6
-"""Seconds of the processor's time that a step may take longer in a run."""
+"""The extra processor time, in seconds, that a step in a run may take."""
 
 
 @row("5000 steps in a Run that logs two figures, over a bare loop", aims={"30 us a step": 1.0})

@@ -1,4 +1,4 @@
-"""Importing, and first calls, in processes of their own."""
+"""Imports and first calls, in processes of their own."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def importing(module: str, bytecode: str) -> Callable[[], float]:
 
     Args:
         module: the module.
-        bytecode: a directory for compiled modules: they are there at every import but the first, as usual.
+        bytecode: a directory for compiled modules. As usual, every import but the first finds them there.
     """
     code = f"import time; start = time.perf_counter(); import {module}; print(time.perf_counter() - start)"
     environment = {**os.environ, "PYTHONPYCACHEPREFIX": bytecode, "PYTHONDONTWRITEBYTECODE": ""}
@@ -54,11 +54,11 @@ start = time.perf_counter()
 model.step().item()
 print(time.perf_counter() - start)
 """
-"""Times the first call of a transformer's step, without imports and the start of XLA."""
+"""A program that times the first call of a transformer's step, without the imports and the start of XLA."""
 
 
 def first_call(case: Case, directory: str, layers: int) -> float:
-    """Return the seconds that the first call takes in a new process with a store."""
+    """Return the seconds that the first call takes in a new process, with a directory as the store of executables."""
     done = subprocess.run(
         [sys.executable, "-c", FIRST_CALL, directory, str(case.smoke), str(layers)],
         capture_output=True, text=True, check=True,

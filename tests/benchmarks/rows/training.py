@@ -1,4 +1,4 @@
-"""What training is made of beside the model: updates, calls of modules, batches."""
+"""The parts of training besides the model: updates, calls of modules, batches."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def _mlp_shapes(case: Case) -> list[tuple[int, ...]]:
 
 
 def _gpt_shapes(case: Case) -> list[tuple[int, ...]]:
-    """Return the shapes of a GPT's parameters: 148 of them, 12 layers of width 128."""
+    """Return the shapes of the 148 parameters of a GPT with 12 layers of width 128."""
     width, layers = case.size((128, 12), (4, 1))
     wide = 4 * width
     block: list[tuple[int, ...]] = [
@@ -94,7 +94,7 @@ class _Gpt(hf.nn.Module):
 
 
 def _jax_gpt(p: Any, ids: Any, layers: int, heads: int) -> Any:
-    """Return the logits; layer norm is spelled in the way that XLA:CPU is fastest with."""
+    """Return the logits; layer norm is written in the form that is fastest in XLA:CPU."""
 
     def norm(x: Any, name: str) -> Any:
         mean = x.mean(-1, keepdims=True)
@@ -126,7 +126,7 @@ def _jax_gpt(p: Any, ids: Any, layers: int, heads: int) -> Any:
 
 @row("GPT of 12 layers, D=128 T=64 B=4, AdamW step, compiled", aims={"jax.jit + optax": 0.9}, tolerance=0.1)
 def gpt_step(case: Case) -> None:
-    # The tolerance is wide since Adam's first step has the size of the rate however small a gradient is.
+    # The tolerance is wide because Adam's first step has the size of the rate, however small the gradient is.
     try:
         import optax
     except ImportError:
@@ -152,7 +152,7 @@ def gpt_step(case: Case) -> None:
     def read() -> Any:
         return {name: one.read() for name, one in model.named_parameters().items()}
 
-    def compared(state: Any) -> Any:  # a key's bias moves by rounding only: softmax does not see it
+    def compared(state: Any) -> Any:  # a key's bias changes only by rounding: softmax cancels it
         return {name: value for name, value in state.items() if not name.endswith("key.bias")}
 
     case.ours(lambda: step(x, y), state=read, comparable_state=compared)
@@ -211,11 +211,11 @@ def module_call(case: Case) -> None:
         return call
 
 
-# -- what is paid for a loss that is returned ---------------------------------------------------------------------
+# -- the cost of returning a loss ---------------------------------------------------------------------------------
 
 
 def _step(case: Case, *, returned: Callable[[Any], Any], requires_grad: bool) -> Callable[[Any, Any], Any]:
-    """Return the step of an MLP that takes its gradients of a tape, on batches of `_batch`."""
+    """Return a training step of an MLP that takes gradients from a tape; `_batch` makes its batches."""
     wide, hidden = case.size((784, 128), (6, 4))
     rng = np.random.default_rng(0)
     shapes = ((wide, hidden), (hidden,), (hidden, 10), (10,))
@@ -297,7 +297,7 @@ def prefetch(case: Case) -> None:
         for _ in items:
             end = time.perf_counter() + wait
             while time.perf_counter() < end:
-                np.matmul(values, values)  # which lets the other thread run, as the work of a step does
+                np.matmul(values, values)  # this lets the other thread run, as a real step does
 
     values = case.normal(256, 256)
     ahead = hf.data.prefetch(Loader(), 2)

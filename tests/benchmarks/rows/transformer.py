@@ -1,4 +1,4 @@
-"""A pre-norm transformer: one block eagerly, and twelve as a plain Python loop, compiled."""
+"""A pre-norm transformer: one block, eager, and twelve blocks in a plain Python loop, compiled."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Block = dict[str, Any]
 
 
 class Data:
-    """Parameters of every block, inputs and targets ``(batch, length, width)``."""
+    """The parameters of every block, and inputs and targets of shape ``(batch, length, width)``."""
 
     def __init__(self, case: Case, layers: int) -> None:
         self.width, self.heads, self.length, self.batch = case.size((128, 4, 64, 4), (8, 2, 4, 2))
@@ -115,7 +115,7 @@ def block_eager(case: Case) -> None:
 
 
 class Ours:
-    """Twelve layers of hybridflow with Variables and a compiled step of their own."""
+    """Twelve layers in hybridflow, with Variables and a compiled step of their own."""
 
     def __init__(self, data: Data) -> None:
         self.blocks = [{name: hf.Variable(value) for name, value in block.items()} for block in data.blocks]
@@ -144,7 +144,7 @@ class Ours:
 
 
 class Theirs:
-    """The same with jax.jit: a Python loop, or `lax.scan` over the layers."""
+    """The same layers with jax.jit, as a Python loop or as `lax.scan`."""
 
     def __init__(self, data: Data, *, scan: bool = False) -> None:
         names = list(data.blocks[0])
@@ -175,14 +175,14 @@ class Theirs:
 
 
 def by_layer(blocks: Any) -> list[Any]:
-    """Return parameters layer by layer and sorted by name, whether they are stacked or not."""
+    """Return the parameters by layer, sorted by name, whether they are stacked or not."""
     if isinstance(blocks, list):
         return [block[name] for block in blocks for name in sorted(block)]
     return [blocks[name][layer] for layer in range(len(blocks["qkv"])) for name in sorted(blocks)]
 
 
 LAYERS = 12, 1
-"""How many layers, in full and in a smoke run."""
+"""The number of layers in a full run and in a smoke run."""
 
 
 @row("12-layer transformer, Python loop, SGD step: first call", aims={"jax.jit": 0.33})
