@@ -22,9 +22,9 @@ class TensorMethods:
     def __and__(self, other: Any, /) -> Tensor:
         """Combine bits elementwise: set where both are."""
     def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **kwargs: Any) -> Any:
-        """Do what NumPy's elementwise function does with hybridflow's of that name: ``np.exp(t)`` is ``hf.exp(t)``."""
+        """Run a NumPy ufunc on tensors with hybridflow's function of the same name: ``np.exp(t)`` is ``hf.exp(t)``."""
     def __dir__(self) -> list[str]:
-        """Return the attributes that are hybridflow's own names."""
+        """Return the attributes of a tensor without the foreign names."""
     def __eq__(self, other: Any, /) -> Tensor:  # pyright: ignore[reportIncompatibleMethodOverride]
         """Compare elementwise for equality; NaN equals nothing."""
     def __floordiv__(self, other: Any, /) -> Tensor:
