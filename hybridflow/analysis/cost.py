@@ -37,7 +37,7 @@ class NodeRow:
 
     Attributes:
         name: the operation.
-        result: what it computes, as text.
+        result: its result, as text.
         line: the user's line, ``file:line``, None if it has none.
         flops, macs: floating-point operations, and multiply-adds among them (each is two FLOPs).
         read, written: bytes.
@@ -170,7 +170,7 @@ class CostReport:
         """Return the report at given sizes of the open ones, by the names that the formulas have.
 
         Raises:
-            ArgumentError: a name that is none of an open size, or one that is missing.
+            ArgumentError: a name belongs to no open size, or an open size is missing.
         """
         known = self._costing.graph.dims.hints
         if sizes.keys() != known.keys():
@@ -423,7 +423,7 @@ def _notes(report: list[NodeCost], costing: Costing) -> list[str]:
 
 
 def _flops_text(left: list[NodeCost]) -> str:
-    """Return the FLOPs of what is not counted."""
+    """Return the FLOPs of operations that are not counted."""
     flops: Any = 0
     for one in left:
         flops = flops + one.cost.flops
@@ -490,7 +490,7 @@ def _table(title: str) -> Table:
 
 
 def _wide(table: Table, titles: Sequence[str], rows: Sequence[Sequence[str]]) -> Table:
-    """Fill a table of which only the last column is cut where the terminal is narrow."""
+    """Fill a table; in a narrow terminal, only its last column is cut."""
     for index, title in enumerate(titles):
         needed = max(len(cells[index]) for cells in (titles, *rows))
         last = index == len(titles) - 1

@@ -254,7 +254,7 @@ def disturb(value: Array, amount: float, rng: np.random.Generator) -> Array:
 
 
 def into_range(value: Array, dtype: DType, rng: np.random.Generator | None) -> Array:
-    """Return a result within the range of its own dtype: what is too large is infinite, subnormals may be zero."""
+    """Round a result to the range of its own dtype: too large values become infinite, subnormals may become zero."""
     if dtype == float64 or kind_of(dtype) != "float":
         return value
     info = jnp.finfo(dtype)

@@ -37,12 +37,12 @@ class Held:
 
 @dataclass(frozen=True)
 class Moment:
-    """What is stored while one kernel of a call runs, beside inputs and results.
+    """The memory in use while one kernel of a call runs, apart from inputs and results.
 
     Attributes:
-        name: the operation that the kernel ends with; ``copy`` is the copy of what a Variable held.
+        name: the operation that the kernel ends with; ``copy`` is the copy of a Variable's old value.
         line: the user's line of it.
-        bytes: what is stored.
+        bytes: the number of bytes stored.
     """
 
     name: str
@@ -64,8 +64,8 @@ class Memory:
         results: what the call returns, beside the Variables' new values, which take the place of the old ones.
         temporaries: what XLA:CPU is predicted to need beside all inputs and results, with activations and gradients
             as far as it stores them; None if sizes are open.
-        timeline: what is stored of that, kernel by kernel.
-        at_peak: what is stored at the peak.
+        timeline: the bytes stored, kernel by kernel.
+        at_peak: the values stored at the peak.
     """
 
     arguments: tuple[Held, ...]

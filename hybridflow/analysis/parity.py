@@ -37,7 +37,7 @@ class Parity:
     """The judgements of every output of a comparison, and of every Variable it assigned.
 
     Attributes:
-        name: what is compared.
+        name: the name of the compared value.
         judgements: one per output.
         subnormals: where the program computes with subnormal numbers, if its results are not equal to the bit.
     """
@@ -94,7 +94,7 @@ def check_parity(
     Args:
         compiled: the function.
         calls: arguments of one call or of several in a row, all of one signature.
-        name: what is compared, for tables.
+        name: the name of the compared value, for tables.
         tolerance: ``(relative, absolute)`` to judge floats by, instead of the float64 run.
         part: whether to judge the result, the Variables that the calls assigned, or both.
 

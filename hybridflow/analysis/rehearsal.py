@@ -26,7 +26,7 @@ class Rehearsal(NamedTuple):
 
     Attributes:
         trace: the trace of the call.
-        signature: what it was found by.
+        signature: the signature by which it was found.
         variables: the Variables that it reads or assigns.
         assigned: those that it assigns.
         restore: puts the Variables and what the function changes of Python's state back.

@@ -41,7 +41,7 @@ def rank_of_interval(count: int, confidence: float = CONFIDENCE) -> int:
 
 
 def median_interval(values: Sequence[float], confidence: float = CONFIDENCE) -> tuple[float, float]:
-    """Return an interval that holds the median of what the values were drawn from; see `rank_of_interval`.
+    """Return a confidence interval of the median of the distribution of the values; see `rank_of_interval`.
 
     Args:
         values: independent measurements, none below 0.

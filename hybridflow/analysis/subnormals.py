@@ -29,7 +29,7 @@ def has_subnormals(value: Any) -> bool:
 def first_subnormal(graph: Graph, inputs: Sequence[Any]) -> str:
     """Run a graph eagerly and say where the first subnormal number is; empty if there is none.
 
-    Branches and loops are one operation each: what is inside of them is not looked at.
+    Branches and loops count as one operation each: nothing inside them is looked at.
     """
     sentences: list[str] = []
 

@@ -26,7 +26,7 @@ LEAST, MOST = 6, 10_000
 WARM_S = 0.02
 """Calls shorter than this are warmed up at the beginning of each turn; in others that is lost in the noise."""
 CROWDED = 0.25
-"""From this part of the cores on that other programs take, the clock does not tell what is faster."""
+"""If other programs use this fraction of the cores or more, wall-clock times do not tell which is faster."""
 
 
 @dataclass(frozen=True)

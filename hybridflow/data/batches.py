@@ -76,7 +76,7 @@ class Batches:
         return made
 
     def prefetch(self, n: int = 2) -> Prefetched:
-        """Return the same batches, of which the next `n` are made in a thread."""
+        """Return the same batches; a thread makes the next `n` ahead of time."""
         return Prefetched(self, n)
 
     def state(self) -> dict[str, Any]:
@@ -87,7 +87,7 @@ class Batches:
         """Go on from a position; the next loop begins there.
 
         Raises:
-            ArgumentError: what is no state of such batches.
+            ArgumentError: the value is not a state of such batches.
         """
         if set(state) != {"seed", "epoch", "batch"} or not 0 <= state["batch"] <= len(self) or state["epoch"] < 0:
             raise ArgumentError(

@@ -99,7 +99,7 @@ class ConfusionMatrix(Metric):
 
 
 class _OfClasses(ConfusionMatrix):
-    """A figure of each class, of which the mean is taken; of two classes, that of the label 1.
+    """A metric that is computed per class and averaged; for two classes, the value for label 1.
 
     Args:
         classes: how many there are.
@@ -119,7 +119,7 @@ class _OfClasses(ConfusionMatrix):
 
 
 class Precision(_OfClasses):
-    """The part of what was taken for a class that is of it."""
+    """Of the examples predicted as a class, the fraction that belongs to it."""
 
     def result(self) -> Tensor:
         """Return the precision."""
@@ -128,7 +128,7 @@ class Precision(_OfClasses):
 
 
 class Recall(_OfClasses):
-    """The part of what is of a class that was taken for it."""
+    """Of the examples of a class, the fraction that was predicted as it."""
 
     def result(self) -> Tensor:
         """Return the recall."""

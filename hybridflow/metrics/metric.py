@@ -31,7 +31,7 @@ class Metric:
 
         Args:
             prediction: what the model gave.
-            target: what is right.
+            target: the right values.
         """
         raise NotImplementedError
 

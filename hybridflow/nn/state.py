@@ -123,7 +123,7 @@ def load_state_dict(module: Any, values: Any, strict: bool) -> None:
 
 
 def deep_copy(module: Any, memo: dict[int, Any]) -> Any:
-    """Return a copy of a module and of everything in it; what is shared in it is shared in the copy."""
+    """Return a deep copy of a module; objects shared inside it are shared in the copy."""
     made: Any = object.__new__(type(module))
     memo[id(module)] = made
     for name in ("_path", "_copied"):
@@ -135,7 +135,7 @@ def deep_copy(module: Any, memo: dict[int, Any]) -> Any:
 
 
 def not_pickled(module: Any) -> Exception:
-    """Return the error of pickling a module: a pickle is code, which who reads it runs."""
+    """Return the error of pickling a module: a pickle is code, which runs when it is read."""
     name = type(module).__name__
     return ArgumentTypeError(
         message(f"pickle: a {name} is not pickled, its values are saved",

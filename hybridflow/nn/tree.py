@@ -40,7 +40,7 @@ MAY_HOLD = Access(_may_hold, "", "the attributes of {p} that may hold parameters
 
 
 class Part(NamedTuple):
-    """What is at one place in a module.
+    """One entry of a module.
 
     Attributes:
         kind: see `LEAF`.
@@ -127,7 +127,7 @@ class Plan:
         return hash(tuple(self.names))
 
     def made(self, leaves: Any, *, whole: bool = False) -> Any:
-        """Return a module of this structure with other leaves; what is no leaf is the same object as before."""
+        """Return a module of this structure with other leaves; all other objects are the same as before."""
         leaves = list(leaves)
         modules = [cast(Any, object.__new__(one.type)) for one in self.modules]
         for inside, module in zip(self.modules, modules, strict=True):
@@ -168,11 +168,11 @@ def _filled(part: Part, leaves: list[Any], modules: list[Any]) -> Any:
 
 
 class Found(NamedTuple):
-    """What is in a module, each once, where it comes first.
+    """The content of a module, each object once, by its first path.
 
     Attributes:
         plan: the structure.
-        leaves: the parameters (of a copy, what is in their place).
+        leaves: the parameters, or what replaces them in a copy.
         modules: the modules by path, the module itself as "".
         buffers: the buffers by path.
     """
@@ -276,12 +276,12 @@ def holds(value: Any, around: set[int]) -> bool:
 
 
 def found_in(module: Any, *, buffers: bool = False, reads: bool = True) -> Found:
-    """Return what is in a module.
+    """Return the content of a module.
 
     Args:
         module: the module.
         buffers: whether its buffers are leaves too.
-        reads: whether a trace depends on what is found.
+        reads: whether a trace depends on the result.
     """
     walk = _Walk(buffers=buffers, reads=reads and is_tracing())
     walk.module(module, "")
@@ -289,7 +289,7 @@ def found_in(module: Any, *, buffers: bool = False, reads: bool = True) -> Found
 
 
 def named(module: Any, *, reads: bool = True) -> Found:
-    """Return what is in a module, all of which from now on is called by its path, where it had no longer one."""
+    """Return the content of a module; each Variable is named by its path from now on, unless it has a longer name."""
     contents = found_in(module, reads=reads)
     for path, one in contents.modules.items():
         if path.count(".") >= getattr(one, "_path", "").count("."):
@@ -301,7 +301,7 @@ def named(module: Any, *, reads: bool = True) -> Found:
 
 
 def prepare(module: Any) -> None:
-    """Name what is in a module that is called, unless it has been done."""
+    """Name the content of a module that is called, unless it has been named."""
     try:
         module._path  # noqa: B018
     except AttributeError:

@@ -310,12 +310,12 @@ def _largest(x: Array) -> float:
 def _search(
     point: Callable[[float], _Point], start: _Point, t: float, limit: int, narrow: float
 ) -> tuple[_Point, int]:
-    """Find a point of a line at which the strong Wolfe conditions hold, if so many tries are enough.
+    """Search along a line for a point that satisfies the strong Wolfe conditions, with a limited number of tries.
 
     Args:
         point: evaluates.
         start: where the line begins.
-        t: what is tried first.
+        t: the first step size to try.
         limit: how many tries there are.
         narrow: an interval that is narrower is not searched.
 

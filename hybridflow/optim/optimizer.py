@@ -91,7 +91,7 @@ class Optimizer:
         return type(self).__name__
 
     def _rule_of(self, settings: dict[str, Any], ndim: int = 2) -> tuple[Rule, dict[str, Any]]:
-        """Return the rule for a parameter of so many axes under some settings, and its attributes."""
+        """Return the rule for a parameter with a number of axes under some settings, and its attributes."""
         raise NotImplementedError
 
     def _rate_variable(self, rate: Any, name: str) -> Variable:
@@ -343,7 +343,7 @@ class Optimizer:
         return [gradients.get(one.name) for one in parameters]
 
     def checked(self, gradients: Sequence[Any]) -> list[Tensor]:
-        """Return gradients in the order of the parameters as tensors, none of which is missing or misshaped."""
+        """Return gradients as tensors in the order of the parameters; raise if one is missing or misshaped."""
         parameters = self._parameters()
         if len(gradients) != len(parameters):
             raise ArgumentError(
@@ -434,7 +434,7 @@ class Optimizer:
     def _make(
         self, parameters: list[Parameter], gradients: list[Tensor], step: Tensor, rates: dict[int, Tensor], plain: bool
     ) -> None:
-        """Make the update: in place, or by the rules as operations, after all of which everything is assigned."""
+        """Make the update: in place, or by the rules as operations whose results are assigned at the end."""
         if plain and not OPEN_LOGS.count and on_host(parameters, gradients):
             write(parameters, gradients, int(step), {key: float(rate) for key, rate in rates.items()}, self._steps)
             return

@@ -228,7 +228,7 @@ class Adafactor(Optimizer):
 
 
 class Muon(Optimizer):
-    """Momentum whose steps are brought near orthogonal matrices; what is no matrix is left to AdamW.
+    """Momentum with steps made nearly orthogonal; parameters that are not matrices are updated by AdamW.
 
     The products are computed in the parameter's dtype (float32 at least), where torch rounds to bfloat16.
 
@@ -243,7 +243,7 @@ class Muon(Optimizer):
         epsilon: the least norm that a step is divided by.
         scale: how steps grow with the shape: ``"original"``, or ``"adam"`` for the size that Adam's steps have.
         matrices: whether matrices are taken; a group with False leaves its own to AdamW, as is usual for embeddings.
-        betas, adam_epsilon: AdamW's settings, for what is left to it.
+        betas, adam_epsilon: AdamW's settings, for parameters that are not matrices.
         clip, groups, nonfinite: see `Optimizer`.
 
     Reference:

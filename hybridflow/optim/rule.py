@@ -25,7 +25,7 @@ from hybridflow.core.tensor import Tensor, as_tensor
 from hybridflow.ops.common import TensorSpec, call_text, make_spec, normals, positives, require_kind
 
 CHUNK = 1 << 16
-"""How many elements are updated at a time on the host, so that what lies between two operations stays in the cache."""
+"""The number of elements that are updated at a time on the host; intermediate values then stay in the cache."""
 
 Step = tuple[Any, ...]
 """A function of NumPy's, its operands, and the array for its result."""
@@ -65,7 +65,7 @@ class Rule:
 
     Attributes:
         op: its operation.
-        slots: the names of what it keeps for every parameter.
+        slots: the names of the values that it keeps for every parameter.
         shapes: a parameter's shape to those of its slots.
         numbers: ``(step, rate, **attrs)`` to the Python numbers that one update of all parameters shares.
         host: what to do to one parameter's arrays in place, element by element; None for a rule that looks at a whole

@@ -66,7 +66,7 @@ def exponential(start: float, factor: float) -> Schedule:
 
 
 def step(start: float, factor: float, every: int) -> Schedule:
-    """Return a rate that is multiplied by a positive factor every so many steps."""
+    """Return a rate that is multiplied by a positive factor at regular intervals."""
     _finite("step", start, factor)
     _positive("step", "factor", factor)
     _positive("step", "every", every)

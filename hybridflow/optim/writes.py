@@ -70,7 +70,7 @@ def _made(rule: Rule, one: Parameter, g: Any, step: int, rate: float) -> list[An
 def assign_all(pairs: Iterable[tuple[Variable, Any]]) -> None:
     """Assign values to Variables; what interrupts it in eager code finds all of them assigned, or none.
 
-    Assigning twice is the same as assigning once, so who was interrupted begins again.
+    Assigning twice is the same as assigning once, so an interrupted write starts again.
     """
     pairs = list(pairs)
     try:

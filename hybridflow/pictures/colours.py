@@ -11,7 +11,7 @@ EDGES = {
     "graph": "#c9d2da", "scope": "#b3c1ce", "function": "#c9d2da", "line": "#d8dfe5", "body": "#d8ceb4",
 }  # fmt: skip
 MARKS = {"removed": "#c62f2f", "added": "#1f8a4c"}
-"""The edges of what a difference shows."""
+"""The outline colours of a difference."""
 COLD, HOT = (255, 247, 236), (248, 142, 66)
 UNITS = {"flops": "floating-point operations", "bytes": "bytes read and written", "value": "the values given"}
 

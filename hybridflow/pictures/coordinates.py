@@ -144,7 +144,7 @@ def _spaced(wanted: Sequence[float], widths: Sequence[float]) -> list[float]:
 
 
 def _settle(result: Placed, insides: dict[Group, _Inside], item: Item, frame: Frame) -> None:
-    """Give an item its frame, and what is inside of it."""
+    """Place the frame of an item, and the items inside it."""
     result.frames[item] = frame
     if isinstance(item, Box):
         return

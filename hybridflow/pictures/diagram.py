@@ -28,9 +28,9 @@ class Box:
         title: the operation's name, or what the input is called.
         kind: ``op``, ``gradient``, ``input`` or ``output``.
         lines: what the box says below its title.
-        label: dtype and shape of what it makes, written where its arrows begin.
+        label: dtype and shape of its result, written where its arrows begin.
         parent: the group it is in.
-        weight: what its colour says.
+        weight: the cost that its colour shows.
         where: the user's place as ``file:line``, None if there is none.
         mark: ``removed`` or ``added`` in a picture of a difference.
     """
@@ -55,7 +55,7 @@ class Group:
         title: a name scope, a function, a line, or an operation that carries graphs.
         kind: ``graph``, ``scope``, ``function``, ``line``, ``op`` or ``body``.
         parent: the group it is in; None for the outermost.
-        children: what is in it, in the order of execution.
+        children: the items inside it, in the order of execution.
     """
 
     number: int

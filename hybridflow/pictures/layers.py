@@ -52,7 +52,7 @@ class Layout:
     ways: dict[Arrow, tuple[Group, int]] = field(default_factory=dict["Arrow", "tuple[Group, int]"])
 
     def items(self) -> Iterator[Item]:
-        """Yield every item of the diagram, each group before what is in it."""
+        """Yield every item of the diagram, each group before its items."""
         for group in self.groups:
             if group.parent is None:
                 yield group

@@ -27,7 +27,7 @@ def svg_of(diagram: Diagram, tip: str = "tip") -> str:
 
     Args:
         diagram: the diagram.
-        tip: what its arrow heads are called; a page with several pictures needs several names.
+        tip: the id of its arrow heads; each picture of a page needs its own.
     """
     where = placed(layout_of(diagram))
     root = where.frames[diagram.root]

@@ -13,7 +13,7 @@ def tensorboard_module(name: str, asked_by: str) -> Any:
 
     Args:
         name: its name without ``tensorboard.``, or the bare name of a file of messages, such as ``event``.
-        asked_by: who needs it, for the message.
+        asked_by: the caller, for the message.
 
     Raises:
         MissingPackageError: without the package.

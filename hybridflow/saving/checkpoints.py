@@ -35,7 +35,7 @@ from hybridflow.saving.values import flat, on_host, snapshot_of
 
 FORMAT = "hybridflow checkpoint"
 VERSION = 1
-"""The version of what is written."""
+"""The version of the format that is written."""
 
 Fields = dict[str, str]
 UPGRADES: Mapping[int, Callable[[Fields, dict[str, Any]], tuple[Fields, dict[str, Any]]]] = {}

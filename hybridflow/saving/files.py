@@ -116,7 +116,7 @@ def load(
         TraceError: inside a compiled function.
         FileError: the file cannot be read, or is no regular file; `FileMissingError` if it is not there.
         FileFormatError: it is not as the format says.
-        ArgumentError: values that do not fit, all of which are named.
+        ArgumentError: values do not fit; the error names all of them.
 
     Example: see `save`.
     """

@@ -32,7 +32,7 @@ def renamed(values: Mapping[str, Array], mapping: Any, modules: Mapping[str, Mod
         modules: what they are for, by path.
 
     Raises:
-        ArgumentTypeError: what is no mapping.
+        ArgumentTypeError: the value is no mapping.
         ArgumentError: a name that stands for none, or two values that would get one path.
     """
     steps: list[Any] = list(cast(Any, mapping)) if isinstance(mapping, Sequence) and not isinstance(mapping, str) else [

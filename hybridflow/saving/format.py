@@ -1,4 +1,4 @@
-"""The safetensors format: a header in JSON that says of each tensor what it is and where, and then their bytes.
+"""The safetensors format: a JSON header with the dtype, shape and position of each tensor, then their bytes.
 
 The file begins with the header's length, 8 bytes. After the header the tensors follow each other without gaps.
 """

@@ -21,7 +21,7 @@ PathLike = str | os.PathLike[str]
 
 
 class Contents(NamedTuple):
-    """What is in a file.
+    """The content of a file.
 
     Attributes:
         arrays: the arrays by path, read-only.
@@ -37,7 +37,7 @@ def read(path: PathLike, *, what: str = "load", copy: bool = False, follow: bool
 
     Args:
         path: the file.
-        what: who reads it, for messages.
+        what: the caller, for messages.
         copy: whether it is read into memory of one's own, and not mapped.
         follow: whether it may be a link.
 
@@ -100,7 +100,7 @@ def opened(path: PathLike, what: str, *, follow: bool = True) -> Generator[int]:
 
 
 def file_error(kind: type[FileError], what: str, path: PathLike, said: str, error: OSError) -> FileError:
-    """Return an error of what the system said of a file."""
+    """Return an error with the system's reason for a file."""
     made = kind(message(f"{what}: {os.fspath(path)!r} {said}", got=os.strerror(error.errno or errno.EIO)))
     made.errno = error.errno
     return made
@@ -120,7 +120,7 @@ def named(path: PathLike, what: str) -> Generator[None]:
 
 
 def _header(handle: int, size: int) -> tuple[list[Entry], dict[str, str], int]:
-    """Return what is in a file, and where its tensors' bytes begin."""
+    """Return the content of a file's header, and where the bytes of its tensors begin."""
     if size < 8:
         raise wrong(f"it has {size} bytes", cut=True)
     prefix = bytearray(8)

@@ -1,4 +1,4 @@
-"""What is saved, by path: the arrays of a module, of an optimizer, of a structure of such."""
+"""The values to save, by path: the arrays of modules, optimizers, and structures of them."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _ARRAYS = (TensorMethods, np.ndarray, np.generic, jax.Array)
 
 
 class Found(NamedTuple):
-    """What is in a structure.
+    """The content of a structure.
 
     Attributes:
         values: the Variables, tensors, arrays and numbers by their paths.
@@ -40,7 +40,7 @@ def flat(values: Any, what: str = "save") -> dict[str, Any]:
     Args:
         values: a module; an optimizer, metric, generator or another object with ``named_variables()``; a mapping or
             sequence of such and of Variables, tensors, arrays and numbers, nested as it may be.
-        what: who asks, for messages.
+        what: the caller, for messages.
 
     Raises:
         ArgumentTypeError: something else, or a key that is no string and no integer.
@@ -70,7 +70,7 @@ def require_eager(what: str) -> None:
 
 
 def found_in(values: Any, what: str) -> Found:
-    """Return what is in a structure; see `flat`."""
+    """Return the content of a structure; see `flat`."""
     require_eager(what)
     if isinstance(values, _ARRAYS) or is_number(values):
         raise ArgumentTypeError(
@@ -88,7 +88,7 @@ def found_in(values: Any, what: str) -> Found:
 
 
 def _walk(value: Any, path: str, what: str, contents: Found, around: list[int]) -> Iterator[tuple[str, Any]]:
-    """Yield what is in a value with its path."""
+    """Yield the content of a value with its path."""
     if isinstance(value, _ARRAYS) or is_number(value):
         yield path, value
         return
@@ -159,7 +159,7 @@ def snapshot_of(values: Mapping[str, Any], what: str, *, copy: bool) -> dict[str
 
     Args:
         values: what `flat` returns.
-        what: who asks, for messages.
+        what: the caller, for messages.
         copy: whether NumPy arrays, which their owner may write to, are copied.
     """
     others = {path: _raw(one, what, copy) for path, one in values.items() if not isinstance(one, Variable)}
@@ -168,7 +168,7 @@ def snapshot_of(values: Mapping[str, Any], what: str, *, copy: bool) -> dict[str
 
 
 def _raw(value: Any, what: str, copy: bool) -> Any:
-    """Return the raw value of what is no Variable."""
+    """Return the raw value of something that is not a Variable."""
     if type(value) is np.ndarray and value.dtype.isnative and not copy:
         as_dtype(value.dtype)  # raises for those that tensors do not have
         return value
@@ -189,7 +189,7 @@ def fill(into: Any, values: Mapping[str, Any], *, strict: bool = True, what: str
         into: what `flat` takes, its leaves being Variables.
         values: tensors or arrays by path, which nobody else will write to.
         strict: whether there must be a value for each Variable, and none besides.
-        what: who does it, for messages.
+        what: the caller, for messages.
 
     Raises:
         ArgumentTypeError: a leaf that is no Variable.

@@ -56,7 +56,7 @@ def write(
         path: the file.
         arrays: arrays of the format's dtypes, in any order and of any strides; see `check`.
         metadata: texts by name.
-        what: who writes it, for messages.
+        what: the caller, for messages.
         replace: whether it may take the place of a file that is there.
 
     Raises:

@@ -49,7 +49,7 @@ def fit(
         epochs: how often the data is gone through.
         batch_size: how many examples of arrays make a batch; the last one may have fewer.
         shuffle: whether each epoch takes arrays in an order of its own; `hf.random.seed` repeats them.
-        metrics: what is measured besides the loss, as `evaluate` takes it; copies of it measure, so it stays as it is.
+        metrics: the metrics beside the loss, as for `evaluate`; copies of them are updated, so they stay as they are.
         validation: a pair of arrays or an iterable of batches, on which the loss and the metrics are measured after
             each epoch, out of training mode.
         parts: into how many parts a batch is cut, one after the other, so that only one part's activations are alive

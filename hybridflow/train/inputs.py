@@ -18,7 +18,7 @@ from hybridflow.metrics.metric import Metric
 
 
 class MeanOf(Mean):
-    """The mean over examples of what a function of predictions and targets returns.
+    """The mean over examples of a function of predictions and targets.
 
     Args:
         function: returns a value per example, or the mean of a batch.
@@ -49,14 +49,14 @@ def pairs_of(what: str, x: Any, y: Any, size: int, *, shuffle: bool = False, see
     """Return batches of inputs and targets.
 
     Args:
-        what: who asks, for messages.
+        what: the caller, for messages.
         x: the inputs: an array with a row per example, or a tuple or mapping of such; or an iterable of batches.
         y: the targets of arrays; None with an iterable.
         size, shuffle, seed: as `hf.data.Batches` takes them.
 
     Raises:
         ArgumentError: arrays without targets, or targets beside an iterable.
-        ArgumentTypeError: what is neither.
+        ArgumentTypeError: the value is neither.
     """
     if y is not None:
         if isinstance(x, Batches) or not (is_array(x) or isinstance(x, list | tuple | Mapping)):
@@ -133,13 +133,13 @@ def metrics_of(what: str, metrics: Any) -> dict[str, Metric]:
     """Return metrics by name.
 
     Args:
-        what: who asks, for messages.
+        what: the caller, for messages.
         metrics: a metric, or a function of predictions and targets; a sequence of such, which are called by their
             classes and functions; or a mapping with names.
 
     Raises:
         ArgumentError: two of one name.
-        ArgumentTypeError: what is neither metric nor function.
+        ArgumentTypeError: a value is neither metric nor function.
     """
     if isinstance(metrics, Metric) or callable(metrics):
         metrics = (metrics,)

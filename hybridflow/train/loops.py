@@ -64,7 +64,7 @@ class _Forward:
 
 
 def forward_of(model: Any, compile: bool) -> Any:
-    """Return the function from inputs to predictions; what is compiled for a model lives as long as it does."""
+    """Return the function from inputs to predictions; a compiled one lives as long as its model."""
     if not callable(model):
         raise ArgumentTypeError(message(f"train: a {type(model).__name__} is no model, it cannot be called"))
     if not compile or isinstance(model, CompiledFunction):

@@ -56,7 +56,7 @@ class Display:
         self._figures.update(numbers)
 
     def refresh(self, step: int, epoch: int, examples: int) -> None:
-        """Show a step and what is known of it.
+        """Show a step and its figures.
 
         Args:
             step: how many steps were made.
@@ -107,7 +107,7 @@ class Display:
 
 
 _LIVE: weakref.WeakSet[Progress] = weakref.WeakSet()
-"""The bars that are in a terminal now, whose cursor they hide."""
+"""The bars shown in a terminal now; they hide its cursor."""
 
 
 @atexit.register

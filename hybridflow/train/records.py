@@ -58,7 +58,7 @@ def larger_is_better(what: str, name: str, larger: bool | None) -> bool:
     """Return whether larger values of a name are better ones.
 
     Args:
-        what: who asks, for messages.
+        what: the caller, for messages.
         name: the name, which says it if it ends in a known word.
         larger: what the user says.
 
@@ -150,7 +150,7 @@ class Records:
         return seen
 
     def known(self, what: str, name: str) -> Seen:
-        """Return what is known of a name; all that was logged is waited for.
+        """Return the statistics of a name, after waiting for all logged values.
 
         Raises:
             ArgumentError: nothing was logged by that name.

@@ -23,7 +23,7 @@ UNSTEADY = 1.5
 
 @dataclass(frozen=True)
 class FirstCall:
-    """What the first compiled call took, in seconds; the parts leave out what belongs to none of them.
+    """The time of the first compiled call, in seconds, and its parts; the rest belongs to none of them.
 
     Attributes:
         total: until its result was there.

@@ -102,7 +102,7 @@ def compare(
         sizes: compare at each of these sizes, to see where compiling starts to pay.
         inputs: makes the arguments of a size: a tuple of them, a dict of named ones or a single one. Without it, every
             None in the shape of a `TensorSpec` among the arguments is the size, and that argument is random.
-        progress: called with what is being done and the part of all that is done, from 0 to 1.
+        progress: called with the present step and the fraction that is done, from 0 to 1.
         kwargs: what to call it with, by name; what has a name of those above is passed with `functools.partial`.
 
     Returns:

@@ -22,7 +22,7 @@ def calls_figure(name: str, lines: Mapping[str, tuple[float, float]], even: int 
     """Return a plot of total time against the number of calls.
 
     Args:
-        name: what is called.
+        name: the name of the function.
         lines: per label, what the first call and every other one take, in seconds; the first is eager.
         even: the number of calls from which on the second one has paid off, None if it never does.
     """
@@ -42,7 +42,7 @@ def calls_figure(name: str, lines: Mapping[str, tuple[float, float]], even: int 
 
 
 def bars_figure(title: str, timings: Mapping[str, Timing]) -> Any:
-    """Return a plot of what one call of each takes, with the intervals of the medians.
+    """Plot the time of one call of each, with confidence intervals of the medians.
 
     Args:
         title: the plot's title.

@@ -48,7 +48,7 @@ from hybridflow.tracing.trace import Trace
 from hybridflow.xla.scopes import Namer, naming
 
 Progress = Callable[[str, float], None]
-"""Called with what is being done, and the part of all that is done, from 0 to 1."""
+"""A function that is called with the present step and the fraction that is done, from 0 to 1."""
 
 
 @dataclass(frozen=True)
@@ -116,7 +116,7 @@ def measure(
         call: the arguments.
         peers: functions of other packages, by name.
         effort: how to measure and to judge.
-        progress: hears what is being done.
+        progress: called with the present step.
     """
     beside = runners(peers, call)
     _start_backend()
@@ -289,7 +289,7 @@ def _start_backend() -> None:
 
 
 def _eager_memory(call: Callable[[], Any]) -> int:
-    """Return the peak of what an eager call allocates, which is not the first one."""
+    """Return the peak of the memory that an eager call allocates; it is not the first call."""
     already = tracemalloc.is_tracing()
     if not already:
         tracemalloc.start()

@@ -29,9 +29,9 @@ class Peer:
     """What another package's function took, and whether its results are ours.
 
     Attributes:
-        name: what it was called in ``peers=``.
+        name: its key in ``peers=``.
         timing: what one call takes.
-        first: its first call, in seconds, with what it compiles in it.
+        first: the time of its first call, in seconds, including compilation.
         parity: its results, judged against the function's eager ones.
     """
 

@@ -144,7 +144,7 @@ class Comparisons(Shown):
         return text + "."
 
     def figure(self) -> Any:
-        """Return the plot of what one call of each takes."""
+        """Plot the time of one call of each."""
         return bars_figure(self.title, self.timings())
 
     def to_dict(self) -> dict[str, Any]:

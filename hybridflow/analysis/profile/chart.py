@@ -25,7 +25,7 @@ _COLOURS = {
 """The colour of each kind of span in the picture, which shows no compilations."""
 _WIDTH, _LEFT, _ROW, _LETTER = 1120, 120, 18, 6.6
 _LEAST = 0.4
-"""Pixels: what is narrower is drawn with what is beside it."""
+"""The smallest width in pixels; narrower spans are drawn together with their neighbours."""
 
 
 @dataclass(frozen=True, slots=True)

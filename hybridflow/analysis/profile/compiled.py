@@ -138,7 +138,7 @@ def wait_for(value: Any) -> None:
 
 
 def run_program(program: Program, arrays: Sequence[Any], where: Where | None) -> tuple[Any, Call]:
-    """Run a program and return its outputs and what is known of the call.
+    """Run a program and return its outputs and the record of the call.
 
     The CPU's results may not be there yet: waiting would add to every call what a program that does not read them at
     once never waits for. XLA says which kernels are whose. For other devices it does not, so there they are awaited.

@@ -42,11 +42,11 @@ class Run:
     """An operation, a gradient rule or a compilation that ran.
 
     Attributes:
-        name: of the operation, or of what was compiled.
+        name: the name of the operation or of the compiled function.
         kind: ``op``, ``gradient`` or ``compile``.
         where: the user's place.
         start, end: nanoseconds of `time.perf_counter_ns`.
-        bytes: what its results take, bytes.
+        bytes: the size of its results, in bytes.
         inside: nanoseconds of other runs within it.
     """
 
@@ -136,7 +136,7 @@ class Recorder:
         return freed
 
     def _exchanged(self, arrays: Iterable[Any], outputs: Iterable[Any], when: int) -> None:
-        """Take note of a call's results, some of which took the place of its arguments."""
+        """Record a call's results; some of them reuse the memory of its arguments."""
         for array in arrays:
             if isinstance(array, jax.Array) and array.is_deleted() and self._kept.pop(id(array), None) is not None:
                 self.memory.append((when, -int(array.nbytes)))
@@ -166,7 +166,7 @@ class Recorder:
         """Return an executable that says when it runs.
 
         Args:
-            owner: what is compiled.
+            owner: the compiled function.
             key: which part of it, for which device and sizes.
             name: the function's name.
             device: the jax device to run on; jax's default one if None.

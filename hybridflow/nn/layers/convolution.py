@@ -97,7 +97,7 @@ class Conv(Module):
         _make(layer, (layer.out_channels, size // layer.groups, *layer.window), size)
 
     def extra_repr(self) -> str:
-        """Return the sizes and what is not as usual."""
+        """Return the sizes, and the settings that differ from their defaults."""
         shown = [] if self.in_channels is None else [str(self.in_channels)]
         shown += [str(self.out_channels), str(self.window)]
         for name, usual in (("stride", 1), ("padding", 0), ("dilation", 1), ("groups", 1)):

@@ -16,7 +16,7 @@ from hybridflow.ops.nn.embeddings import embedding
 
 
 def parameter(values: Any, name: str) -> Variable:
-    """Return a Variable that is learned, whose value is an array that nobody else has."""
+    """Return a trainable Variable with an array of its own."""
     return Variable(make_tensor(values), name=name, requires_grad=not init.ABSTRACT.get())
 
 

@@ -54,7 +54,7 @@ class LayerNorm(_Norm):
 
     Args:
         size: the size of the last axis; the first call gives it if it is left out.
-        epsilon: what is added to the variance.
+        epsilon: a small number that is added to the variance.
         scale: whether there are parameters.
         bias: whether there is a shift among them.
         dtype: their dtype.
@@ -89,7 +89,7 @@ class RMSNorm(_Norm):
 
     Args:
         size: the size of the last axis; the first call gives it if it is left out.
-        epsilon: what is added to the mean square.
+        epsilon: a small number that is added to the mean square.
         scale: whether there is a parameter.
         dtype: its dtype.
 
@@ -122,7 +122,7 @@ class GroupNorm(_Norm):
     Args:
         groups: how many groups there are.
         size: how many channels; the first call gives it if it is left out.
-        epsilon: what is added to the variance.
+        epsilon: a small number that is added to the variance.
         scale: whether there are parameters.
         dtype: their dtype.
 
@@ -160,7 +160,7 @@ class InstanceNorm(_Norm):
 
     Args:
         size: how many channels; the first call gives it if it is left out.
-        epsilon: what is added to the variance.
+        epsilon: a small number that is added to the variance.
         scale: whether there are parameters.
         dtype: their dtype.
 
@@ -209,7 +209,7 @@ class BatchNorm(_Norm):
     Args:
         size: how many channels, axis 1; the first call gives it if it is left out.
         momentum: how far a call moves the averages; 1 forgets the earlier ones.
-        epsilon: what is added to the variance.
+        epsilon: a small number that is added to the variance.
         scale: whether there are parameters.
         dtype: their dtype, and that of the averages.
 

@@ -133,7 +133,7 @@ def relative_tolerance(rtol: TensorLike, tensor: Tensor) -> Tensor:
 
 
 def shorter_side(rows: Any, columns: Any) -> Any:
-    """Return the smaller size of a matrix, of which one may be open."""
+    """Return the smaller size of a matrix; one of its sizes may be open."""
     return rows if same_size(rows, columns) else min(rows, columns)
 
 

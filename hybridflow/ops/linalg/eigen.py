@@ -60,7 +60,7 @@ def _order(xp: Any, values: Any) -> Any:
 
 
 def _finite(xp: Any, x: Any) -> tuple[Any, Any]:
-    """Return matrices without those that are not finite, of which LAPACK may never return, and which are."""
+    """Replace matrices that are not finite, with which LAPACK may loop forever; return also which are finite."""
     finite = xp.isfinite(x).all((-1, -2))
     return xp.where(finite[..., None, None], x, np.zeros((), x.dtype)), finite
 

@@ -204,7 +204,7 @@ def _paired(real: _Array, imaginary: _Array) -> _Array:
 
 
 def _unpacked(imaginary: _Array, packed: _Array) -> _Array:
-    """Return the vectors of which LAPACK gives, for a pair of conjugates, the real and the imaginary parts."""
+    """Return complex eigenvectors; for a conjugate pair, LAPACK returns their real and imaginary parts."""
     result = _paired(packed, np.zeros_like(packed))
     first = np.flatnonzero(imaginary > 0)
     result.imag[:, first] = packed[:, first + 1]

@@ -139,7 +139,8 @@ def vector_norm(
         x: real or complex; integers become float32.
         axis: the axes whose elements make up a vector; all of them if None.
         keepdims: whether these axes stay, with size 1.
-        ord: any number; ``inf`` is the largest and ``-inf`` the smallest absolute value, 0 counts what is not 0.
+        ord: any number; ``inf`` is the largest and ``-inf`` the smallest absolute value; 0 counts the elements other
+            than 0.
 
     Returns:
         The norms, real.
