@@ -1,4 +1,4 @@
-"""A model of what XLA:CPU stores while a graph runs: what it fuses, in which order it runs that, and what lives when.
+"""A model of XLA:CPU's memory while a graph runs: its fusions, their order, and the lifetimes of buffers.
 
 It follows the rules of XLA's CPU backend (jaxlib 0.10): products, convolutions and steps of long reductions run by
 themselves; other operations are computed wherever they are read, but for expensive ones with several readers or whose
@@ -39,7 +39,7 @@ _MOVES = {"transpose", "rev", "concatenate", "slice", "dynamic_slice", "gather",
 
 @dataclass(eq=False)
 class Kernel:
-    """What XLA runs as one.
+    """A kernel: operations that XLA runs as one.
 
     Attributes:
         primitive: the one whose outputs it stores, None for a copy of a Variable's value.
@@ -60,7 +60,7 @@ class Kernel:
 
 @dataclass(frozen=True)
 class Buffers:
-    """What is stored while a graph runs, beside its inputs and outputs.
+    """The buffers in use while a graph runs, apart from its inputs and outputs.
 
     Attributes:
         kernels: in the order in which they run.
@@ -78,7 +78,7 @@ class Buffers:
 
 
 def buffers(graph: Graph, sizes: Sizes | None = None, donated: Sequence[tuple[int, int]] = ()) -> Buffers:
-    """Return what XLA:CPU is expected to store.
+    """Predict the buffers of XLA:CPU.
 
     Args:
         graph: the graph after its passes.
@@ -125,7 +125,7 @@ def _repeats(user: Primitive, value: Value) -> bool:
 
 
 def _fuse(program: Program) -> dict[Primitive, dict[Primitive, bool]]:
-    """Return the kernels that compute each primitive, by the primitive they store, and whether it is repeated there.
+    """Return for each primitive the kernels that compute it, by the primitive they store, and whether it is repeated.
 
     What nothing reads is in none.
     """
@@ -194,7 +194,7 @@ def _ancestors(kernels: Iterable[Kernel]) -> dict[Kernel, set[Kernel]]:
 
 
 def _copy_donated(program: Program, kernels: list[Kernel], donated: Sequence[tuple[int, int]]) -> list[Kernel]:
-    """Return copies of donated inputs that are read by what need not run before their memory is written."""
+    """Return copies of donated inputs whose readers may run after their memory is overwritten."""
     if not donated:
         return []
     before = _ancestors(kernels)
@@ -216,7 +216,7 @@ def _copy_donated(program: Program, kernels: list[Kernel], donated: Sequence[tup
 
 
 def _breadth_first(program: Program, kernels: list[Kernel]) -> list[Kernel]:
-    """Return the kernels in the order in which they get ready, those that read the inputs first."""
+    """Return the kernels in the order in which they become ready, beginning with those that read the inputs."""
     readers: dict[Value, list[Kernel]] = {}
     missing: dict[Kernel, int] = {}
     for kernel in kernels:
@@ -244,7 +244,7 @@ def _breadth_first(program: Program, kernels: list[Kernel]) -> list[Kernel]:
 
 @dataclass(eq=False)
 class Buffer:
-    """Where a value is stored, and from which kernel to which.
+    """The memory of a value, with its first and last kernel.
 
     Attributes:
         value: the value.
@@ -260,11 +260,11 @@ class Buffer:
     moves: bool = True
 
     def __post_init__(self) -> None:
-        """Take the size in bytes, which is asked for often."""
+        """Compute the size in bytes, which is used often."""
         self.nbytes = self.value.nbytes
 
     def meets(self, other: Buffer) -> bool:
-        """Whether the two cannot be in the same place; nothing is written over what a Variable held."""
+        """Whether the lifetimes of two buffers overlap; a Variable's old value is never overwritten."""
         first, second = (self, other) if self.start <= other.start else (other, self)
         if first.end == second.start and first.start < second.start:
             return second.moves or first.nbytes != second.nbytes or first.value.made is None
@@ -312,7 +312,7 @@ def _live(left: list[Buffer], count: int) -> list[int]:
 def _result_memory(
     program: Program, donated: Sequence[tuple[int, int]], written: dict[Value, Buffer], last: dict[Value, int]
 ) -> list[list[Buffer]]:
-    """Return the memory of the results, and when it is taken: by the input it came with, and from its writing on."""
+    """Return the memory of the results and its lifetime: that of the donated input, and from the first write on."""
     positions = dict(donated)
     results: list[list[Buffer]] = []
     for index, value in enumerate(program.outputs):
@@ -328,7 +328,7 @@ def _result_memory(
 
 
 def _beside_results(mine: list[Buffer], free: list[list[Buffer]]) -> list[Buffer]:
-    """Return the buffers that find no room in memory of results while that is not in use."""
+    """Return the buffers that do not fit into the still unused memory of results."""
     free = sorted(free, key=lambda place: -place[0].nbytes)
     left: list[Buffer] = []
     for one in sorted(mine, key=lambda buffer: -buffer.nbytes):
@@ -342,7 +342,7 @@ def _beside_results(mine: list[Buffer], free: list[list[Buffer]]) -> list[Buffer
 
 
 def _packed(left: list[Buffer], count: int) -> int:
-    """Return the bytes that buffers take when each gets the lowest free place, the largest first.
+    """Return the bytes that buffers take if each, the largest first, gets the lowest free address.
 
     Small ones fit somewhere: only what is alive of them at once is counted.
     """

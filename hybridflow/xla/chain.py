@@ -38,7 +38,7 @@ class Part(NamedTuple):
 
 
 class Lowerings(NamedTuple):
-    """What jax's lowering is for one program: its text.
+    """The counterpart of jax's lowering for several programs: their text.
 
     Attributes:
         parts: the programs.
@@ -56,7 +56,7 @@ def _headed(parts: Sequence[Part], text: Callable[[Executable], str]) -> str:
 
 
 class _Memory(NamedTuple):
-    """What `jax.stages.Compiled.memory_analysis` tells, bytes."""
+    """The figures of `jax.stages.Compiled.memory_analysis`, in bytes."""
 
     argument_size_in_bytes: int
     output_size_in_bytes: int
@@ -67,7 +67,7 @@ class _Memory(NamedTuple):
 
 @dataclass(eq=False, slots=True)
 class _Run:
-    """One run of a program. Values have numbers: first the graph's inputs, then what pieces make.
+    """One run of a program. Values are numbered: first the graph's inputs, then the results of pieces.
 
     Attributes:
         piece: what is run.
@@ -85,11 +85,11 @@ class _Run:
     program: Executable = field(init=False)
 
     def job(self, values: list[Any]) -> Callable[[], Any]:
-        """Return the run as a function, which is written in C as far as jax has one."""
+        """Return the run as a function, written in C where jax offers one."""
         return partial(self.program.run, *[values[number] for number in self.reads], *self.program.hidden)
 
     def keep(self, results: Sequence[Any], values: list[Any]) -> None:
-        """Take note of the results, and let go of what nobody reads any more."""
+        """Keep the results, and release values that have no further reader."""
         for number, value in zip(self.makes, results, strict=True):
             values[number] = value
         for number in self.frees:
@@ -97,7 +97,7 @@ class _Run:
 
 
 class Chain:
-    """What jax's compiled object is for one program: texts and figures.
+    """The counterpart of jax's compiled object for several programs: texts and figures.
 
     Args:
         graph: the whole graph.
@@ -149,13 +149,13 @@ class Chain:
         return tuple([Part(f"program {n}", one, times[one]) for n, one in enumerate(made.values(), 1)])
 
     def __call__(self, *arrays: Any) -> list[Any]:
-        """Run all of it."""
+        """Run all programs."""
         held: list[Any] = []
         self.into(arrays, held)
         return held[0]
 
     def into(self, arrays: Sequence[Any], held: list[Any]) -> None:
-        """Run all of it, and append the outputs to the list (see `hybridflow.backend.jax_shim.Into`)."""
+        """Run all programs, and append the outputs to the list (see `hybridflow.backend.jax_shim.Into`)."""
         values: list[Any] = [*arrays, *[None] * (len(self._bytes) - len(arrays))]
         for run in self._first:
             run.keep(run.job(values)(), values)
@@ -180,7 +180,7 @@ class Chain:
         return _headed(self.parts, lambda made: made.compiled.as_text())
 
     def memory_analysis(self) -> _Memory | None:
-        """Return the bytes that a call needs, None where a program's are not known.
+        """Return the bytes that a call needs, or None if those of a program are not known.
 
         Temporaries are what the programs hand on to each other, and what each needs for itself, when most is there.
         """
@@ -202,7 +202,7 @@ class Chain:
 
 
 def _given(graph: Graph, pieces: Sequence[Piece], donate: Sequence[int], sizes: Sizes) -> list[tuple[int, ...]]:
-    """Return for each piece which of its inputs it may take over."""
+    """Return for each piece the inputs whose memory it may reuse."""
     read = {edge for piece in pieces for edge in piece.reads}
     last = {piece for piece in pieces if read.isdisjoint(piece.makes)}
     readers = Counter(edge for piece in last for edge in piece.reads)
@@ -221,7 +221,7 @@ def _given(graph: Graph, pieces: Sequence[Piece], donate: Sequence[int], sizes: 
 
 
 def holds_much(graph: Graph, pieces: Sequence[Piece], donate: Sequence[int], sizes: Sizes) -> bool:
-    """Whether what waits for the pieces that reuse inputs, which run last, needs much more memory than one program.
+    """Whether values that wait for the last pieces, which reuse inputs, need much more memory than one program.
 
     That uses such values as soon as they are there. Gradients that are larger than activations wait: of 100 dense
     layers of 512, batch 32, they took 105 MB in pieces, where one program needed 9.
@@ -236,7 +236,7 @@ def holds_much(graph: Graph, pieces: Sequence[Piece], donate: Sequence[int], siz
 
 
 def _handed_on(graph: Graph, pieces: Sequence[Piece], sizes: Sizes) -> int:
-    """Return the most bytes that pieces in a row, beside inputs and outputs, hand on at a time."""
+    """Return the most bytes that consecutive pieces hand on at a time, apart from inputs and outputs."""
     last = {edge: number for number, piece in enumerate(pieces) for edge in (*piece.reads, *piece.makes)}
     ends: defaultdict[int, int] = defaultdict(int)
     outputs = set(graph.outputs)

@@ -94,7 +94,7 @@ class Executable:
 
 
 def is_wide(graph: Graph) -> bool:
-    """Whether a graph has a 64-bit value anywhere, so that jax must be told to keep it."""
+    """Whether a graph has a 64-bit value, which jax must be told to keep."""
     if any(spec.dtype.num in WIDE for spec in (*graph.input_specs, *graph.output_specs)):
         return True
     return any(node.spec(index).dtype.num in WIDE for node in graph.walk() for index in range(len(node.outputs)))
@@ -178,7 +178,7 @@ class _Compilation:
         self.steps = _Steps(self._lower, self.wide, self.profiling or Namer(graph=graph), self.extra)
 
     def arguments(self) -> list[Any]:
-        """Return the shapes and dtypes of what the program takes."""
+        """Return the shapes and dtypes of the program's arguments."""
         sharding = None if self.device is None else jax.sharding.SingleDeviceSharding(self.device)
         arguments: list[Any] = [
             jax.ShapeDtypeStruct(spec.shape, spec.dtype, sharding=sharding)
@@ -243,7 +243,7 @@ class _Compilation:
 
 
 class _Steps:
-    """The steps of one compilation, each done when it is asked for, once, and timed."""
+    """The steps of one compilation, each run on first use and timed."""
 
     def __init__(self, lower: Callable[[], Any], wide: bool, namer: Namer, extra: Mapping[str, Any]) -> None:
         self.ms = {"lower": 0.0, "load": 0.0, "xla": 0.0}
@@ -255,12 +255,12 @@ class _Steps:
 
     @contextmanager
     def context(self) -> Generator[None]:
-        """Keep the dtypes of the graph, and name what is lowered after its nodes."""
+        """Keep the graph's dtypes, and name lowered operations after its nodes."""
         with enable_x64() if self._wide else nullcontext(), naming(self.namer):
             yield
 
     def timed(self, step: str, run: Callable[[], T]) -> T:
-        """Do a step, which may have lowered the graph on the way."""
+        """Run a step, which may lower the graph first."""
         lowering, start = self.ms["lower"], time.perf_counter()
         result = run()
         self.ms[step] = (time.perf_counter() - start) * 1e3 - (self.ms["lower"] - lowering)

@@ -64,12 +64,12 @@ def cut(graph: Graph, sizes: Sizes) -> list[Piece] | None:
 
 
 def _nodes(graph: Graph) -> int:
-    """Return how many nodes a graph has, those of a called one at each call."""
+    """Return the number of nodes of a graph, counting a called graph once per call."""
     return sum([1 for _ in graph.walk()])
 
 
 def _together(called: Graph, sizes: Sizes) -> int:
-    """Return how many calls of a graph are a piece."""
+    """Return the number of calls that make up a piece."""
     return max(1, round(SECONDS / max(seconds_on_cpu(graph_cost(called, sizes)), 1e-9)))
 
 
@@ -82,7 +82,7 @@ def _results(node: Node) -> tuple[Edge, ...]:
 
 
 def _parts(graph: Graph, anew: set[Node], together: Mapping[Graph, int]) -> list[list[Node]]:
-    """Return calls and what lies between them, without the nodes that each part makes anew."""
+    """Return the calls and the nodes between them, without nodes that each part recomputes."""
     parts: list[list[Node]] = []
     nodes = [node for node in graph.nodes if node not in anew]
     for called, several in groupby(nodes, lambda node: _called(node) if node.op is OUTLINED else None):
@@ -94,7 +94,7 @@ def _parts(graph: Graph, anew: set[Node], together: Mapping[Graph, int]) -> list
 
 
 def _pieces(graph: Graph, parts: Sequence[Sequence[Node]], anew: set[Node], sizes: Sizes) -> list[Piece]:
-    """Return parts as pieces; those that are alike have one graph."""
+    """Return parts as pieces; equal parts share one graph."""
     read_by = _readers(graph, parts)
     alike: dict[bytes, Graph] = {}
     pieces: list[Piece] = []
@@ -112,7 +112,7 @@ def _pieces(graph: Graph, parts: Sequence[Sequence[Node]], anew: set[Node], size
 
 
 def _readers(graph: Graph, parts: Sequence[Sequence[Node]]) -> defaultdict[Edge, set[int]]:
-    """Return which parts read each value; what comes behind the last reads the graph's outputs."""
+    """Return which parts read each value; the graph's outputs are read behind the last part."""
     readers: defaultdict[Edge, set[int]] = defaultdict(set)
     for edge in graph.outputs:
         readers[edge].add(len(parts))

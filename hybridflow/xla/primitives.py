@@ -1,4 +1,4 @@
-"""A graph as jax's primitive operations, each with the node it comes from: what a model of XLA works on.
+"""A graph as jax's primitive operations, each with its node; the model of XLA works on these.
 
 Every node is traced by itself, on specs, so nothing runs and equal nodes are traced once.
 """
@@ -110,7 +110,7 @@ class Program:
     def add(
         self, name: str, inputs: list[Value], specs: Sequence[tuple[tuple[int, ...], int]], node: Node, **more: Any
     ) -> list[Value]:
-        """Add a primitive and return its outputs; what was computed before is not computed again.
+        """Add a primitive and return its outputs; equal primitives are computed once.
 
         Args:
             name, inputs, node: as `Primitive` has them.
@@ -182,7 +182,7 @@ def _node(
 
 
 def _made_up(inputs: list[Value], outputs: list[TensorSpec]) -> int:
-    """Return the bytes of constants that a loop or branch needs in memory, where others compute them on the way.
+    """Return the bytes of constants that a loop or branch needs in memory; elsewhere XLA computes them on the fly.
 
     What a loop starts with and what it ends with are in one place.
     """
@@ -241,7 +241,7 @@ def _equation(program: Program, equation: Any, inputs: list[Value], node: Node) 
 
 
 def _reduction(program: Program, name: str, inputs: list[Value], specs: Any, axes: Any, node: Node) -> list[Value]:
-    """Add a reduction; one over more than a few elements is done in two steps."""
+    """Add a reduction; XLA reduces more than a few elements in two steps."""
     shape = inputs[0].shape
     if len(inputs) == 1 and any(shape[axis] > _TREE for axis in axes):
         between = tuple([-(-size // _TREE) if axis in axes else size for axis, size in enumerate(shape)])
@@ -266,7 +266,7 @@ def _product(program: Program, name: str, inputs: list[Value], specs: Any, how: 
 
 
 def _dot_operands(params: Any, inputs: list[Value]) -> list[Value]:
-    """Return what a product reads: it reads a matrix in either order of its last two axes."""
+    """Return the operands of a product, which reads a matrix in either order of its last two axes."""
     batches = params["dimension_numbers"][1]
     return [_untransposed(value, len(batch)) for value, batch in zip(inputs, batches, strict=True)]
 

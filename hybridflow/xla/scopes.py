@@ -58,7 +58,7 @@ class Namer:
 
 @contextmanager
 def naming(namer: Namer) -> Generator[None]:
-    """Have graphs compiled in a block with their nodes named, without the store.
+    """Compile graphs in a block with named nodes and without the store.
 
     Args:
         namer: what names the nodes.
@@ -135,7 +135,7 @@ def fusions(hlo: str, namer: Namer) -> dict[str, tuple[Node, ...]]:
 
 
 class _Line(NamedTuple):
-    """An instruction's line: what it is named after, where it is, what it reads, what is fused in it."""
+    """The line of an instruction: its name, computation, operands, and the computation fused in it."""
 
     names: list[str]
     computation: str

@@ -29,7 +29,7 @@ _MOST = 8
 
 
 class Head(NamedTuple):
-    """What a file says of the executable in it.
+    """The header of a file: facts about the executable in it.
 
     Attributes:
         calls: whether it calls libraries, which lowering its graph readies.
@@ -52,7 +52,7 @@ def with_head(head: Head, saved: bytes) -> bytes:
 
 
 def without_head(body: bytes) -> tuple[Head, bytes]:
-    """Return what is in a file."""
+    """Return the content of a file behind its header."""
     head, _, saved = body.partition(b"\n")
     return Head(*json.loads(head)), saved
 
@@ -81,7 +81,7 @@ _LOADING: dict[str, _Loading] = {}
 
 
 def begin(function: Callable[..., Any], signature: dict[str, str]) -> str | None:
-    """Begin to load what a function needed the last time, and return the name of the note that says what that was.
+    """Start loading the executable that a function needed last time; return the name of the note about it.
 
     Args:
         function: the user's function, which is about to be traced.
@@ -105,7 +105,7 @@ def begin(function: Callable[..., Any], signature: dict[str, str]) -> str | None
 
 
 def taken(name: str) -> Any:
-    """Return the executable of a key if it was loaded ahead, waiting for it, else None."""
+    """Return the executable of a key if it is being loaded ahead, after waiting for it; None otherwise."""
     loading = _LOADING.pop(name, None)
     if loading is None:
         return None

@@ -48,11 +48,11 @@ _AFTER_EVICTION = 0.8
 
 
 class Unsafe(Exception):
-    """A directory that others could have written to, or that is none."""
+    """The path is no directory, or one that others could have written to."""
 
 
 class Use(NamedTuple):
-    """How much is in a directory."""
+    """The number and size of the files in a directory."""
 
     entries: int
     size: int
@@ -118,7 +118,7 @@ class Directory:
             )  # fmt: skip
 
     def _own_bytes(self, opened: int, name: str, *, secret: bool = False) -> bytes | None:
-        """Return a file's bytes, None if there is none that only its owner can write (and read, if it is secret)."""
+        """Return a file's bytes, or None unless only its owner can write it (and read it, if it is secret)."""
         try:
             file = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=opened)
         except OSError:
@@ -139,7 +139,7 @@ class Directory:
     # -- files ------------------------------------------------------------------------------------------------
 
     def read(self, name: str) -> bytes | None:
-        """Return what was written under a name; None if there is nothing, or nothing to trust (which is removed).
+        """Return the bytes written under a name; None if there are none. Bytes that cannot be trusted are removed.
 
         Raises:
             Unsafe: others could have written to the directory.
@@ -161,7 +161,7 @@ class Directory:
         return None
 
     def write(self, name: str, body: bytes, most: int) -> None:
-        """Write bytes under a name, and remove what was used longest ago if there is more than `most` bytes then.
+        """Write bytes under a name; beyond `most` bytes in all, remove the least recently used files.
 
         Raises:
             OSError: the disk is full, the directory cannot be written.
@@ -175,12 +175,12 @@ class Directory:
             self._evict(opened, most)
 
     def remove(self, name: str) -> None:
-        """Remove what was written under a name."""
+        """Remove the file of a name."""
         with contextlib.suppress(OSError, Unsafe), self._opened() as opened:
             _remove(opened, name + SUFFIX)
 
     def _key(self, opened: int) -> bytes:
-        """Return the directory's key, made by whoever is first."""
+        """Return the directory's key, which the first process creates."""
         secret = self._secret(opened)
         for replace in (False, True):
             if secret is None:
@@ -226,7 +226,7 @@ class Directory:
                 os.close(file)
 
     def use(self) -> Use:
-        """Return how much is in the directory.
+        """Return the number and size of the files.
 
         Raises:
             Unsafe: others could have written to it.
@@ -244,7 +244,7 @@ class Directory:
         return Use(entries, size, hits)
 
     def clear(self) -> Use:
-        """Remove every file that the store has made, the counts and the key too, and return what there was.
+        """Remove every file of the store, with counts and key, and return how much there was.
 
         Raises:
             Unsafe: others could have written to the directory.
@@ -264,7 +264,7 @@ def _mac(key: bytes, name: str, body: bytes) -> bytes:
 
 
 def _write(opened: int, name: str, data: bytes, *, replace: bool = True) -> None:
-    """Write a file at once; one that is there already stays if it is not to be replaced."""
+    """Write a file atomically; an existing one stays unless it is to be replaced."""
     temporary = f"{_TEMPORARY}{os.getpid()}-{secrets.token_hex(8)}"
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
     file = os.open(temporary, flags, 0o600, dir_fd=opened)
@@ -288,7 +288,7 @@ def _write(opened: int, name: str, data: bytes, *, replace: bool = True) -> None
 
 
 def _remove_if_left(opened: int, name: str) -> None:
-    """Remove a file that a process began and was killed while it wrote it: its lock is gone."""
+    """Remove an unfinished file of a process that was killed: nobody holds its lock."""
     with contextlib.suppress(OSError):
         file = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=opened)
         try:

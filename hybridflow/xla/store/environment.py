@@ -1,4 +1,4 @@
-"""What decides, beside a graph, what XLA makes of it: this package's code, jax, the machine, and their settings."""
+"""Everything besides the graph that determines a compilation: this package's code, jax, the machine, and settings."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _NO_MATTER = ("cache", "eager", "full_tracebacks", "plain", "_can_run")
 
 @cache
 def source_hash() -> str | None:
-    """Return a hash of this package's source files: another version of it lowers graphs in its own way.
+    """Return a hash of this package's source files, since another version may lower graphs differently.
 
     None if the files are not those that this process has loaded: they were replaced since, or cannot be read.
     """
@@ -46,13 +46,13 @@ def _libraries() -> list[Path]:
 
 
 def _build() -> list[str]:
-    """Return what tells builds of one version of jaxlib apart."""
+    """Return the facts that distinguish builds of one version of jaxlib."""
     return [f"{path.name} {path.stat().st_size}" for path in _libraries()]
 
 
 @cache
 def processor() -> str:
-    """Return what the processor is and can do: code for another one may not run."""
+    """Return the processor's model and features, since code for another one may not run."""
     lines: list[str] = [platform.machine(), platform.processor(), sys.byteorder]
     try:
         text = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").partition("\n\n")[0]
@@ -72,25 +72,25 @@ def installation() -> str:
 
 
 def device_text(device: Any) -> str:
-    """Return what a device is, with the version of what runs it."""
+    """Return the kind of a device and the version of its runtime."""
     client = device.client
     return f"{device.platform} {device.id} {device.device_kind} {client.platform_version} of {len(client.devices())}"
 
 
 def settings_text() -> str:
-    """Return every setting of hybridflow, jax and XLA that a compilation may depend on, as it is here and now."""
+    """Return the present settings of hybridflow, jax and XLA that a compilation may depend on."""
     ours = [f"{name}={getattr(SETTINGS, name)}" for name in SETTINGS.__slots__ if not name.startswith(_NO_MATTER)]
     flags = [f"{name}={os.environ.get(name)}" for name in ("XLA_FLAGS", "LIBTPU_INIT_ARGS", "TF_XLA_FLAGS")]
     return "\n".join([*ours, *flags, *jax_settings(), f"{_cores()} cores"])
 
 
 def _cores() -> int:
-    """Return how many cores this process may use: XLA splits work among as many."""
+    """Return the number of cores this process may use, among which XLA splits work."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def default_device() -> Any:
-    """Return the device that a compilation without one is for."""
+    """Return the device used by a compilation that names none."""
     chosen = cast(Any, jax.config).jax_default_device
     if chosen is None:
         return jax.local_devices()[0]

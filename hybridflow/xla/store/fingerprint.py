@@ -1,4 +1,4 @@
-"""What a graph is, as bytes: two graphs with the same fingerprint lower to the same program."""
+"""Fingerprints of graphs: two graphs with the same fingerprint lower to the same program."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ _OURS = ("hybridflow", "jax", "jaxlib", "numpy", "builtins", "functools")
 
 
 class NotPlain(Exception):
-    """A graph that holds what only this process knows, such as a function: its lowered text says what it is."""
+    """The graph holds objects of this process, such as a function; only its lowered text identifies it."""
 
 
 def fingerprint(graph: Graph, sizes: Mapping[str, int]) -> bytes:
-    """Return a hash of everything in a graph that decides how it is lowered, constants' bytes included.
+    """Return a hash of everything in a graph that determines its lowering, including the bytes of constants.
 
     Args:
         graph: the graph, after its passes.
@@ -50,7 +50,7 @@ def text_fingerprint(text: str) -> bytes:
 
 
 class _Writer:
-    """Writes one graph; values are named by the order in which they are made."""
+    """Writes one graph; values are named in the order of their computation."""
 
     def __init__(self) -> None:
         self.parts: list[str] = []
@@ -86,7 +86,7 @@ class _Writer:
         self.known.add(op)
 
     def value(self, value: Any, dims: DimScope) -> str:
-        """Return an attribute value as text that no other value has."""
+        """Return an attribute value as unique text."""
         write = _WRITERS.get(type(value))
         if write is not None:
             if type(value) is str and value in self.foreign:
@@ -121,7 +121,7 @@ _FOREIGN: list[Any] = [0, frozenset()]
 
 
 def _is_own(op: Op) -> bool:
-    """Whether an operation's code is of packages whose versions the key has: its public function's, or its lowering."""
+    """Whether an operation's function or lowering belongs to packages whose versions are in the key."""
     return all(_module(function).partition(".")[0] in _OURS for function in (op.public or op.lower, op.lower))
 
 

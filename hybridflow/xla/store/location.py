@@ -1,4 +1,4 @@
-"""Where the store is, how large it may become, and whether there is one."""
+"""The location and the largest size of the store, and whether there is one."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _OFF = frozenset({"off", "0", "no", "false", "none"})
 
 
 class Place(NamedTuple):
-    """Where the store is (None: nowhere, and why) and how many bytes it may have."""
+    """The location of the store (None if there is none, with the reason) and its largest size in bytes."""
 
     path: Path | None
     most: int
@@ -31,7 +31,7 @@ class Place(NamedTuple):
 
 
 def place() -> Place:
-    """Return where the store is, by `hf.config.cache`, else by the environment, else by the platform's convention."""
+    """Return the store's location: by `hf.config.cache`, the environment, or the platform's convention, in this order."""
     chosen = SETTINGS.cache_dir
     if chosen is False:
         return Place(None, 0, "hf.config.cache(False)")
@@ -53,7 +53,7 @@ def place() -> Place:
 
 
 def _conventional() -> Path:
-    """Return the directory for caches that the platform's programs agree on.
+    """Return the platform's conventional directory for caches.
 
     Raises:
         RuntimeError: there is no home directory.

@@ -1,4 +1,4 @@
-"""Keeping executables and finding them again."""
+"""Saving executables in the store and loading them."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _CUSTOM_CALL = re.compile(r"custom_call @(?!Sharding|SPMD|annotate|LayoutConstra
 
 
 class Entry:
-    """The place that one compilation has, or would have, in the store.
+    """The entry of one compilation in the store, whether it exists yet or not.
 
     Args:
         directory: the store's directory.
@@ -49,7 +49,7 @@ class Entry:
         self.arrays = arrays
 
     def load(self, prepare: Callable[[], Any]) -> Any:
-        """Return the executable if there is one that works here, else None.
+        """Return the executable if there is one that works here; None otherwise.
 
         Args:
             prepare: lowers the graph, which readies the libraries that its executable calls, if it calls any.
@@ -81,7 +81,7 @@ class Entry:
             return None
 
     def save(self, compiled: Any, text: Callable[[], str], seconds: float) -> str:
-        """Keep an executable, and return what came of that.
+        """Save an executable and return the outcome.
 
         Args:
             compiled: jax's object.
@@ -122,7 +122,7 @@ def entry_for(
     text: Callable[[], str],
     note: str | None,
 ) -> Entry | str:
-    """Return the place of a compilation in the store, or why it has none.
+    """Return the entry of a compilation in the store, or the reason why it has none.
 
     Args:
         graph: the graph, after its passes, without calls of Python functions.
@@ -175,7 +175,7 @@ def _loads_at_all(device: Any) -> bool:
 
 
 def _tried(path: Path, use: Callable[[], Any]) -> Any:
-    """Return what using the directory gives, or None, with a warning, if it cannot be used."""
+    """Use the directory and return the result; warn and return None if it cannot be used."""
     try:
         return use()
     except Unsafe as error:
