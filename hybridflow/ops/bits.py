@@ -206,7 +206,7 @@ _bitwise_right_shift_lower = broadcasting(_shift_right)
 
 
 def _shift_onnx(o: Any, a: Any, b: Any, direction: str) -> Any:
-    """Shift the bits, which ONNX does for unsigned integers; those of a negative number go right inverted."""
+    """Write a shift; ONNX shifts unsigned integers only, so negative numbers are inverted before a right shift."""
     unsigned = np.dtype(f"u{a.dtype}" if a.dtype.kind == "i" else a.dtype)
     width = a.dtype.itemsize * 8
     inside = o.And(o.GreaterOrEqual(b, 0), o.Less(b, width)) if a.dtype.kind == "i" else o.Less(b, width)

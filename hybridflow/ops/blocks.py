@@ -37,7 +37,7 @@ _Array = np.ndarray[Any, Any]
 
 
 def _cut(count: int) -> Iterator[tuple[int, int, int]]:
-    """Yield the start, end and size of blocks, at least one; the last may be longer than what is left.
+    """Yield the start, end and size of at least one block; the last may be longer than the rest of the array.
 
     There are as many of a size as take less time than one of the next.
     """
@@ -54,7 +54,7 @@ _lost: dict[Any, int] = {}
 
 
 def _paid(key: Any, count: int) -> bool:
-    """Whether blocks have cost more than compiling a draw of so many elements; if not, count one more.
+    """Whether blocks have cost more than compiling a draw of this size would; if not, count one more.
 
     Not of very many, since blocks also take less memory.
     """
@@ -74,7 +74,7 @@ def _compiled(function: Callable[..., Any], attrs: tuple[tuple[str, Any], ...]) 
 
 
 def _flat(value: _Array, shape: tuple[int, ...]) -> Callable[[int, int, int], _Array]:
-    """Return the function from a block's start, end and size to an array's elements there, zeros behind them.
+    """Return the function from a block's start, end and size to the array's elements there, padded with zeros.
 
     The array is broadcast to a shape, and its elements are in row-major order.
     """
@@ -125,7 +125,7 @@ def _run(
 
 
 def _take(waiting: deque[tuple[int, int, Any]], result: _Array) -> None:
-    """Put the block that was begun first into the result."""
+    """Copy the oldest pending block into the result."""
     start, end, made = waiting.popleft()
     result[start:end] = np.asarray(made)[: end - start]
 
@@ -150,7 +150,7 @@ def mapped(function: Callable[..., Any], *arrays: _Array, **attrs: Any) -> _Arra
 def drawn(
     lower: Callable[..., Any], state: _Array, *parameters: _Array, shape: tuple[int, ...], first: int = 0, **attrs: Any
 ) -> _Array:
-    """Draw what a lowering draws in which every element is drawn for itself.
+    """Draw random numbers with a lowering that draws every element independently.
 
     Args:
         lower: ``(state, *parameters, shape=, **attrs)``, taking states that say where they start; one of a module.
@@ -187,7 +187,7 @@ def drawn(
 
 
 def each_for_itself(lower: Callable[..., Any]) -> Callable[..., Any]:
-    """Return the kernel of an op whose lowering draws every element for itself, as `drawn` needs it."""
+    """Return the kernel of an op whose lowering draws every element independently, as `drawn` requires."""
 
     def kernel(state: _Array, *parameters: _Array, shape: tuple[int, ...], **attrs: Any) -> _Array:
         return drawn(lower, state, *parameters, shape=shape, **attrs)
@@ -213,7 +213,7 @@ def rows_of(value: _Array, shape: tuple[int, ...], ends: int = 1) -> _Array:
 
 
 def parts(count: int, width: int) -> Iterator[slice]:
-    """Yield slices of so many rows, of `width` elements each, that what is computed of one at a time is small."""
+    """Yield slices of rows of `width` elements, short enough to keep the values computed from one slice small."""
     step = max(1, PART // width)
     for start in range(0, count, step):
         yield slice(start, min(start + step, count))

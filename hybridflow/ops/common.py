@@ -60,7 +60,7 @@ def number_tensor(number: Any, dtype: DType) -> Tensor:
 
 
 def promote(*values: TensorLike) -> tuple[Tensor, ...]:
-    """Return the operands as tensors of one dtype; Python numbers take the dtype of what they meet."""
+    """Return the operands as tensors of one dtype; Python numbers take the dtype of the other operands."""
     first = values[0]
     if type(first) is Tensor:  # what nearly every call is
         if len(values) == 1:
@@ -109,7 +109,7 @@ def _are_alike(tensors: tuple[Tensor, ...]) -> bool:
 
 
 def promote_full(*values: TensorLike) -> tuple[Tensor, ...]:
-    """As `promote`, for operations that `hf.autocast` runs in float32: Python numbers are not rounded to less."""
+    """Like `promote`, for operations that `hf.autocast` runs in float32: Python numbers are not rounded to less."""
     if current().autocast is None:
         return promote(*values)
     return promote(*[value if is_number(value) else widened(as_tensor(value)) for value in values])
@@ -128,7 +128,7 @@ def widened(tensor: Tensor) -> Tensor:
 
 
 def promote_float(*values: TensorLike) -> tuple[Tensor, ...]:
-    """As `promote`, and integers become the default float."""
+    """Like `promote`, but integers become the default float."""
     first = values[0]
     if len(values) == 1 and type(first) is Tensor and first.dtype.num in DIFFERENTIABLE:
         return values
@@ -197,7 +197,7 @@ def normalize_axes(op: str, axis: Any, ndim: int) -> tuple[int, ...]:
 
 
 def require_no_truth(op: str, option: str, value: Any) -> None:
-    """Refuse True and False where a number is meant, which Python holds for 1 and 0.
+    """Raise if True or False, which Python treats as 1 and 0, is given where a number is meant.
 
     Raises:
         ArgumentTypeError: one of the two.
@@ -209,7 +209,7 @@ def require_no_truth(op: str, option: str, value: Any) -> None:
 
 
 def truth(op: str, option: str, value: Any) -> bool:
-    """Return an option that is True or False; 0 and 1 are those too.
+    """Return an option as True or False; 0 and 1 are allowed.
 
     Raises:
         ArgumentTypeError: anything else, such as ``"no"``, which Python holds for true.
@@ -224,7 +224,7 @@ def truth(op: str, option: str, value: Any) -> bool:
 
 
 def one_of(op: str, option: str, value: Any, choices: Sequence[str]) -> Any:
-    """Return an option that is one of some words.
+    """Return an option, which must be one of some words.
 
     Raises:
         ArgumentError: anything else.
@@ -240,7 +240,7 @@ def one_of(op: str, option: str, value: Any, choices: Sequence[str]) -> Any:
 
 
 def broadcast_shapes(op: str, *shapes: Shape) -> Shape:
-    """Return the shape in which shapes meet.
+    """Return the shape to which shapes broadcast.
 
     Raises:
         ShapeError: if two sizes differ and neither is 1.
@@ -330,7 +330,7 @@ def pointwise(
 
 
 def met_shape(*shapes: tuple[Any, ...]) -> tuple[Any, ...]:
-    """Return the shape in which jax values meet, some of whose sizes jax may leave open."""
+    """Return the shape to which jax values broadcast; jax may leave some sizes open."""
     return cast("tuple[Any, ...]", lax.broadcast_shapes(*shapes))
 
 
@@ -389,7 +389,7 @@ def of_operands(left: Callable[..., Any], right: Callable[..., Any]) -> Each:
 
 
 def _was_broadcast(size: Size, to: Size) -> bool:
-    """Whether an axis of size 1 became a longer one; equal sizes need no guard that they are not 1."""
+    """Whether an axis of size 1 became longer; equal sizes are checked first, without a guard that they are not 1."""
     return not same_size(size, to) and (same_size(size, 1) or (size != to and size == 1))
 
 

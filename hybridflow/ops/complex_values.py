@@ -25,7 +25,7 @@ _FINITE = (2, 5)
 
 @cache
 def _table(kernel: Function, dtype: Any) -> tuple[Any, Any]:
-    """Return the results for all pairs of kinds, and which of them hold for every number of those kinds."""
+    """Return the results for all pairs of kinds, and which of these results hold for all numbers of the kinds."""
     points = np.empty((7, 7), dtype)
     points.real, points.imag = np.array(_KINDS)[:, None], np.array(_KINDS)
     known = np.ones((7, 7), bool)
@@ -35,7 +35,7 @@ def _table(kernel: Function, dtype: Any) -> tuple[Any, Any]:
 
 
 def _kind(x: Any) -> Any:
-    """Return the number of every element's kind, int32."""
+    """Return the kind of every element as a number, int32."""
 
     def pick(condition: Any, yes: Any, no: Any) -> Any:
         full = [value if hasattr(value, "dtype") else lax.full_like(x, value, np.int32) for value in (yes, no)]
@@ -47,7 +47,7 @@ def _kind(x: Any) -> Any:
 
 
 def _look_up(table: Any, index: Any) -> Any:
-    """Return the entries of a row at places, which lie in it."""
+    """Return the entries of a row at positions, which must be in range."""
     numbers = lax.GatherDimensionNumbers(offset_dims=(), collapsed_slice_dims=(0,), start_index_map=(0,))
     return lax.gather(table, lax.expand_dims(index, (index.ndim,)), numbers, (1,), mode="promise_in_bounds")
 

@@ -16,7 +16,7 @@ from hybridflow.ops.xla_algebra import float_sum
 
 
 class Pair(NamedTuple):
-    """How two terms are contracted: their labels sorted by what happens to them."""
+    """The plan for contracting two terms: their labels, sorted by their role."""
 
     batch: str
     left: str
@@ -30,7 +30,7 @@ class Pair(NamedTuple):
 
 
 def pair_up(a: str, b: str, keep: str) -> Pair:
-    """Sort the labels of two terms, of which `keep` are needed later."""
+    """Sort the labels of two terms by their role; the labels in `keep` are needed later."""
     shared = [label for label in a if label in b]
     return Pair(
         "".join(label for label in shared if label in keep),
@@ -121,7 +121,7 @@ class LaxPart:
 
 
 def _single(part: Any, x: Any, term: str, keep: str) -> tuple[Any, str]:
-    """Take the diagonals of repeated labels of one operand and sum over those nobody else needs."""
+    """Take the diagonals of repeated labels of one operand, and sum over labels that nothing else needs."""
     while len(set(term)) < len(term):
         label = next(label for label in term if term.count(label) > 1)
         first = term.index(label)
@@ -137,7 +137,7 @@ def _single(part: Any, x: Any, term: str, keep: str) -> tuple[Any, str]:
 
 @lru_cache(maxsize=512)
 def contraction_path(subscripts: str, shapes: tuple[tuple[int, ...], ...]) -> tuple[tuple[int, ...], ...]:
-    """Return the order of pairwise contractions with few operations: positions of a list that results join at its end.
+    """Return a cheap order of pairwise contractions, as positions in a list to whose end results are appended.
 
     All orders are tried for up to four operands; for more, the cheapest next pair is taken.
     """

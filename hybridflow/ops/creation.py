@@ -326,7 +326,7 @@ def _arange_kernel(*, start: Any, step: Any, size: int, dtype: Any) -> Any:
 
 
 def _widest() -> Any:
-    """Return the float in which ranges are computed: float64 wherever jax has it, as hybridflow always does."""
+    """Return the float dtype in which ranges are computed: float64 if jax has it enabled, as hybridflow always does."""
     return jax.dtypes.canonicalize_dtype(float64)
 
 
@@ -431,7 +431,7 @@ def _bind_on(device: str | None, op: Op, attrs: dict[str, Any]) -> Tensor:
 
 
 def _whole_steps(first: Any, end: Any, step: Any) -> Any:
-    """Return how many steps lead from one integer to another."""
+    """Return the number of steps from one integer to another."""
     length, stride = (end - first, step) if step > 0 else (first - end, -step)
     if length <= 0:
         return 0
@@ -527,7 +527,7 @@ def _eye_kernel(*, rows: int, columns: int, offset: int, dtype: Any) -> Any:
 
 
 def _diagonal(rows: int, columns: int) -> Any:
-    """Return how far right of the diagonal every element of a matrix is."""
+    """Return the distance of every element of a matrix to the right of the diagonal."""
     shape = (rows, columns)
     return lax.broadcasted_iota(int32, shape, 1) - lax.broadcasted_iota(int32, shape, 0)
 

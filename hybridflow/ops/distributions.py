@@ -48,7 +48,7 @@ from hybridflow.ops.threefry import random_bits
 
 
 def _infer(name: str, ends: int = 0) -> Callable[..., TensorSpec]:
-    """Return the shape rule of draws whose parameters, without their last `ends` axes, broadcast in the shape."""
+    """Return the shape rule of draws whose parameters, without their last `ends` axes, broadcast to the shape."""
 
     def infer(state: TensorSpec, *others: TensorSpec, shape: Shape, dtype: Any, **attrs: Any) -> TensorSpec:
         del attrs
@@ -224,7 +224,7 @@ def _dirichlet_lower(state: Any, concentration: Any, *, shape: Shape, dtype: Any
 
 
 def _shares(xp: Any, weights: Any) -> Any:
-    """Return weights over their sum, by its inverse, as XLA would; shares that XLA would flush to 0 are."""
+    """Return weights times the inverse of their sum, as XLA computes them, with subnormal shares flushed to 0."""
     shares = weights * (1 / halved_sum(xp, weights))[..., None]
     return xp.where(shares < np.finfo(np.dtype(weights.dtype)).tiny, np.zeros((), weights.dtype), shares)
 
@@ -512,13 +512,13 @@ def _units(state: Any, *, shape: Shape, working: Any) -> Any:
 
 
 def _places(xp: Any, unit: Any, summed: Any) -> Any:
-    """Return which summed weight is the first above a part of the last one."""
+    """Return the index of the first cumulative weight above a fraction of the last one."""
     last = summed[-1]
     return count_not_above(xp, summed, xp.minimum(unit * last, xp.nextafter(last, xp.zeros_like(last))))
 
 
 def _keys(state: Any, weights: Any, *, shape: Shape) -> Any:
-    """Return numbers that ascend in the order in which elements are drawn one by one.
+    """Return numbers whose ascending order is the order of successive draws.
 
     That order is the descending one of the log-weights plus Gumbel noise.
     """

@@ -423,7 +423,7 @@ def _power_kernel(a: Any, b: Any) -> Any:
 
 
 def _float_power(a: Any, b: Any) -> Any:
-    """Raise to powers as IEEE 754 says: NumPy takes roots for ``a ** 0.5``, and so NaN of -inf, and -0.0 of -0.0."""
+    """Raise to powers as IEEE 754 says; NumPy takes roots for ``a ** 0.5``: NaN for -inf and -0.0 for -0.0."""
     y = np.power(a, b)
     half = b == 0.5
     if a.dtype.kind == "c" or not half.any():

@@ -44,7 +44,7 @@ _PRECISION = {"bfloat16": 8, "float16": 11, "float32": 24, "float64": 53}
 
 
 def working_dtype(dtype: Any) -> Any:
-    """Return the dtype in which numbers of a dtype are computed."""
+    """Return the dtype in which draws of a dtype are computed."""
     return float64 if dtype == float64 else float32
 
 

@@ -28,7 +28,7 @@ _CONSTANTS = (bool, int, float, complex, str, bytes, type(None))
 
 
 class _Text:
-    """What a Python object that may change printed as when the function was traced."""
+    """The text that a mutable Python object had when the function was traced."""
 
     def __init__(self, plain: str, quoted: str) -> None:
         self._plain = plain

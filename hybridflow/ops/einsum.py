@@ -82,13 +82,13 @@ def _infer(*specs: TensorSpec, subscripts: str) -> TensorSpec:
 
 
 def _macs(output: TensorSpec, *specs: TensorSpec, subscripts: str) -> Any:
-    """Count one per point of the labels' space of every step that multiplies two operands and sums."""
+    """Count one multiply-add per combination of labels, for every step that multiplies two operands and sums."""
     del output
     return _count(subscripts, specs, summing_pairs=True)
 
 
 def _other_flops(output: TensorSpec, *specs: TensorSpec, subscripts: str) -> Any:
-    """Count one per point of the other steps, which multiply or sum, but for those that only move."""
+    """Count one FLOP per combination of labels for the other steps, except those that only move elements."""
     del output
     return _count(subscripts, specs, summing_pairs=False)
 
@@ -343,7 +343,7 @@ def _without_ones(full: Sequence[Labels], tensors: Sequence[Tensor]) -> list[tup
 
 
 def _letters(terms: Sequence[Labels]) -> dict[Any, str]:
-    """Return a letter per label: its own, or the next that is free."""
+    """Return a letter per label: its own, or the next free one."""
     labels = dict.fromkeys(label for term in terms for label in term if label != _ELLIPSIS)
     taken = {label for label in labels if isinstance(label, str)}
     free = iter([letter for letter in ascii_letters if letter not in taken])

@@ -46,7 +46,7 @@ from hybridflow.ops.onnx import on_floats
 
 
 def _drops_imaginary(x: Any, dtype: Any) -> bool:
-    """Whether a cast keeps the real part only; NumPy and jax warn unless that is spelled out."""
+    """Whether a cast drops imaginary parts; NumPy and jax warn about that unless it is explicit."""
     return x.dtype.kind == "c" and dtype.kind not in "cb"
 
 
@@ -56,7 +56,7 @@ def _astype_kernel(x: Any, *, dtype: Any) -> Any:
 
 
 def _saturated(x: Any, dtype: Any) -> Any:
-    """Cast floats to integers as XLA does: towards zero, to the nearest integer there is, NaN to 0.
+    """Cast floats to integers as XLA does: towards zero, saturating at the dtype's limits, NaN to 0.
 
     What C, and so NumPy, makes of numbers outside the range differs from machine to machine.
     """
@@ -105,7 +105,7 @@ def _astype_samples(rng: np.random.Generator) -> Any:
 
 
 def _astype_onnx(o: Any, x: Any, *, dtype: Any) -> Any:
-    """Cast; ONNX leaves open what a float that the integers do not reach becomes."""
+    """Write a cast; ONNX leaves open what a float out of the integers' range becomes."""
     if dtype.kind not in "iu" or not is_floating(x.dtype):
         return o.cast(x, dtype)
     info = np.iinfo(dtype)

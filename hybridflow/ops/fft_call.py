@@ -1,4 +1,4 @@
-"""What a call of a Fourier transform says, checked, as attributes of the operation."""
+"""Check the arguments of a Fourier transform and turn them into attributes of the operation."""
 
 from __future__ import annotations
 

@@ -33,7 +33,7 @@ def _initial_state(seed: Any) -> np.ndarray[Any, Any]:
 
 
 class RandomState(Variable):
-    """The key and counter of a generator: what is run on slices has one of its own for every slice."""
+    """The key and counter of a generator; a function mapped over slices has its own for every slice."""
 
     __slots__ = ()
 
@@ -99,7 +99,7 @@ class Generator(Distributions):
         return f"<Generator state={self._state.read()!r}>"
 
     def _draw(self, draw: Callable[..., Tensor], *args: Any) -> Tensor:
-        """Draw, and move the counter on if that succeeded."""
+        """Draw, and advance the counter if the draw succeeded."""
         with self._lock:
             state = self._state.read()
             result = draw(state, *args)

@@ -10,7 +10,7 @@ from hybridflow.ops.generator import Generator
 
 
 class _Seeds:
-    """How often `seed` was called, and with what: other streams start anew then."""
+    """How often `seed` was called, and with which seeds; streams derived from it then start anew."""
 
     count = 0
     last: int | None = None

@@ -58,7 +58,7 @@ _PARAMETERS = {
 
 
 def _positive(name: str, what: str, value: Any, least: float = 0.0, *, open_end: bool = True) -> None:
-    """Raise if a number is not one that a parameter may be; tensors are not looked at."""
+    """Raise if a number is not allowed as a parameter; tensors are not checked."""
     if is_number(value) and (value <= least if open_end else value < least):
         bound = f"greater than {least:g}" if open_end else f"at least {least:g}"
         raise ArgumentError(message(f"{name}: {what} {value} must be {bound}", got=f"{name}({what}={value})"))
@@ -70,7 +70,7 @@ def _probability(name: str, value: Any, *, zero: bool = True) -> None:
 
 
 def _full(name: str, shape: Any, *parameters: Tensor) -> Any:
-    """Return the shape asked for, or the one in which the parameters broadcast."""
+    """Return the requested shape, or the one to which the parameters broadcast."""
     if shape is not None:
         return normalize_shape(name, shape)
     return broadcast_shapes(name, *[one.shape for one in parameters])
@@ -244,6 +244,6 @@ def _float_parameter(value: TensorLike) -> Tensor:
 
 
 def take_along(tensor: Tensor, positions: Tensor, axis: int) -> Tensor:
-    """Take slices of an axis, in the shape of the places."""
+    """Take slices of an axis, in the shape of the positions."""
     flat = take(tensor, positions.reshape((count_elements(positions.shape),)), axis=axis)
     return flat.reshape((*tensor.shape[:axis], *positions.shape, *tensor.shape[axis + 1 :]))

@@ -1,4 +1,4 @@
-"""What NumPy kernels of composites share to be fast on the host: blocks in the cache, sums and maxima of rows.
+"""Helpers that make NumPy kernels of composites fast: blocks in the cache, sums and maxima of rows.
 
 How large is large is decided here alone.
 """

@@ -1,4 +1,4 @@
-"""Structures whose tensors are given later: what a Python function at run time gets of what it was called with."""
+"""Structures whose tensors are filled in later, for Python functions that are called at run time."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ or Variable (by its name)."""
 
 
 class Joined:
-    """An f-string of which some values are not known yet.
+    """An f-string with some values not known yet.
 
     Attributes:
         parts: texts, and ``(value, conversion, format)``.

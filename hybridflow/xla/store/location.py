@@ -31,7 +31,7 @@ class Place(NamedTuple):
 
 
 def place() -> Place:
-    """Return the store's location: by `hf.config.cache`, the environment, or the platform's convention, in this order."""
+    """Return the store's location: by `hf.config.cache`, else the environment, else the platform's convention."""
     chosen = SETTINGS.cache_dir
     if chosen is False:
         return Place(None, 0, "hf.config.cache(False)")
