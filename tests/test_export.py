@@ -498,7 +498,7 @@ def test_what_is_no_artifact_says_so(tmp_path: Path):
         hf.export.load(path, digest="0" * 64)
     with pytest.raises(FileFormatError, match="more than 100 bytes"):
         hf.export.load(path, limits=hf.export.Limits(text=100))
-    with pytest.raises(FileFormatError, match="more than 2 operations"):
+    with pytest.raises(FileFormatError, match="at most 2 operations"):
         hf.export.load(path, limits=hf.export.Limits(nodes=2))
     with pytest.raises(FileMissingError):
         hf.export.load(tmp_path / "none")

@@ -10,15 +10,20 @@ import json
 import os
 import random
 import re
+import select
 import shutil
+import subprocess
+import sys
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from hostile_corpus import CASES, HARMLESS
+from hostile_worker import Grown, arguments
 
 import hybridflow as hf
 from hybridflow import nn
@@ -30,6 +35,10 @@ NUMBERS = (
     "0", "-1", "1", "2", "3", "7", "1000000007", "9223372036854775808", "None", "True", "1.5", "-0.0", "nan", "()",
     "((0, 0),)", "''",
 )  # fmt: skip
+PATIENCE = 60
+"""The seconds after which a process that does not answer hangs."""
+LONGEST_TEXT = 2000
+MOST_MEMORY = 512 << 20
 TOKEN = re.compile(r"\s+|[A-Za-z_][A-Za-z_0-9.]*|-?\d+\.?\d*(?:e-?\d+)?|.", re.DOTALL)
 WEIGHT = np.eye(3, dtype=np.float32) / 2
 
@@ -60,6 +69,10 @@ def rows(x: Any, i: Any) -> Any:
     return hf.fft.rfft(hf.cumulative_sum(z, axis=1)), hf.sort(y, axis=1), hf.einsum("ij,kj->ik", y, y)
 
 
+def plain(x: Any) -> Any:
+    return hf.tanh(x)
+
+
 def drops(x: Any) -> Any:
     return nn.softmax(nn.dropout(x, 0.3))
 
@@ -75,6 +88,7 @@ def artifacts(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
     hf.export.save(folder / "endless", endless, spec([3]))
     hf.export.save(folder / "rows", rows, spec([2, 4]), spec([3], "int32"))
     hf.export.save(folder / "drops", drops, spec([None, 5]))
+    hf.export.save(folder / "plain", plain, spec([3]))
     return sorted(folder.iterdir())
 
 
@@ -115,16 +129,6 @@ def mutate(folder: Path, rng: random.Random) -> None:
     (folder / "manifest.json").write_text(text)
 
 
-def arguments(function: Any) -> dict[str, Any]:
-    """Return values for a function's inputs, with open sizes of 2."""
-    rng = np.random.default_rng(0)
-    values: dict[str, Any] = {}
-    for path, spec in function.inputs.items():
-        shape = [size if isinstance(size, int) else 2 for size in spec.shape]
-        values[path] = hf.asarray(rng.integers(0, 3, shape), dtype=spec.dtype)
-    return values
-
-
 def call_all(artifact: Any) -> None:
     for function in artifact.functions.values():
         function.by_name(arguments(function))
@@ -139,6 +143,7 @@ def test_what_random_changes_make_of_artifacts(artifacts: list[Path], tmp_path: 
         shutil.rmtree(folder, ignore_errors=True)
         shutil.copytree(rng.choice([one for one in artifacts if one.name != "endless"]), folder)
         mutate(folder, rng)
+        grown = Grown()
         with warnings.catch_warnings(), suppress(HybridflowError):
             warnings.simplefilter("ignore")
             artifact = hf.export.load(folder, limits=limits, copy=rng.random() < 0.3)
@@ -148,7 +153,67 @@ def test_what_random_changes_make_of_artifacts(artifacts: list[Path], tmp_path: 
                 function.by_name(values)
                 if rng.random() < 0.05:
                     hf.compile(lambda values, function=function: function.by_name(values))(values)
+        assert grown.bytes() < MOST_MEMORY
     assert loaded > MUTATIONS // 50
+
+
+class Worker:
+    """A process of its own, which loads and calls one artifact after the other; a new one follows one that hung."""
+
+    def __init__(self, warm: list[Path]) -> None:
+        self.warm = warm
+        self.process: subprocess.Popen[str] | None = None
+
+    def ask(self, path: Path, copy: bool) -> dict[str, Any]:
+        """Return what came of loading and calling an artifact."""
+        if self.process is None:
+            self.process = subprocess.Popen(
+                [sys.executable, Path(__file__).parent / "hostile_worker.py"],
+                stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+                env={**os.environ, "HYBRIDFLOW_CACHE_DIR": "off"},
+            )  # fmt: skip
+            for good in self.warm:  # what hybridflow imports late is there then
+                assert self.ask(good, True)["error"] is None
+        assert self.process.stdin is not None
+        assert self.process.stdout is not None
+        self.process.stdin.write(json.dumps([str(path), copy]) + "\n")
+        self.process.stdin.flush()
+        ready, _, _ = select.select([self.process.stdout], [], [], PATIENCE)
+        line = self.process.stdout.readline() if ready else ""
+        if not line:
+            status = self.process.poll()
+            self.end()
+            raise AssertionError(f"no answer in {PATIENCE} s" if status is None else f"the process died with {status}")
+        return json.loads(line)
+
+    def end(self) -> None:
+        if self.process is not None:
+            self.process.kill()
+            self.process.communicate()
+            self.process = None
+
+
+@pytest.fixture(scope="module")
+def worker(artifacts: list[Path]) -> Iterator[Worker]:
+    made = Worker([path for path in artifacts if path.name != "endless"])
+    yield made
+    made.end()
+
+
+@pytest.mark.skipif(os.name != "posix", reason="select waits for files on POSIX systems only")
+@pytest.mark.parametrize("case", CASES)
+def test_what_somebody_made_to_do_harm(case: str, artifacts: list[Path], worker: Worker, tmp_path: Path):
+    name, change = CASES[case]
+    folder = tmp_path / "changed"
+    shutil.copytree(next(one for one in artifacts if one.name == name), folder)
+    change(folder)
+    answer = worker.ask(folder, case.endswith("digest of the weights") or len(case) % 2 == 0)
+    expected = answer["ours"] or (case in HARMLESS and answer["error"] is None)
+    assert expected, f"{answer['error']} in {answer['stage']}: {answer['text']}"
+    assert len(answer["text"]) <= LONGEST_TEXT
+    assert all(letter.isprintable() or letter == "\n" for letter in answer["text"])
+    assert answer["grown"] < MOST_MEMORY
+    assert not answer["seen"]
 
 
 LIMITS: dict[str, tuple[str, dict[str, Any], str]] = {
@@ -156,6 +221,9 @@ LIMITS: dict[str, tuple[str, dict[str, Any], str]] = {
     "bytes": ("net", {"bytes": 100}, "bytes, more than 100"),
     "memory": ("net", {"memory": 1000}, "bytes at once, more than 1000"),
     "steps": ("loop", {"steps": 3}, "scan may take 4 steps, more than 3"),
+    "operations": ("net", {"nodes": 2}, "at most 2 operations"),
+    "words": ("net", {"tokens": 50}, "at most 50 words, numbers and signs"),
+    "depth": ("net", {"depth": 1}, "at most 1 values inside each other"),
     "steps of a while": ("endless", {"steps": 1 << 40}, "any number of steps"),
 }
 
@@ -167,6 +235,27 @@ def test_limits(case: str, artifacts: list[Path]):
     hf.export.load(path)
     with pytest.raises(FileFormatError, match=text):
         hf.export.load(path, limits=hf.export.Limits(**limits))
+
+
+LIMITS_OF_A_CALL: dict[str, tuple[dict[str, Any], str]] = {
+    "elements": ({"elements": 300}, "of more than 300 elements"),
+    "memory": ({"memory": 2000}, "bytes at once, more than 2000"),
+    "steps": ({"steps": 50}, "may take 100 steps, more than 50"),
+}
+
+
+@pytest.mark.parametrize("case", LIMITS_OF_A_CALL)
+def test_limits_hold_for_open_sizes(case: str, tmp_path: Path):
+    def sums(x: Any) -> Any:
+        return hf.scan(lambda c, row: (c + row, hf.sin(c)), hf.zeros((7,)), x)
+
+    hf.export.save(tmp_path / "sums", sums, hf.TensorSpec([None, 7]))
+    limits, text = LIMITS_OF_A_CALL[case]
+    function = hf.export.load(tmp_path / "sums", limits=hf.export.Limits(**limits)).predict
+    assert function(hf.ones((3, 7)))[0].tolist() == [3.0] * 7
+    for run in (function, hf.compile(function)):
+        with pytest.raises(FileFormatError, match=text):
+            run(hf.ones((100, 7)))
 
 
 Change = Callable[[str], str]

@@ -15,7 +15,7 @@ from hybridflow.core.tensor import Tensor
 from hybridflow.ir.builder import GraphBuilder
 from hybridflow.ir.costs import Bodies, Body
 from hybridflow.ir.evaluate import evaluate, lower_graph
-from hybridflow.ir.graph import Graph
+from hybridflow.ir.graph import Graph, require_inputs
 
 
 def _call_lower(*xs: Any, graph: Graph) -> Any:
@@ -24,7 +24,7 @@ def _call_lower(*xs: Any, graph: Graph) -> Any:
 
 
 def _call_infer(*specs: Any, graph: Graph) -> Any:
-    del specs
+    require_inputs("call", graph, specs)
     return graph.output_specs[0] if len(graph.outputs) == 1 else graph.output_specs
 
 

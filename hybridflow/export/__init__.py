@@ -1,9 +1,9 @@
 """`hf.export`: write functions to files that other programs load without the source, and that other packages read."""
 
 from hybridflow.export.artifact import save as save
+from hybridflow.export.limits import Limits as Limits
 from hybridflow.export.loaded import Artifact as Artifact
 from hybridflow.export.loaded import Function as Function
-from hybridflow.export.loaded import Limits as Limits
 from hybridflow.export.loaded import load as load
 from hybridflow.export.samples import Sample as Sample
 from hybridflow.export.to_onnx import onnx as onnx

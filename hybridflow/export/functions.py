@@ -12,6 +12,7 @@ from hybridflow.core.spec import TensorSpec, spec_of
 from hybridflow.core.tensor import Tensor
 from hybridflow.core.variable import Variable
 from hybridflow.export.artifact import RANDOM, Weights, traced
+from hybridflow.export.limits import Limits
 from hybridflow.export.loaded import Artifact, Function, load
 from hybridflow.saving.values import require_eager
 
@@ -62,4 +63,4 @@ def function_of(what: str, target: Any, specs: tuple[Any, ...], name: str) -> Fu
     weights = Weights()
     graph, fields = traced(name, artifact, specs, weights)
     values = [RANDOM if path == RANDOM else weights.values[path] for path in fields["weights"]]
-    return Function(name, graph, fields, values)
+    return Function(name, graph, fields, values, Limits())

@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, NamedTuple, cast
+from typing import Any, cast
 
 import numpy as np
 
@@ -29,13 +29,12 @@ from hybridflow.core.tensor import Tensor, describe, make_tensor
 from hybridflow.core.variable import Variable
 from hybridflow.export import samples
 from hybridflow.export.artifact import FORMAT, MANIFEST, PLAIN_ERRORS, RANDOM, RESERVED, SAMPLE, VERSION, WEIGHTS
+from hybridflow.export.limits import Limits
 from hybridflow.export.running import run
 from hybridflow.export.structure import checked, filled, fitting, taken_apart
 from hybridflow.ir.builder import add_check
-from hybridflow.ir.costs import bodies
 from hybridflow.ir.evaluate import bind_sizes
 from hybridflow.ir.graph import Graph
-from hybridflow.ir.liveness import liveness
 from hybridflow.ir.parser import parse
 from hybridflow.ir.verify import verify
 from hybridflow.ops.random import default_generator
@@ -53,49 +52,6 @@ _STATE = TensorSpec((4,), "uint32")
 """The spec of the state of `hf.random`."""
 
 
-class Limits(NamedTuple):
-    """Limits on what `load` reads, and on what calls may take: for artifacts of strangers.
-
-    Attributes:
-        text: the largest size, in bytes, of the manifest and of each graph's text.
-        nodes: the largest number of nodes in all graphs together.
-        bytes: the largest size, in bytes, of the weights.
-        elements: the largest number of elements of a value; open sizes do not count.
-        memory: the largest number of bytes alive at once in a call, estimated with open sizes as they were traced; None
-            for no limit.
-        steps: the largest number of steps of a loop; a ``while`` without a bound exceeds it. None for no limit.
-    """
-
-    text: int = 16 << 20
-    nodes: int = 200_000
-    bytes: int = 1 << 40
-    elements: int = 1 << 36
-    memory: int | None = None
-    steps: int | None = None
-
-    def require(self, name: str, graph: Graph) -> None:
-        """Raise if a call of a function would take more than this.
-
-        Raises:
-            FileFormatError: naming the operation, what it takes and the limit.
-        """
-        for node in (*graph.inputs, *graph.walk()):
-            for spec in node.specs:
-                if max([size for size in (spec.size, *spec.shape) if type(size) is int], default=0) > self.elements:
-                    raise FileFormatError(f"{name}: {node.op.name} has {spec}, of more than {self.elements} elements")
-            self._require_steps(name, node)
-        if self.memory is not None and (peak := liveness(graph).peak) > self.memory:
-            raise FileFormatError(f"{name}: a call takes about {peak} bytes at once, more than {self.memory}")
-
-    def _require_steps(self, name: str, node: Node) -> None:
-        if self.steps is None:
-            return
-        for body in bodies(node) or ():
-            if body.times is None or (type(body.times) is int and body.times > self.steps):
-                times = "any number of steps" if body.times is None else f"{body.times} steps"
-                raise FileFormatError(f"{name}: {node.op.name} may take {times}, more than {self.steps}")
-
-
 class Function:
     """A function of an artifact; it can be called, compiled, differentiated and compared like any other function.
 
@@ -105,11 +61,15 @@ class Function:
         outputs: the names of its results.
     """
 
-    def __init__(self, name: str, graph: Graph, fields: Mapping[str, Any], weights: Sequence[Any]) -> None:
+    def __init__(
+        self, name: str, graph: Graph, fields: Mapping[str, Any], weights: Sequence[Any], limits: Limits
+    ) -> None:
         self.name = self.__name__ = name
         self._graph = graph
         self._fields = fields
         self._weights = weights
+        self._limits = limits
+        self._allowed: set[tuple[int, ...]] = set()  # the open sizes of earlier calls, which are within the limits
         specs = graph.input_specs[: len(fields["inputs"])]
         self.inputs = MappingProxyType(dict(zip(fields["inputs"], specs, strict=True)))
         self.outputs = tuple(fields["outputs"])
@@ -185,6 +145,10 @@ class Function:
                             got=", ".join([f"{name}={size}" for name, size in sizes.items()]),
                             hint="Save it with a spec of these sizes.")
                 )  # fmt: skip
+        numbers = tuple(sizes.values())
+        if numbers not in self._allowed and all([type(size) is int for size in numbers]):
+            self._limits.require(self.name, self._graph, sizes)
+            self._allowed.add(numbers)
         return sizes
 
     def __repr__(self) -> str:
@@ -286,14 +250,13 @@ def load(path: PathLike, *, limits: Limits | None = None, copy: bool = False, di
         texts = {name: _text(folder / f"{name}.ir", limits_, files[f"{name}.ir"]["sha256"]) for name in fields}
         weights = _weights(folder / WEIGHTS, manifest, limits_, copy)
         functions: dict[str, Function] = {}
-        nodes = 0
+        nodes = limits_.nodes
         for name, text in texts.items():
-            graph = _graph(text, manifest.get("operations", {}))
-            nodes += sum(1 for _ in graph.walk())
-            if nodes > limits_.nodes:
-                raise FileFormatError(f"there are more than {limits_.nodes} operations")
+            graph = parse(text, nodes=nodes, tokens=limits_.tokens, depth=limits_.depth)
+            _check(graph, manifest.get("operations", {}))
+            nodes -= sum(1 for _ in graph.walk())
             limits_.require(name, graph)
-            functions[name] = _function(name, graph, fields[name], weights)
+            functions[name] = _function(name, graph, fields[name], weights, limits_)
         recorded = _samples(folder / SAMPLE, files, functions, limits_, copy) if SAMPLE in files else {}
         return Artifact(functions, weights, manifest["metadata"], recorded)
     except HybridflowError as error:
@@ -377,14 +340,13 @@ def _weights(path: Path, manifest: dict[str, Any], limits: Limits, copy: bool) -
     return weights
 
 
-def _graph(text: str, versions: Mapping[str, Any]) -> Graph:
-    """Parse a graph's text and check that it is a valid graph for an artifact.
+def _check(graph: Graph, versions: Mapping[str, Any]) -> None:
+    """Upgrade the operations of a parsed graph, and check that it is valid for an artifact.
 
     Args:
-        text: the text.
+        graph: the graph.
         versions: the versions of its operations by name; an operation without one is of version 1.
     """
-    graph = parse(text)
     for node in graph.walk():
         _upgrade(node, versions.get(node.op.name, 1))
         here_only = _HERE_ONLY & node.op.traits
@@ -396,7 +358,6 @@ def _graph(text: str, versions: Mapping[str, Any]) -> Graph:
         raise
     except Exception as error:  # an op's rule met attributes that no trace produces
         raise FileFormatError(f"an operation has attributes that it cannot have: {shown(repr(error))}") from error
-    return graph
 
 
 def _upgrade(node: Node, version: Any) -> None:
@@ -417,7 +378,9 @@ def _upgrade(node: Node, version: Any) -> None:
         node.attrs = upgrade(node.attrs)
 
 
-def _function(name: str, graph: Graph, fields: Mapping[str, Any], weights: Mapping[str, Any]) -> Function:
+def _function(
+    name: str, graph: Graph, fields: Mapping[str, Any], weights: Mapping[str, Any], limits: Limits
+) -> Function:
     if _NAME.fullmatch(name) is None or name in RESERVED:
         raise FileFormatError(f"a function cannot be called {shown(name)}")
     inputs, outputs, paths, checks = (fields[key] for key in ("inputs", "outputs", "weights", "checks"))
@@ -446,7 +409,7 @@ def _function(name: str, graph: Graph, fields: Mapping[str, Any], weights: Mappi
     symbols = {size for spec in graph.input_specs[: len(inputs)] for size in map(str, spec.shape)}
     if not {*graph.dims.hints} <= symbols:
         raise FileFormatError(f"{name}: a size is not that of an input")
-    return Function(name, graph, fields, captured)
+    return Function(name, graph, fields, captured, limits)
 
 
 def _flags(outputs: list[Tensor]) -> list[Tensor]:

@@ -8,7 +8,7 @@ from hybridflow.backend.fusion import after, fusion_break, never, outlined
 from hybridflow.core.op import No, Op, register
 from hybridflow.ir.costs import Bodies, Body
 from hybridflow.ir.evaluate import NAMER, evaluate, lower_graph, run_eagerly, sizes_around
-from hybridflow.ir.graph import Graph
+from hybridflow.ir.graph import Graph, require_inputs
 
 NOT_DIFFERENTIATED = "put into graphs that nobody differentiates any more"
 MADE_BY_PASSES = "made by passes; tested with them"
@@ -77,7 +77,7 @@ def _outlined_lower(*xs: Any, graph: Graph) -> Any:
 
 
 def _outlined_infer(*specs: Any, graph: Graph) -> Any:
-    del specs
+    require_inputs("outlined", graph, specs)
     return one_or_all(graph.output_specs)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from os import PathLike
 from typing import Any, Self, cast
@@ -10,7 +10,8 @@ from typing import Any, Self, cast
 import numpy as np
 
 from hybridflow.core.attached import attached
-from hybridflow.core.dims import DimScope
+from hybridflow.core.dims import DimScope, same_shape
+from hybridflow.core.errors import ShapeError, message
 from hybridflow.core.node import Edge, Node, Where, make_node
 from hybridflow.core.sources import CONSTANT, INPUT, Constant
 from hybridflow.core.spec import TensorSpec, make_spec
@@ -237,6 +238,20 @@ def reading_from(graph: Graph, moved: dict[Edge, Edge]) -> Graph:
         nodes.append(copy)
     outputs = tuple([moved.get(edge, edge) for edge in graph.outputs])
     return Graph(graph.name, graph.inputs, tuple(nodes), outputs, graph.dims)
+
+
+def require_inputs(op: str, graph: Graph, specs: Sequence[TensorSpec]) -> None:
+    """Raise unless a graph that an operation carries takes values of these specs.
+
+    Raises:
+        ShapeError: naming the operation, the graph, what it takes and what it is given.
+    """
+    takes = graph.input_specs
+    if [one.dtype for one in takes] != [one.dtype for one in specs] or not all(
+        [same_shape(own.shape, given.shape) for own, given in zip(takes, specs, strict=True)]
+    ):
+        wanted, got = [", ".join(map(str, some)) or "nothing" for some in (takes, specs)]
+        raise ShapeError(message(f"{op}: its graph {graph.name} takes {wanted}"[:800], got=got[:800]))
 
 
 def input_node(spec: TensorSpec, name: str, scope: Any = None, where: Where | None = None) -> Node:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import json
 from collections.abc import Callable, Collection
+from itertools import islice
 from typing import Any, NoReturn, cast
 
 import numpy as np
@@ -37,6 +38,8 @@ MOST_AXES = 64
 """The largest number of axes of a NumPy array."""
 LARGEST_SIZE = 1 << 63
 """Computed sizes must stay below this."""
+MOST_TOKENS = 1_500_000
+"""The largest number of words, numbers and signs in the text of an artifact's graph, by default."""
 MOST_TERMS = 256
 """The largest number of terms in a size."""
 _LONGEST_FOUND = 400
@@ -45,7 +48,7 @@ _COMPARED = 5000
 """The largest number of known names that are searched for one similar to an unknown name."""
 
 
-def parse(text: str) -> Graph:
+def parse(text: str, *, nodes: int | None = None, tokens: int | None = None, depth: int = DEEPEST) -> Graph:
     """Return the graph that a text describes.
 
     Only the text is checked: values must be defined before they are read, ops must exist, and counts must agree.
@@ -53,9 +56,13 @@ def parse(text: str) -> Graph:
 
     Args:
         text: text from `print_graph`, or written by hand in the same format. ``# file.py:31`` after a node is its line.
+        nodes: the largest number of nodes, those of nested graphs included; None for no limit.
+        tokens: the largest number of words, numbers and signs; None for no limit.
+        depth: the deepest nesting of graphs, tuples and signs.
 
     Raises:
-        ParseError: if the text is not valid; the message has the line and column, the text found and that expected.
+        ParseError: if the text is not valid or exceeds a limit; the message has the line and column, the text found
+            and that expected.
 
     Example:
         >>> import hybridflow as hf
@@ -63,7 +70,7 @@ def parse(text: str) -> Graph:
         >>> len(graph.nodes)
         1
     """
-    parser = _Parser(text)
+    parser = _Parser(text, nodes, tokens, depth)
     try:
         graph = parser.graph(None)
     except RecursionError:
@@ -80,21 +87,31 @@ def _where(place: tuple[str, int] | None) -> Where | None:
 
 
 class _Parser:
-    """A recursive descent parser with one token of lookahead."""
+    """A recursive descent parser with one token of lookahead.
 
-    def __init__(self, text: str) -> None:
+    Attributes:
+        text: the whole text.
+        token: the next token.
+        previous: the token before it.
+    """
+
+    def __init__(self, text: str, nodes: int | None, tokens: int | None, depth: int) -> None:
         self.text = text
-        self.tokens = list(tokens_of(text))
-        self.index = 0
-        self.depth = 0
+        self._rest = islice(tokens_of(text), tokens)
+        self._most_tokens = tokens
+        self.token = self.previous = next(self._rest)
+        self._nodes, self._most_nodes = 0, nodes
+        self._depth, self._deepest = 0, depth
         self.dims = DimScope()
 
     # -- tokens -----------------------------------------------------------------------------------------------
 
-    @property
-    def token(self) -> Token:
-        """The next token."""
-        return self.tokens[self.index]
+    def advance(self) -> None:
+        """Consume the next token."""
+        token = next(self._rest, None)
+        if token is None:
+            self.fail(f"at most {self._most_tokens} words, numbers and signs", got="more")
+        self.previous, self.token = self.token, token
 
     def fail(
         self, expected: str, token: Token | None = None, *, got: str | None = None, hint: str | None = None
@@ -111,7 +128,7 @@ class _Parser:
         token = self.token
         if token.kind != kind:
             self.fail(expected)
-        self.index += 1
+        self.advance()
         return token
 
     def accept(self, text: str) -> bool:
@@ -119,7 +136,7 @@ class _Parser:
         token = self.token
         if token.text != text or token.kind not in ("sign", "word"):
             return False
-        self.index += 1
+        self.advance()
         return True
 
     def expect(self, text: str) -> None:
@@ -127,15 +144,17 @@ class _Parser:
         if not self.accept(text):
             self.fail(repr(text))
 
-    def listed(self, item: Callable[[], Any], end: str) -> list[Any]:
-        """Read items separated by commas, and the closing sign; a comma may come last."""
+    def listed(self, item: Callable[[], Any], end: str, most: int | None = None) -> list[Any]:
+        """Read items separated by commas, at most so many, and the closing sign; a comma may come last."""
         items: list[Any] = []
         while not self.accept(end):
+            if len(items) == most:
+                self.fail(f"at most {most} of them")
             items.append(item())
             if not self.accept(","):
                 if self.token.text != end:
                     self.fail(f"',' or {end!r}")
-                self.index += 1
+                self.advance()
                 break
         return items
 
@@ -231,6 +250,9 @@ class _Parser:
 
     def node(self, edges: dict[str, Edge]) -> Node:
         """Read a node."""
+        self._nodes += 1
+        if self._most_nodes is not None and self._nodes > self._most_nodes:
+            self.fail(f"at most {self._most_nodes} operations", got="more")
         results: list[Token] = []
         if self.token.kind == "value":
             while True:
@@ -251,7 +273,7 @@ class _Parser:
                 outputs.append(self.spec())
         if len(outputs) != len(results):
             self.fail(f"{len(results)} specs, one per result", start, got=f"{len(outputs)} for {op.name}")
-        node = make_node(op, tuple(inputs), attrs, tuple(outputs), where=_where(self.tokens[self.index - 1].place))
+        node = make_node(op, tuple(inputs), attrs, tuple(outputs), where=_where(self.previous.place))
         for index, token in enumerate(results):
             self.define(edges, token, (node, index))
         return node
@@ -301,10 +323,12 @@ class _Parser:
         token = self.take("word", "a dtype")
         if token.text not in SHORT_NAMES:
             self.fail("a dtype", token, hint=_suggest(token.text, SHORT_NAMES, ""))
+        return self.spec_of(token)
+
+    def spec_of(self, token: Token) -> TensorSpec:
+        """Read the shape of a spec after its dtype."""
         self.expect("[")
-        shape = tuple(self.listed(self.size, "]"))
-        if len(shape) > MOST_AXES:
-            self.fail(f"at most {MOST_AXES} axes", token, got=f"{len(shape)}")
+        shape = tuple(self.listed(self.size, "]", MOST_AXES))
         return make_spec(shape, SHORT_NAMES[token.text])
 
     def size(self) -> int | Dim | None:
@@ -322,16 +346,16 @@ class _Parser:
     def value(self) -> Any:
         """Read an attribute value; sizes may be sums, products and quotients."""
         start = self.token
-        self.depth += 1
-        if self.depth > DEEPEST:
-            self.fail(f"at most {DEEPEST} values inside each other")
+        self._depth += 1
+        if self._depth > self._deepest:
+            self.fail(f"at most {self._deepest} values inside each other")
         left = self.product()
         while self.token.text in ("+", "-") and self.token.kind == "sign":
-            sign = self.tokens[self.index].text
-            self.index += 1
+            sign = self.token.text
+            self.advance()
             left, right = self.sizes(start, left, self.product())
             left = self.bounded(start, left + right if sign == "+" else left - right)
-        self.depth -= 1
+        self._depth -= 1
         return left
 
     def bounded(self, start: Token, size: Any) -> Any:
@@ -347,7 +371,7 @@ class _Parser:
         left = self.unary()
         while self.token.text in ("*", "//", "%") and self.token.kind == "sign":
             sign = self.token.text
-            self.index += 1
+            self.advance()
             left, right = self.sizes(start, left, self.unary())
             if sign != "*" and same_size(right, 0):
                 self.fail("a divisor other than 0", start)
@@ -374,7 +398,7 @@ class _Parser:
         """Read a value without arithmetic."""
         token = self.token
         if token.kind == "number":
-            self.index += 1
+            self.advance()
             if len(token.text) > LONGEST_NUMBER:
                 self.fail(f"a number of at most {LONGEST_NUMBER} letters", token)
             return int(token.text) if token.text.isdigit() else float(token.text)
@@ -406,9 +430,7 @@ class _Parser:
             if self.accept(","):
                 continue
             self.expect(")")
-            if len(items) == 1 and self.tokens[self.index - 2].text != ",":
-                return items[0]
-            break
+            return items[0] if len(items) == 1 else tuple(items)
         return tuple(items)
 
     def word(self, token: Token) -> Any:
@@ -416,7 +438,7 @@ class _Parser:
         name = token.text
         if name == "graph":
             return self.graph(self.dims)
-        self.index += 1
+        self.advance()
         if name in self.dims.hints:
             return Dim({(name,): 1}, self.dims)
         if name in _WORDS:
@@ -447,8 +469,7 @@ class _Parser:
         dtype = SHORT_NAMES[token.text]
         if self.token.text != "[":
             return dtype
-        self.index -= 1
-        spec = self.spec()
+        spec = self.spec_of(token)
         after = self.token
         of_bytes = after.kind == "word" and after.text == "hex"
         if not of_bytes and after.kind != "number" and after.text not in ("[", "-", "complex", *_WORDS):
@@ -473,7 +494,6 @@ class _Parser:
     def array(self, spec: TensorSpec) -> np.ndarray[Any, Any]:
         """Read an array's elements."""
         start = self.token
-        self.check_whole(spec)
         values: list[Any] = []
         self.elements(spec, 0, values)
         try:
@@ -481,21 +501,11 @@ class _Parser:
         except OverflowError as error:
             self.fail(f"elements of {spec}", start, got=str(error))
 
-    def check_whole(self, spec: TensorSpec) -> None:
-        """Raise if elements of the array were left out."""
-        depth, index = 0, self.index
-        while index < len(self.tokens):
-            token = self.tokens[index]
-            index += 1
-            depth += (token.text == "[") - (token.text == "]")
-            if token.text == "..." and depth:
-                self.fail(f"all elements of {spec}", token, got="'...', where elements were left out",
-                          hint="Print the graph with print_graph(graph, elide=None).")  # fmt: skip
-            if depth == 0:
-                return
-
     def elements(self, spec: TensorSpec, depth: int, values: list[Any]) -> None:
         """Read the elements of one row."""
+        if self.token.text == "...":
+            self.fail(f"all elements of {spec}", got="'...', where elements were left out",
+                      hint="Print the graph with print_graph(graph, elide=None).")  # fmt: skip
         if depth == spec.ndim:
             values.append(self.element(spec.dtype))
             return

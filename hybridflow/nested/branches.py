@@ -26,7 +26,7 @@ from hybridflow.ir.builder import Traced, trace_body
 from hybridflow.ir.costs import Bodies, Body
 from hybridflow.ir.effects import has_effects
 from hybridflow.ir.evaluate import lower_graph
-from hybridflow.ir.graph import Graph, constant_node
+from hybridflow.ir.graph import Graph, constant_node, require_inputs
 from hybridflow.nested.bodies import (
     TESTED,
     Shared,
@@ -273,7 +273,8 @@ def _lower(pred: Any, *xs: Any, true: Graph, false: Graph, residuals: bool = Fal
 
 
 def _infer(pred: TensorSpec, *xs: TensorSpec, true: Graph, false: Graph, residuals: bool = False) -> Any:
-    del pred, xs
+    require_inputs("cond", true, xs)
+    require_inputs("cond", false, xs)
     return _graphs(true, false, residuals)[0].output_specs
 
 

@@ -13,7 +13,7 @@ from hybridflow.core.op import Joint, No, Op, Saves, register
 from hybridflow.ir.costs import Bodies, Body
 from hybridflow.ir.effects import silenced
 from hybridflow.ir.evaluate import lower_graph
-from hybridflow.ir.graph import Edge, Graph
+from hybridflow.ir.graph import Edge, Graph, require_inputs
 from hybridflow.nested.checkpoint_policies import Policy, kept_nodes
 
 _TESTED = No("made by hf.checkpoint; tested with it")
@@ -130,7 +130,8 @@ def _lower(*xs: Any, graph: Graph, policy: Policy, after: int, residuals: bool =
 
 
 def _infer(*specs: Any, graph: Graph, policy: Policy, after: int, residuals: bool = False) -> Any:
-    del specs, after
+    del after
+    require_inputs("checkpoint", graph, specs)
     return _one_or_all((kept_by(graph, policy).forward if residuals else graph).output_specs)
 
 

@@ -24,7 +24,7 @@ from hybridflow.ir.builder import Traced, trace_body, trace_with_variables
 from hybridflow.ir.costs import Bodies, Body
 from hybridflow.ir.effects import has_effects
 from hybridflow.ir.evaluate import lower_graph
-from hybridflow.ir.graph import Graph, input_node
+from hybridflow.ir.graph import Graph, input_node, require_inputs
 from hybridflow.ir.invariants import rearranged, unchanged
 from hybridflow.nested.bodies import (
     TESTED,
@@ -260,7 +260,8 @@ def _lower(
 def _infer(
     *specs: TensorSpec, cond: Graph, body: Graph, carry: int, bound: int | None, residuals: bool = False
 ) -> Any:
-    del cond
+    require_inputs("while", cond, specs)
+    require_inputs("while", body, specs)
     state = tuple([make_spec(spec.shape, spec.dtype) for spec in specs[:carry]])
     if bound is None:
         return state

@@ -24,7 +24,7 @@ from hybridflow.ir.builder import Traced, trace_body, trace_with_variables
 from hybridflow.ir.costs import Bodies, Body
 from hybridflow.ir.effects import has_effects
 from hybridflow.ir.evaluate import lower_graph
-from hybridflow.ir.graph import Graph
+from hybridflow.ir.graph import Graph, require_inputs
 from hybridflow.ir.invariants import rearranged, unchanged
 from hybridflow.nested.bodies import (
     TESTED,
@@ -280,7 +280,10 @@ def _infer(
     counted: bool = False,
     residuals: bool = False,
 ) -> Any:
-    del specs, sequences, reverse, counted
+    del reverse
+    given, end = specs[counted:], carry + sequences  # a counted scan's first input is the count
+    rows = [make_spec(spec.shape[1:], spec.dtype) for spec in given[carry:end]]
+    require_inputs("scan", body, (*given[:carry], *rows, *given[end:]))
     outputs = (split_body(body, carry).forward if residuals else body).output_specs
     return (*outputs[:carry], *[make_spec((length, *spec.shape), spec.dtype) for spec in outputs[carry:]])
 
