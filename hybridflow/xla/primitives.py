@@ -168,7 +168,7 @@ def _node(
     specs = [concrete(spec, sizes) for spec in node.specs]
     if node.op is CONSTANT:
         return [Value(spec.shape, spec.dtype.itemsize, constant=True) for spec in specs]
-    if node.op.has("reads_never"):  # a break between fusions: the identity
+    if node.op.has("reads_never"):  # a fusion break, a tied value or a called graph: nothing is fused across it
         return program.add("node", inputs, [(spec.shape, spec.dtype.itemsize) for spec in specs], node)
     if bodies(node) is not None:
         wanted = [(spec.shape, spec.dtype.itemsize) for spec in specs]
