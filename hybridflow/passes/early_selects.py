@@ -67,7 +67,7 @@ def early_selects(graph: Graph, context: PassContext) -> Graph:
 
 
 def _selects(graph: Graph) -> set[Node]:
-    """Return the selects whose only readers are the graph's outputs and other such selects."""
+    """Return the selects of whole results; only the graph's outputs and other such selects read them."""
     readers = readers_of(graph)
     results = {node for node, _ in graph.outputs}
     selects: set[Node] = set()

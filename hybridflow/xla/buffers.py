@@ -221,7 +221,7 @@ def _copy_donated(program: Program, kernels: list[Kernel], donated: Sequence[tup
 
 
 def _breadth_first(program: Program, kernels: list[Kernel]) -> list[Kernel]:
-    """Return the kernels in the order in which their operands are computed: first those that read only inputs."""
+    """Return the kernels in the order in which they become ready, starting with those that need no other kernel."""
     readers: dict[Value, list[Kernel]] = {}
     missing: dict[Kernel, int] = {}
     for kernel in kernels:
@@ -312,7 +312,7 @@ def _live(left: list[Buffer], count: int) -> list[int]:
     for one in left:
         end = one.end
         if any(not other.meets(one) for other in starting.get(end, ())):
-            end -= 1  # the next kernel writes over it
+            end -= 1  # its last reader writes over it
         change[one.start] += one.nbytes
         change[end + 1] -= one.nbytes
     return list(accumulate(change[:count]))
@@ -321,7 +321,7 @@ def _live(left: list[Buffer], count: int) -> list[int]:
 def _result_memory(
     program: Program, donated: Sequence[tuple[int, int]], written: dict[Value, Buffer], last: dict[Value, int]
 ) -> list[list[Buffer]]:
-    """Return the memory of each result, with the lifetimes of its users: the donated input, if any, and the result."""
+    """Return the memory of each result as the lifetimes in it: of the result, and of the donated input, if any."""
     positions = dict(donated)
     results: list[list[Buffer]] = []
     for index, value in enumerate(program.outputs):

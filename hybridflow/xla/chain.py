@@ -225,8 +225,8 @@ def _given(graph: Graph, pieces: Sequence[Piece], donate: Sequence[int], sizes: 
 def holds_much(graph: Graph, pieces: Sequence[Piece], donate: Sequence[int], sizes: Sizes) -> bool:
     """Whether values that wait for the last pieces, which reuse inputs, need much more memory than one program.
 
-    One program uses such values as soon as they are computed. For example, the gradients of dense layers would all
-    wait, and with small batches they are much larger than the activations.
+    One program uses such values as soon as they are computed. For example, the gradients of all dense layers would
+    have to wait for the update, and with small batches they are much larger than the activations.
 
     Args:
         graph, pieces, donate, sizes: as `Chain` takes them.

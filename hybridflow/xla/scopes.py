@@ -135,7 +135,15 @@ def fusions(hlo: str, namer: Namer) -> dict[str, tuple[Node, ...]]:
 
 
 class _Line(NamedTuple):
-    """The line of an instruction: its name, computation, operands, and the computation fused in it."""
+    """The line of an instruction.
+
+    Attributes:
+        names: the names of the jax operations that it computes.
+        computation: the computation that it is in.
+        operands: its operands.
+        fused: the computation that it calls if it is a fusion, else empty.
+        runs_others: whether it runs other computations.
+    """
 
     names: list[str]
     computation: str

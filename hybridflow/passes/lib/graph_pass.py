@@ -1,4 +1,4 @@
-"""What a pass is."""
+"""The type of passes, their context, and the decorator that makes them."""
 
 from __future__ import annotations
 

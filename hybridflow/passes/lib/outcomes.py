@@ -1,4 +1,4 @@
-"""Questions about a graph after its passes: called graphs, loops, and what checkpoints recompute."""
+"""Facts about a graph after its passes: called graphs, loops, and the second runs of checkpoints."""
 
 from __future__ import annotations
 

@@ -23,11 +23,11 @@ from hybridflow.xla.store.environment import installation, settings_text
 from hybridflow.xla.store.location import place
 
 _WORTH_A_NOTE = 1 << 18
-"""Executables with fewer bytes are not loaded ahead: loading them takes no time."""
+"""Executables with fewer bytes are not loaded ahead: loading them takes hardly any time."""
 _MOST = 8
 """The number of loaded executables that may wait for their use; beyond it, the oldest ones are dropped.
 
-An executable waits for ever if its trace failed or turned out to need another one.
+An executable is never used if its trace failed or turned out to need another one.
 """
 
 

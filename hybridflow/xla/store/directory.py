@@ -1,6 +1,6 @@
 """A directory of files that only its owner can write: checked at every use, safe with many writers, bounded in size.
 
-Whoever can write into the store can make other users run any code. So a directory is used only if it is no link,
+Whoever can write into the store can make its readers run any code. So a directory is used only if it is no link,
 belongs to the user of this process, and is writable for nobody else. It stays open during a use, so that nobody can put
 another directory in its place.
 
