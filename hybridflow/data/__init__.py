@@ -1,4 +1,4 @@
-"""`hf.data`: batches of arrays, made ahead in a thread if asked for, from a position that can be taken up again."""
+"""`hf.data`: batches of arrays, optionally made ahead in a thread, from a position that can be saved and restored."""
 
 from hybridflow.data.batches import Batches as Batches
 from hybridflow.data.prefetch import Prefetched as Prefetched

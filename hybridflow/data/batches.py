@@ -1,4 +1,4 @@
-"""`Batches`: the rows of arrays in batches, in an order that a seed decides."""
+"""`Batches`: the rows of arrays in batches, in an order that depends on a seed."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ class Batches:
     """Batches of examples. Each loop over it is one epoch.
 
     Args:
-        data: an array, a tuple or mapping (or any pytree but a list) of arrays with one row per example; or a
-            sequence of examples, whose arrays are stacked.
-        size: how many examples a batch has; the last one may have fewer.
+        data: an array, or a tuple or mapping of arrays (which may be nested), with one row per example; or a sequence
+            of examples, such as a list, whose arrays are stacked.
+        size: the number of examples in a batch; the last batch may have fewer.
         shuffle: whether each epoch has an order of its own.
-        seed: what decides the orders; a random one if None.
-        drop_last: whether a last batch that is smaller is left out.
+        seed: the seed of the orders; a random one if None.
+        drop_last: whether to leave out a last batch that is smaller.
 
     Raises:
-        ArgumentError: no examples, or no batch.
-        ShapeError: arrays with different numbers of rows.
+        ArgumentError: there are no examples, or there is no batch.
+        ShapeError: the arrays have different numbers of rows.
 
     Example:
         >>> import hybridflow as hf
@@ -69,7 +69,7 @@ class Batches:
         return whole + (rest > 0 and not self._drop)
 
     def map(self, fn: Callable[[Any], Any]) -> Batches:
-        """Return the same batches, each through a function that gets the batch."""
+        """Return the same batches, with a function applied to each of them."""
         made = object.__new__(Batches)
         made.__dict__.update(self.__dict__)
         made._functions = (*self._functions, fn)
@@ -80,11 +80,11 @@ class Batches:
         return Prefetched(self, n)
 
     def state(self) -> dict[str, Any]:
-        """Return the position: the seed, the epoch, and how many of its batches were given."""
+        """Return the position: the seed, the epoch, and how many of its batches were yielded."""
         return {"seed": self._seed, "epoch": self._epoch, "batch": self._next}
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Go on from a position; the next loop begins there.
+        """Go to a position; the next loop begins there.
 
         Raises:
             ArgumentError: the value is not a state of such batches.
@@ -139,7 +139,7 @@ def _is_arrays(data: Any) -> bool:
 
 
 def _rows(data: Any) -> tuple[list[Any], Any]:
-    """Return the arrays of a structure and the structure, None for a single array."""
+    """Return the arrays of a structure, and the structure; the latter is None for a single array."""
     leaves, tree = jax.tree_util.tree_flatten(data)
     arrays = [np.asarray(leaf) for leaf in leaves]
     sizes = [array.shape[0] if array.ndim else None for array in arrays]

@@ -1,4 +1,4 @@
-"""`prefetch`: the next items of an iterable are made in a thread while the loop works on one."""
+"""`prefetch`: a thread makes the next items of an iterable while the loop works on one."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from hybridflow.core.errors import ArgumentError, message
 
 _END = object()
 _WAIT = 0.05
-"""Seconds after which the thread looks whether the loop has ended, while the queue is full."""
+"""Seconds between the thread's checks whether the loop has ended, while the queue is full."""
 
 
 class _Failed:
-    """What the source raised."""
+    """An error that the source raised."""
 
     def __init__(self, error: BaseException) -> None:
         self.error = error
@@ -26,8 +26,8 @@ def prefetch(iterable: Iterable[Any], n: int = 2) -> Prefetched:
     """Return an iterable whose next `n` items are made in a thread.
 
     Args:
-        iterable: what to iterate over, again for each loop.
-        n: how many items may wait.
+        iterable: the iterable; each loop iterates over it again.
+        n: the most items that may wait.
 
     Example:
         >>> import hybridflow as hf
@@ -38,7 +38,7 @@ def prefetch(iterable: Iterable[Any], n: int = 2) -> Prefetched:
 
 
 class Prefetched:
-    """What `prefetch` returns: its state is that of the items that the loop has got."""
+    """The result of `prefetch`. Its state is the position after the last item that the loop received."""
 
     def __init__(self, source: Iterable[Any], n: int) -> None:
         if n < 1:
@@ -49,22 +49,22 @@ class Prefetched:
 
     @property
     def source(self) -> Iterable[Any]:
-        """What the items come from."""
+        """The iterable that makes the items."""
         return self._source
 
     def __len__(self) -> int:
         return len(cast(Any, self._source))
 
     def map(self, fn: Callable[[Any], Any]) -> Prefetched:
-        """Return the items through a function that runs in the thread."""
+        """Return the items with a function applied to each of them in the thread."""
         return Prefetched(cast(Any, self._source).map(fn), self._n)
 
     def state(self) -> dict[str, Any]:
-        """Return the position after the last item that the loop got."""
+        """Return the position after the last item that the loop received."""
         return cast(Any, self._source).state() if self._state is None else self._state
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Go on from a position; the next loop begins there."""
+        """Go to a position; the next loop begins there."""
         cast(Any, self._source).restore(state)
         self._state = None
 
@@ -107,5 +107,5 @@ class Prefetched:
                 yield item
         finally:
             ended.set()
-            if not sys.is_finalizing():  # then threads stand still
+            if not sys.is_finalizing():  # daemon threads no longer run then
                 thread.join()

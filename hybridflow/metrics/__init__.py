@@ -1,4 +1,4 @@
-"""`hf.metrics`: figures over many batches, kept in Variables, so that compiled steps update them."""
+"""`hf.metrics`: metrics over many batches. Their sums are Variables, so compiled steps can update them."""
 
 from hybridflow.metrics.classes import AUC as AUC
 from hybridflow.metrics.classes import F1 as F1

@@ -24,7 +24,11 @@ from hybridflow.ops.statistics import argmax, cumulative_sum
 
 
 def labels_of(name: str, prediction: Any, target: Any) -> tuple[Tensor, Tensor]:
-    """Return predicted and right labels; logits with one more axis than the targets give the largest's place."""
+    """Return predicted and right labels.
+
+    Predictions with one more axis than the targets are logits. Floats of the targets' shape are probabilities of the
+    label 1.
+    """
     predicted, right = as_tensor(prediction), as_tensor(target)
     if predicted.ndim == right.ndim + 1:
         predicted = argmax(predicted, axis=-1)
@@ -39,9 +43,9 @@ def labels_of(name: str, prediction: Any, target: Any) -> tuple[Tensor, Tensor]:
 
 
 class Accuracy(Mean):
-    """The part of the examples whose label is right.
+    """The fraction of the examples whose label is right.
 
-    Predictions are logits ``(..., classes)``, labels, or probabilities of the label 1 of the targets' shape.
+    Predictions are logits ``(..., classes)``; or labels, or probabilities of the label 1, of the targets' shape.
 
     Example:
         >>> import hybridflow as hf
@@ -52,12 +56,12 @@ class Accuracy(Mean):
     """
 
     def update(self, prediction: Any, target: Any = None) -> None:
-        """Take a batch into account."""
+        """Add a batch."""
         self._take(equal(*labels_of("Accuracy", prediction, target)))
 
 
 class TopK(Mean):
-    """The part of the examples whose label is among the `k` largest logits."""
+    """The fraction of the examples whose label is among the `k` largest logits."""
 
     def __init__(self, k: int = 5) -> None:
         if k < 1:
@@ -66,7 +70,7 @@ class TopK(Mean):
         self._k = k
 
     def update(self, prediction: Any, target: Any = None) -> None:
-        """Take logits ``(..., classes)`` and labels into account."""
+        """Add a batch of logits ``(..., classes)`` and labels."""
         logits, labels = as_tensor(prediction), as_tensor(target)
         if logits.ndim != labels.ndim + 1 or logits.shape[:-1] != labels.shape:
             raise ShapeError(
@@ -79,7 +83,7 @@ class TopK(Mean):
 
 
 class ConfusionMatrix(Metric):
-    """How often each label (row) was taken for each (column)."""
+    """The number of examples for each right label (row) and predicted label (column)."""
 
     def __init__(self, classes: int) -> None:
         if classes < 2:
@@ -88,7 +92,7 @@ class ConfusionMatrix(Metric):
         self._classes = classes
 
     def update(self, prediction: Any, target: Any) -> None:
-        """Take a batch into account."""
+        """Add a batch."""
         predicted, right = labels_of(type(self).__name__, prediction, target)
         rows, columns = (one_hot(one.reshape((-1,)), self._classes, dtype=float64) for one in (right, predicted))
         self._add("matrix", matmul(rows.T, columns))
@@ -102,14 +106,14 @@ class _OfClasses(ConfusionMatrix):
     """A metric that is computed per class and averaged; for two classes, the value for label 1.
 
     Args:
-        classes: how many there are.
+        classes: the number of classes.
     """
 
     def __init__(self, classes: int = 2) -> None:
         super().__init__(classes)
 
     def _counts(self) -> tuple[Any, Any, Any]:
-        """Return, by class: right ones, how many were predicted, how many there are."""
+        """Return three counts per class: right predictions, all predictions of it, and all examples of it."""
         matrix = self._read("matrix")
         right = sum_of(matrix * eye(self._classes, dtype=float64), axis=0)
         return right, sum_of(matrix, axis=0), sum_of(matrix, axis=1)
@@ -146,12 +150,13 @@ class F1(_OfClasses):
 
 
 class AUC(Metric):
-    """The area under the curve of true against false positives, of scores from 0 to 1 and labels 0 and 1.
+    """The area under the ROC curve, for scores from 0 to 1 and labels 0 and 1.
 
-    Scores are put in bins of one width, those in one bin count as ties.
+    The curve shows the rate of true positives against that of false positives. Scores are counted in bins of equal
+    width; scores in one bin count as equal.
 
     Args:
-        bins: how many there are.
+        bins: the number of bins.
     """
 
     def __init__(self, bins: int = 4096) -> None:
@@ -161,7 +166,7 @@ class AUC(Metric):
         self._bins = bins
 
     def update(self, prediction: Any, target: Any) -> None:
-        """Take scores and labels into account."""
+        """Add a batch of scores and labels."""
         scores, labels = self._alike(prediction, target)
         bin_index = cast_to(clip(floor(scores.reshape((-1,)) * float(self._bins)), 0, self._bins - 1), int32)
         for name, label in (("positive", 1), ("negative", 0)):
@@ -169,7 +174,7 @@ class AUC(Metric):
             self._sums[name].assign(self._read(name).at[bin_index].add(counted))
 
     def result(self) -> Tensor:
-        """Return the area, 0 if one of the labels has not come yet."""
+        """Return the area; 0 if one of the labels has not occurred yet."""
         positive, negative = self._read("positive"), self._read("negative")
         below = cumulative_sum(negative) - negative * 0.5
         return ratio(sum_of(positive * below), sum_of(positive) * sum_of(negative))

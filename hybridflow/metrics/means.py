@@ -1,4 +1,4 @@
-"""Metrics that are means over examples: errors, their squares, and of any values."""
+"""Metrics that are means over examples: of errors, of their squares, and of any values; and R2."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from hybridflow.ops.transcendental import exp
 
 
 class Mean(Metric):
-    """The mean of all elements that it is given.
+    """The mean of all elements of the given values.
 
     Example:
         >>> import hybridflow as hf
@@ -31,7 +31,7 @@ class Mean(Metric):
         super().__init__(total=(), count=())
 
     def update(self, prediction: Any, target: Any = None) -> None:
-        """Take values into account; there is no target."""
+        """Add values; the target is ignored."""
         del target
         self._take(as_tensor(prediction))
 
@@ -40,7 +40,7 @@ class Mean(Metric):
         self._add("count", float(values.size))
 
     def result(self) -> Tensor:
-        """Return the mean, 0 of nothing."""
+        """Return the mean; 0 if there were no values."""
         return ratio(self._read("total"), self._read("count"))
 
 
@@ -48,16 +48,16 @@ class MSE(Mean):
     """The mean of the squares of the errors."""
 
     def update(self, prediction: Any, target: Any = None) -> None:
-        """Take a batch into account."""
+        """Add a batch."""
         a, b = self._alike(prediction, target)
         self._take(square(cast_to(a, float64) - cast_to(b, float64)))
 
 
 class MAE(Mean):
-    """The mean of the errors' sizes."""
+    """The mean of the absolute values of the errors."""
 
     def update(self, prediction: Any, target: Any = None) -> None:
-        """Take a batch into account."""
+        """Add a batch."""
         a, b = self._alike(prediction, target)
         self._take(absolute(cast_to(a, float64) - cast_to(b, float64)))
 
@@ -66,7 +66,7 @@ class Perplexity(Mean):
     """e to the mean cross-entropy of logits and integer labels."""
 
     def update(self, prediction: Any, target: Any = None) -> None:
-        """Take logits ``(..., classes)`` and labels into account."""
+        """Add a batch of logits ``(..., classes)`` and labels."""
         self._take(softmax_cross_entropy(prediction, target))
 
     def result(self) -> Tensor:
@@ -75,16 +75,16 @@ class Perplexity(Mean):
 
 
 class R2(Metric):
-    """The part of the targets' variance that the predictions explain; 0 if they do not vary.
+    """The fraction of the targets' variance that the predictions explain; 0 if the targets do not vary.
 
-    Sums are taken about the first target, so a large mean costs no digits.
+    The first target is subtracted from all targets before they are summed, so a large mean costs no precision.
     """
 
     def __init__(self) -> None:
         super().__init__(errors=(), offset=(), total=(), squares=(), count=())
 
     def update(self, prediction: Any, target: Any) -> None:
-        """Take a batch into account."""
+        """Add a batch."""
         a, b = self._alike(prediction, target)
         a, b = cast_to(a, float64).reshape((-1,)), cast_to(b, float64).reshape((-1,))
         if b.size == 0:

@@ -1,4 +1,4 @@
-"""`Metric`: sums over examples, kept in Variables, from which a figure is computed."""
+"""`Metric`: sums over examples in Variables, and a result that is computed from them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,10 @@ from hybridflow.ops.reductions import sum as sum_of
 
 
 class Metric:
-    """What all metrics share. The sums are float64, exact for counts up to 2**53, so unequal batches count right."""
+    """The base class of metrics: named sums over all examples, so batches may have different sizes.
+
+    The sums are float64, which is exact for counts up to 2**53.
+    """
 
     def __init__(self, **shapes: tuple[int, ...]) -> None:
         with init_scope():
@@ -27,16 +30,16 @@ class Metric:
             }
 
     def update(self, prediction: Any, target: Any) -> None:
-        """Take a batch into account.
+        """Add a batch.
 
         Args:
-            prediction: what the model gave.
+            prediction: the model's output.
             target: the right values.
         """
         raise NotImplementedError
 
     def result(self) -> Tensor:
-        """Return the figure over all batches since the last `reset`."""
+        """Return the metric over all batches since the last `reset`."""
         raise NotImplementedError
 
     def reset(self) -> None:
@@ -45,15 +48,15 @@ class Metric:
             variable.assign(np.zeros(variable.shape))
 
     def variables(self) -> list[Variable]:
-        """Return the Variables that it keeps."""
+        """Return the Variables of the sums."""
         return [*self._sums.values()]
 
     def named_variables(self) -> dict[str, Variable]:
-        """Return the Variables that it keeps by name."""
+        """Return the Variables of the sums by name."""
         return {**self._sums}
 
     def _add(self, name: str, values: Any) -> None:
-        """Add all elements of values to a sum, or values of the sum's shape."""
+        """Add values to a sum of their shape, or all of their elements to a scalar sum."""
         variable = self._sums[name]
         wide = cast_to(as_tensor(values), float64)
         variable.assign_add(wide if variable.shape else sum_of(wide))
@@ -62,7 +65,7 @@ class Metric:
         return self._sums[name].read()
 
     def _alike(self, prediction: Any, target: Any) -> tuple[Tensor, Tensor]:
-        """Return tensors of one shape.
+        """Return predictions and targets as tensors, checked to have the same shape.
 
         Raises:
             ShapeError: their shapes differ.
@@ -77,6 +80,6 @@ class Metric:
 
 
 def ratio(above: Any, below: Any) -> Tensor:
-    """Return a quotient, 0 where nothing is to be divided by."""
+    """Return a quotient; 0 where the divisor is not positive."""
     some = below > 0
     return where(some, above / where(some, below, 1.0), 0.0)

@@ -1,6 +1,6 @@
-"""Passes over graphs: a pass is a function from a graph to an equivalent one, in a file of its own here.
+"""Passes over graphs: a pass is a function from a graph to an equivalent one.
 
-`pipeline` lists them in the order in which they run.
+Each pass has a file of its own here. `pipeline` lists the passes in the order in which they run.
 """
 
 from hybridflow.passes.lib.graph_pass import Pass as Pass

@@ -1,6 +1,6 @@
 """Algebra that is exact: every rewrite gives the same bits, for NaN, infinities and signed zeros too.
 
-A rule asks what an op is by its traits, never by its name; an op takes part by saying so where it is defined.
+A rule identifies ops by their traits, never by their names. An op takes part if its definition lists the trait.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ Found = Edge | Node | None
 
 
 class Rule(NamedTuple):
-    """A rewrite of the ops with any of some traits; `final` ones keep the values but not every gradient."""
+    """A rewrite of the ops that have any of some traits; a `final` rule keeps the values but not every gradient."""
 
     name: str
     traits: frozenset[str]
@@ -50,7 +50,7 @@ def rule(*traits: str, final: bool = False) -> Callable[[Callable[[Node], Found]
 
     Args:
         traits: the traits.
-        final: whether it is right only where nobody differentiates the graph any more.
+        final: whether it is valid only for a graph that is not differentiated any more.
     """
 
     def decorate(function: Callable[[Node], Found]) -> Callable[[Node], Found]:
@@ -237,7 +237,7 @@ def join_permutations(node: Node) -> Found:
 
 @rule("involution")
 def drop_pair(node: Node) -> Found:
-    """Drop an op and its repetition, where the second undoes the first.
+    """Drop an op and its repetition if the second undoes the first.
 
     Before:
         graph f(%x: f32[2]) -> (f32[2]) {
@@ -258,7 +258,9 @@ def drop_pair(node: Node) -> Found:
 
 @rule("idempotent")
 def drop_repetition(node: Node) -> Found:
-    """Drop the repetition of an op that changes nothing the second time (but for a complex number's rounding).
+    """Drop the repetition of an op that changes nothing the second time.
+
+    Complex numbers are left alone: there, rounding may change the result again.
 
     Before:
         graph f(%x: f32[2]) -> (f32[2]) {
@@ -284,7 +286,8 @@ def drop_repetition(node: Node) -> Found:
 def drop_select(node: Node) -> Found:
     """Take the branch of a choice whose branches are one value, or whose condition is known.
 
-    Its gradient would be the sum of two masked parts, or zeros instead of none, so this is for final graphs.
+    This may change gradients: the gradient of a choice is a sum of two masked parts, or zeros for the branch that is
+    not taken. So the rule is for final graphs only.
 
     Before:
         graph f(%c: bool[2], %x: f32[2], %y: f32[2]) -> (f32[2], f32[2]) {
@@ -316,7 +319,7 @@ def drop_select(node: Node) -> Found:
 def drop_unit(node: Node) -> Found:
     """Drop an op whose operand is its unit: ``x * 1``, ``x / 1``, ``x - 0`` and ``x + -0.0``.
 
-    ``x + 0.0`` is another matter: it makes 0.0 of -0.0 (`keep_plus_zero`). Complex numbers stay: ``(inf + 1j) * 1``
+    ``x + 0.0`` is different: it makes 0.0 of -0.0 (`keep_plus_zero`). Ops on complex numbers stay: ``(inf + 1j) * 1``
     has a NaN part.
 
     Before:
@@ -347,7 +350,7 @@ def drop_unit(node: Node) -> Found:
 
 @rule("unit_minus_zero")
 def keep_plus_zero(node: Node) -> Found:
-    """Say ``x + 0.0`` in a way that XLA does not take for `x`: it makes 0.0 of -0.0.
+    """Write ``x + 0.0`` as an op that XLA does not simplify to `x`, since the sum makes 0.0 of -0.0.
 
     Before:
         graph f(%x: f32[2]) -> (f32[2]) {
@@ -385,7 +388,7 @@ def is_unit(op: Op, value: np.ndarray[Any, Any] | None) -> bool:
 
 
 def repeated_value(edge: Edge) -> np.ndarray[Any, Any] | None:
-    """Return the one value, of shape (), that every element of a value is known to have, or None."""
+    """Return the number, of shape (), that every element of a value is known to equal, or None."""
     node = edge[0]
     while "conversion" in node.op.traits:
         source = _input(node)

@@ -28,9 +28,9 @@ _IMPURE = frozenset({"effect", "random", "nested", "source", "tensor_rule"})
 def constant_fold(graph: Graph, context: PassContext) -> Graph:
     """Replace an op on constants by its result, computed as eager code computes it.
 
-    Ops that make a value from attributes alone, or repeat one, stay: they are smaller than their result. Ops on their
-    results are folded. Results that would be large constants are not computed. An op that fails on its constants
-    also stays: the error belongs to the call.
+    Ops that make a value from attributes alone, or repeat a value, stay, because they are smaller than their results.
+    Ops on their results are folded. Results that would be large constants are not computed. An op that fails on its
+    constants stays, so that the call raises the error.
 
     Before:
         graph f(%x: f32[2]) -> (f32[2]) {
@@ -86,7 +86,7 @@ def constant_fold(graph: Graph, context: PassContext) -> Graph:
 
 
 def _value(known: dict[Edge, Any], edge: Edge) -> np.ndarray[Any, Any]:
-    """Return a known value; the value of a node that stays is computed on first use."""
+    """Return a known value; that of a node that stays in the graph is computed on first use."""
     value = known[edge]
     if isinstance(value, Node):
         inputs = [_value(known, cast(Edge, other)) for other in value.inputs]

@@ -17,8 +17,8 @@ from hybridflow.passes.lib.rewrite import Replacement, rewrite
 def cse(graph: Graph, context: PassContext) -> Graph:
     """Compute equal things once: the same op on the same inputs with the same attributes.
 
-    The inputs of a commutative op may be in either order. An op with an effect is never merged; one that draws
-    random numbers is, since it draws them from the key it is given.
+    The inputs of a commutative op may be in either order. An op with an effect is never merged. An op that draws
+    random numbers is merged, since the numbers depend only on the key that it is given.
 
     Before:
         graph f(%x: f32[2], %y: f32[2]) -> (f32[2], f32[2]) {

@@ -12,7 +12,7 @@ from hybridflow.passes.lib.rewrite import changed, rewrite
 
 @graph_pass(final=True)
 def dead_residuals(graph: Graph, context: PassContext) -> Graph:
-    """Ask an op for its visible outputs only, where nothing reads the hidden ones that its gradient rule would.
+    """Let an op compute its visible outputs only, if nothing reads the hidden ones, which its gradient rule uses.
 
     Before:
         graph f(%x: f32[2,3]) -> (f32[2,3]) {

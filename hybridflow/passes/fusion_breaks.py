@@ -15,13 +15,13 @@ from hybridflow.passes.lib.stored import is_kept
 
 
 class Limits(NamedTuple):
-    """When there are breaks.
+    """The limits of where breaks are inserted.
 
     Attributes:
-        chain: how many cheap operations in a row XLA may compute anew for each reader.
-        fewest: graphs that would get fewer breaks get none,
-        long: unless without them a chain between stored values would have more operations.
-        large: of results with at least this many elements, what is dear to compute or to read again is always broken.
+        chain: a chain of this many cheap operations is broken before XLA recomputes it in each reader.
+        fewest: graphs that would get fewer breaks get none, unless they have a long chain.
+        long: a chain of more operations between two stored values is a long chain.
+        large: results with at least this many elements always get a break if they are costly to compute or read again.
     """
 
     chain: int = 6
@@ -32,7 +32,7 @@ class Limits(NamedTuple):
 
 LIMITS = Limits()
 _DEAR = frozenset({"random", "convolution", "windowed"})
-"""Traits of operations whose results cost much to have anew, or to read once more."""
+"""Traits of operations whose results are costly to compute again, or to read again."""
 
 
 @graph_pass(final=True)
@@ -40,24 +40,18 @@ def fusion_breaks(graph: Graph, context: PassContext, limits: Limits = LIMITS) -
     """Compute a value once if several nodes read it and it ends a chain of 6 or more cheap operations.
 
     XLA:CPU recomputes cheap operations in every reader, together with their own cheap inputs, back to the next value
-    that is not cheap: a product, a convolution, an input. Where every layer adds to that chain, as
-    residuals, gates and states do, a layer's values are computed in all later ones, and both compile time and step
-    time grow with the square of the depth. A break ends the chain. It is inserted only where the chain goes on in
-    a reader: a value that only products and sums over an axis read is computed twice at most, and stays as it is.
+    that is not cheap: a product, a convolution, an input. Residuals, gates and states lengthen this chain in every
+    layer. Then a layer's values are computed again in all later layers, and both compile time and step time grow with
+    the square of the depth. A break ends the chain.
 
-    Measured with jaxlib 0.10.2 on a CPU, SGD steps of 24 layers (50 steps of the LSTM), first call and step with
-    chains of up to 4 / 6 / 8 / any length: gated residuals 0.6 / 0.7 / 0.7 / 2.3 s and 12 / 12 / 11 / 17 ms,
-    convolutions with residuals 0.8 / 0.9 / 0.9 / 4.5 s and 27 / 27 / 28 / 34 ms, an LSTM 2.1 / 2.1 / 2.1 / 6.4 s and
-    3 / 3 / 4 / 21 ms. The layers of a plain network stay apart by themselves.
+    A break is inserted only where the chain goes on in a reader. If only products and reductions read a value, it is
+    computed at most twice, and gets no break. The layers of a plain network need none.
 
-    A break costs XLA some milliseconds: graphs that would get fewer than 10 get none, unless a chain without them has
-    more than 18 operations from one stored value to the next, as those have that grow with every layer. Gated
-    residuals of 6 / 8 layers took 0.96 / 0.90 of the time with their 5 / 6 breaks, first calls 1.02 / 0.68; an LSTM of
-    5 steps 0.83 to 0.90 and 0.97; transformers of 2 layers, whose chains end at the products in each layer, would take
-    1.00 and 1.06 to 1.10.
+    Breaks cost compile time. So a graph that would get fewer than 10 breaks gets none, unless it has a chain of more
+    than 18 operations between two stored values. Chains that grow with every layer are that long.
 
-    Large random draws, and what is computed of large convolutions and poolings, get a break at the first value that
-    several read, however short the chain is.
+    Large random draws, and values computed from large convolutions and poolings, get a break at the first value with
+    several readers, however short the chain is.
 
     Before (where 1 is enough):
         graph f(%x: f32[2], %w: f32[2]) -> (f32[2], f32[2]) {
@@ -96,7 +90,7 @@ def fusion_breaks(graph: Graph, context: PassContext, limits: Limits = LIMITS) -
 
 
 def _broken(graph: Graph, ends: Set[Node], context: PassContext) -> Graph:
-    """Put a break behind some nodes of one output."""
+    """Put a break after each of `ends`, which have one output."""
     if not ends:
         return graph
     moved: dict[Edge, Edge] = {}
@@ -115,7 +109,7 @@ def _broken(graph: Graph, ends: Set[Node], context: PassContext) -> Graph:
 def _ends_of_chains(
     graph: Graph, readers: Mapping[Node, Sequence[Node]], kept: Set[Node], dear: Set[Node], limits: Limits
 ) -> set[Node]:
-    """Return the nodes that end a long chain of cheap operations, and go on in several readers."""
+    """Return the nodes that end a long chain of cheap operations and that several nodes read."""
     chains: dict[Node, int] = {}
     ends: set[Node] = set()
     for node in graph.nodes:
@@ -130,16 +124,16 @@ def _ends_of_chains(
 
 
 def _goes_on(node: Node, readers: Mapping[Node, Sequence[Node]], kept: Set[Node]) -> bool:
-    """Whether several operations read a node, some of which XLA computes anew in what reads them in turn."""
+    """Whether several operations read a node, and XLA recomputes at least one of these in its own readers."""
     reading = readers.get(node, ())
     return len(node.outputs) == 1 and len(reading) > 1 and any(one not in kept for one in reading)
 
 
 def _dear(graph: Graph, readers: Mapping[Node, Sequence[Node]], kept: Set[Node], limits: Limits) -> set[Node]:
-    """Return the nodes with large results where several go on from what is dear to have again.
+    """Return the nodes that get a break because their large results are costly to compute or read again.
 
-    Random bits take many operations each. A convolution lies in memory with its channels last, so that whoever reads it
-    as it is in the graph skips from line to line. A pooling computes all that its windows hold.
+    Random bits take many operations each. A convolution's result is stored with the channels last, so readers with
+    another order skip from line to line in memory. A pooling reads all elements of its windows.
     """
     costly: set[Node] = set()
     ends: set[Node] = set()
@@ -154,13 +148,13 @@ def _dear(graph: Graph, readers: Mapping[Node, Sequence[Node]], kept: Set[Node],
 
 
 def _is_dear(node: Node) -> bool:
-    """Whether it costs much to have a node's result anew, or to read it once more."""
+    """Whether a node's result is costly to compute again, or to read again."""
     traits = node.op.traits
     return not _DEAR.isdisjoint(traits)
 
 
 def _is_large(graph: Graph, node: Node, least: int) -> bool:
-    """Whether a node's result has at least so many elements; sizes that are open count as in the first call."""
+    """Whether a node's result has at least so many elements; symbolic sizes count as in the first call."""
     guards = len(graph.dims.guards)
     try:
         return evaluate_size(node.spec().size, graph.dims.hints) >= least
@@ -184,7 +178,7 @@ def _longest(graph: Graph, readers: Mapping[Node, Sequence[Node]], kept: Set[Nod
 
 
 def _adds(node: Node) -> int:
-    """Return how much a node adds to a chain; moving elements costs nothing."""
+    """Return how much a node adds to a chain's length; nodes that only move elements add nothing."""
     return 0 if "layout" in node.op.traits or not node.inputs else 1
 
 

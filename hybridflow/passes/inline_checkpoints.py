@@ -17,10 +17,10 @@ from hybridflow.passes.lib.rewrite import Replacement, rewrite
 def inline_checkpoints(graph: Graph, context: PassContext) -> Graph:
     """Replace a checkpoint by its operations; those of a second run wait for the gradients that need them.
 
-    XLA would merge a second run with the first one, and keep the first one's results. So the inputs of the second run
-    are tied to a gradient: to XLA they are different values than in the first run, which do not exist before that
-    gradient. XLA:CPU has no better way: it looks through barriers, and it neither fuses nor vectorizes as well what it
-    is told not to inline.
+    XLA would merge the second run with the first one, and keep the first one's results. So the inputs of the second run
+    are tied to a gradient. To XLA they are other values than in the first run, and they do not exist before the
+    gradient. XLA:CPU has no better way: it ignores barriers, and it fuses and vectorizes a function less well if it
+    must not inline it.
 
     Before:
         graph f(%x: f32[2], %g: f32[2]) -> (f32[2]) {

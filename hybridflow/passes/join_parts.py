@@ -21,10 +21,10 @@ from hybridflow.passes.lib.windows import span_of
 
 
 class Limits(NamedTuple):
-    """What is joined.
+    """The limits of what is joined.
 
     Attributes:
-        parts: how many parts there are at least.
+        parts: the fewest parts.
     """
 
     parts: int = 8
@@ -34,7 +34,7 @@ LIMITS = Limits()
 
 
 class _Part(NamedTuple):
-    """Values put among zeros: where they start, and how many there are along the axis, 0 for one without it."""
+    """Values put among zeros: their start and size along the axis; the size is 0 if they lack the axis."""
 
     start: int
     size: int
@@ -47,7 +47,7 @@ class _Sum(NamedTuple):
     Attributes:
         axis: the axis along which they are parts.
         parts: the parts.
-        inner: the nodes of the sum but for the last.
+        inner: the nodes of the sum except the last one.
     """
 
     axis: int
@@ -55,7 +55,10 @@ class _Sum(NamedTuple):
     inner: list[Node]
 
     def is_gapless(self, fewest: int) -> bool:
-        """Whether the parts are enough and, put in order, next to each other, all with the axis or all without it."""
+        """Whether the parts can be joined; this sorts them.
+
+        There must be enough of them, without gaps or overlaps. Either all have the axis, or none has it.
+        """
         self.parts.sort(key=itemgetter(0))
         return len(self.parts) >= fewest and all(
             one.start + (one.size or 1) == other.start and bool(one.size) == bool(other.size)
@@ -65,15 +68,11 @@ class _Sum(NamedTuple):
 
 @graph_pass(final=True)
 def join_parts(graph: Graph, context: PassContext, limits: Limits = LIMITS) -> Graph:
-    """Join parts of an array that are put among zeros each and added up: gradients of ``x[t]`` for many `t`, of splits.
+    """Join the parts of an array that are each put among zeros and added up, as in the gradients of ``x[t]`` or splits.
 
-    That holds where the parts are next to each other and none overlaps another, and nothing else reads what is
-    between. As a sum they cost a pass over the whole array for each, and no two steps of a loop look alike. Fewer than
-    8 parts are left alone.
-
-    Measured with jaxlib 0.10.2 on a CPU, with a limit of 2 parts as a part of the present one, first call and step: the
-    four gates of an LSTM of 5 / 50 steps 1.4 / 1.2 and 0.95 / 0.88, a transformer of 2 layers, whose products for
-    queries, keys and values are one, 1.1 and 1.0.
+    The parts must lie next to each other without overlaps, and nothing else may read an intermediate result. A sum
+    would pass over the whole array once for each part, and it would make every step of a loop different. Fewer than 8
+    parts stay a sum: joining them would take longer to compile.
 
     Before (with a limit of 2 parts):
         graph f(%x: f32[3], %y: f32[3]) -> (f32[2,3]) {
@@ -166,7 +165,7 @@ def _joined(node: Node, one: _Sum, moved: dict[Edge, Edge]) -> list[Node]:
     values = tuple([moved.get(part.values, part.values) for part in one.parts])
     value = put(concat.op if first.size else stack.op, values, axis=one.axis)
     if kind_of(node.spec().dtype) == "float":
-        value = put(plus_zero.op, value)  # as adding zeros does
+        value = put(plus_zero.op, value)  # adding zeros makes 0.0 of -0.0
     shape = node.spec().shape
     size = last.start + (last.size or 1) - first.start
     if first.start or not same_size(size, shape[one.axis]):

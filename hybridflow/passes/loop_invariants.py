@@ -84,7 +84,7 @@ def loop_invariants(graph: Graph, context: PassContext) -> Graph:
 
 
 def _outside(nodes: tuple[Node, ...], edges: dict[Edge, Edge], moved: list[Node], scope: Any) -> dict[Edge, Edge]:
-    """Copy nodes to where the loop is, unless that was done already."""
+    """Copy nodes to the graph around the loop, unless that was done already; return their edges there."""
     for node in nodes:
         if (node, 0) in edges:
             continue
@@ -96,7 +96,7 @@ def _outside(nodes: tuple[Node, ...], edges: dict[Edge, Edge], moved: list[Node]
 
 
 def _with_inputs(graph: Graph, edges: list[Edge]) -> Graph:
-    """Return a graph that takes every input of the loop, though it does not read the last ones."""
+    """Return the graph with an input for every input of the loop; it does not read the added ones."""
     missing = edges[len(graph.inputs) :]
     if not missing:
         return graph

@@ -20,20 +20,21 @@ from hybridflow.passes.lib.stored import is_kept
 from hybridflow.passes.lib.windows import windows_first
 
 _CANDIDATES = 4
-"""How many distances between similar positions are tried at most."""
+"""The most distances between similar nodes to try, for each of the two lengths of rows."""
 _UNLIKE = frozenset({"effect", "nested", "foreign", "tensor_rule", "convolution"})
-"""Nodes of these kinds are like no other. XLA:CPU runs convolutions much slower in a call."""
+"""Traits of nodes that equal no other node, so that no repeat has them. Convolutions run slower in a call on a CPU."""
 
 
 class Limits(NamedTuple):
-    """What is outlined.
+    """The limits of what is outlined.
 
     Attributes:
-        nodes: in graphs with fewer nodes, only parts with `often` repeats are outlined.
+        nodes: graphs with fewer nodes count as small.
         period: the fewest nodes of a repeat.
-        heavy_period: the fewest if XLA makes one of them a separate kernel anyway, such as a matrix product.
+        heavy_period: the fewest nodes of a repeat if one of them is a separate kernel of XLA anyway, such as a matrix
+            product.
         repeats: the fewest repeats.
-        often: the fewest repeats in a graph of few nodes.
+        often: the fewest repeats in a small graph.
     """
 
     nodes: int = 400
@@ -47,7 +48,7 @@ LIMITS = Limits()
 
 
 class Place(NamedTuple):
-    """The position of a repeat: nodes ``start`` to ``start + period`` of those that have inputs."""
+    """The position of a repeat: the nodes from ``start`` to ``start + period``, not counting sources."""
 
     start: int
     period: int
@@ -57,22 +58,16 @@ class Place(NamedTuple):
 def outline(graph: Graph, context: PassContext, limits: Limits = LIMITS) -> Graph:
     """Turn the repeated parts of a graph into one graph that is called, so that XLA compiles it once.
 
-    Parts are alike if their nodes have the same operations, attributes, shapes and wiring; what they read from
-    outside, constants that differ among it, are arguments; what is cheaply computed of a stored value is computed again
-    by the reader (`call_borders.read_again`). That is found from the graph alone. Repeats are 4 at least
-    and have 12 nodes, or 4 nodes of which one is a product of matrices or the like. None has a convolution. Graphs of
-    fewer than 400 nodes must have 16 repeats.
+    Two parts are alike if their nodes have the same operations, attributes, shapes and wiring. Values that a part reads
+    from outside become arguments of its call; so do constants that differ between the parts. A value that is cheaply
+    computed from a stored one does not cross the call: its reader computes it again (`call_borders.read_again`).
 
-    XLA:CPU orders the kernels of one function by comparing each with each, when it compiles and when it loads, and
-    fuses nothing across a call. Measured with jaxlib 0.10.2 on a CPU, SGD steps, outlined as a part of left alone:
-    first call, step, temporaries. A pre-norm transformer of 24 / 48 layers: 1.03 / 0.77, 0.98 / 0.96, 0.75 / 0.75;
-    dense layers with a residual, then normalised, 48 / 96 layers: 0.92 / 0.88, 0.84 / 0.94, 0.73 / 0.72; of
-    12 / 24 layers: 0.72 / 0.68, 0.93 / 0.90, 0.73 / 0.72; gated residuals of 12 / 24 / 48 / 96 layers: 0.62 / 0.59 /
-    0.80 / 0.78, 1.02 / 0.95 / 1.00 / 0.95, 1.22 / 1.27 / 1.29 / 1.31; an LSTM of 100 / 200 steps: 0.94 / 0.90, 0.85 /
-    0.61, 1.00 / 1.00; dense layers, 24 of them and 343 nodes: 1.11, 0.93, 0.57. Smaller graphs have less to gain: a
-    step of 12 dense layers would take 0.97 for a first call of 1.09, and one of Adam with 6 of them 1.3 times the
-    temporaries. To roll the repeats into a loop over stacked weights is never chosen: a step of 24 layers took 1.7
-    times as long.
+    There must be at least 4 repeats, and 16 in graphs of fewer than 400 nodes. A repeat has at least 12 nodes, or 4
+    nodes with a matrix product or the like among them. None has a convolution.
+
+    XLA:CPU compares every two kernels of a function to order them, both when it compiles and when it loads. It fuses
+    nothing across a call. So outlining makes the first calls of deep networks faster and seldom slows down their steps,
+    while small graphs have little to gain. A loop over stacked weights instead of calls would slow down the steps.
 
     Before (with the limits at 0 nodes, 2 nodes and 2 repeats):
         graph f(%x: f32[2], %y: f32[2]) -> (f32[2]) {
@@ -129,7 +124,7 @@ def _part(nodes: Sequence[Node], run: Place) -> Sequence[Node]:
 
 
 def _is_source(node: Node) -> bool:
-    """Whether a node makes its value from attributes alone, so that it may stand anywhere."""
+    """Whether a node computes its value from attributes alone, so that its position does not matter."""
     return not node.inputs and node.op is not INPUT and _UNLIKE.isdisjoint(node.op.traits)
 
 
@@ -142,7 +137,7 @@ def _where(node: Node) -> str:
 
 
 def _tokens(nodes: Sequence[Node]) -> np.ndarray[Any, Any]:
-    """Return one number per node; two are equal where operation, attributes, and shapes of results and inputs are."""
+    """Return one number per node; it is equal for nodes with equal operation, attributes and input and output specs."""
     numbers: dict[Any, int] = {}
     tokens: list[int] = []
     for position, node in enumerate(nodes):
@@ -163,7 +158,7 @@ def _spec_key(edge: Edge) -> Any:
 
 
 def _distances(tokens: np.ndarray[Any, Any], limits: Limits) -> list[int]:
-    """Return the distances at which nodes most often look alike; those with long rows of them come first."""
+    """Return the distances at which nodes most often look alike; distances with many repeats in a row come first."""
     short, long = sorted((limits.heavy_period, limits.period))
     common = [distance for length in (short, long) for distance in _common(tokens, length)]
     likely = dict.fromkeys([distance for distance in common if distance >= short])
@@ -204,8 +199,8 @@ class _Search:
 
     Attributes:
         graph: the graph.
-        nodes: its nodes that have inputs, or an effect.
-        limits: what counts as a repeat.
+        nodes: its nodes without sources.
+        limits: the limits of what counts as a repeat.
     """
 
     def __init__(self, graph: Graph, nodes: Sequence[Node], limits: Limits) -> None:
@@ -226,16 +221,16 @@ class _Search:
                     yield group
 
     def _periods(self, run: np.ndarray[Any, Any], period: int) -> Iterator[int]:
-        """Yield after how many tokens a run repeats itself, the smallest number first; one of them is given."""
+        """Yield the periods of a run, the smallest first; `period` is one of them, and the others divide it."""
         for part in range(self.limits.heavy_period, period // 2 + 1):
             if period % part == 0 and np.array_equal(run[part:], run[:-part]):
                 yield part
         yield period
 
     def _alike(self, run: slice, periods: Iterator[int]) -> list[list[Place]]:
-        """Return a run's repeats of the first period that has any; those that are wired alike are together.
+        """Return a run's repeats of the first period that has any, grouped by their wiring.
 
-        Short ones are best: all that a call makes is there until its last result is.
+        Short periods are best: a call holds all of its outputs until the last one is computed.
         """
         for period in periods:
             alike: dict[Any, list[Place]] = {}
@@ -248,12 +243,12 @@ class _Search:
         return []
 
     def _is_heavy(self, run: Place) -> bool:
-        """Whether XLA makes a node a separate kernel, so that a call prevents little fusion."""
+        """Whether XLA makes one of the nodes a separate kernel, so that a call prevents little fusion."""
         return any(is_kept(node, self.graph, 1) for node in _part(self.nodes, run))
 
 
 def _wiring(nodes: Sequence[Node], position: dict[Node, int], start: int, period: int) -> Any:
-    """Return which inputs of a place's nodes are made in it, and by which of its nodes."""
+    """Return for each input of a place's nodes the node of the place that makes it, or None if it is from outside."""
     return tuple(
         [
             tuple([_inner(edge, position, start) for edge in edges_of(node)])
@@ -275,8 +270,8 @@ class _Repeats:
 
     Attributes:
         graph: the common graph.
-        outputs: which of its nodes' results are its outputs: position in the place and output.
-        arguments: per start of a place, what the call reads.
+        outputs: the results that are its outputs, each as the node's position in the place and the output's number.
+        arguments: the arguments of each call, by the start of its place.
     """
 
     def __init__(self, graph: Graph, nodes: Sequence[Node], group: Sequence[Place], again: Mapping[Edge, Edge]) -> None:
@@ -328,7 +323,7 @@ class _Repeats:
         return self._made[-1], edge[1]
 
     def call(self, start: int, moved: dict[Edge, Edge]) -> Node:
-        """Return the call that stands for a place; its results take the places of the nodes'."""
+        """Return the call that replaces the nodes of a place, and add its results to `moved`."""
         last = self.nodes[start + self.period - 1]
         arguments = tuple([moved.get(edge, edge) for edge in self.arguments[start]])
         specs = self.graph.output_specs
@@ -341,7 +336,7 @@ class _Repeats:
 def _read_outside(
     graph: Graph, parts: Sequence[Sequence[Node]], again: Mapping[Edge, Edge]
 ) -> list[tuple[int, int]]:
-    """Return which results any of the places makes for others: position in the place and output, in order."""
+    """Return the results of any part that are read outside it, each as the node's position in the part and output."""
     home = {node: (number, index) for number, part in enumerate(parts) for index, node in enumerate(part)}
     results: set[tuple[int, int]] = {(home[edge[0]][1], edge[1]) for edge in graph.outputs if edge[0] in home}
     for node in graph.nodes:

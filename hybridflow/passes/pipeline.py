@@ -37,7 +37,7 @@ class Phase(NamedTuple):
 
     Attributes:
         name: its name.
-        rounds: how often they run at most; they run again while one of them, other than a cleanup, changes the graph.
+        rounds: the most rounds. There is another round while a pass other than a cleanup changes the graph.
         passes: the passes.
     """
 
@@ -131,9 +131,9 @@ class PassRecord:
 
     Attributes:
         name: the pass.
-        milliseconds: how long it took.
+        milliseconds: the time it took.
         nodes_before, nodes_after: the graph's node count, including nested graphs.
-        note: what it did, in a few words.
+        note: a short description of its changes.
     """
 
     name: str
@@ -162,7 +162,7 @@ def run_passes(
 
     Args:
         graph: the graph; it stays as it is.
-        pipeline: which passes run; `PIPELINE` if not given.
+        pipeline: the passes to run; `PIPELINE` if not given.
         differentiable: whether the result may still be differentiated. Pass False if it will only be executed:
             more passes apply.
         on_change: called after every pass run that changed the graph.

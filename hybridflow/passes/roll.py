@@ -26,19 +26,20 @@ from hybridflow.passes.lib.rewrite import followed, placed, rebuilt
 from hybridflow.passes.lib.windows import Window, windows_of
 
 _LARGEST_CONSTANT = 4096
-"""The most bytes of a constant that may differ from call to call; larger ones are the weights of layers."""
+"""The most bytes of a constant that may differ from call to call; larger ones are taken for weights of layers."""
 _STRIDES = 4
-"""The most loops that may alternate."""
+"""The most loops whose calls may alternate."""
 _CONSTANTS = "constants"
 
 
 class Limits(NamedTuple):
-    """What becomes a loop.
+    """The limits of what becomes a loop.
 
     Attributes:
         steps: the fewest calls that become a loop; fewer run faster one by one.
-        seconds: the longest that a step may take.
-        apart: the largest fraction of the bytes its steps move that may be read from the loop piece by piece.
+        seconds: the longest time that a step may take.
+        apart: the most bytes that may be read from the loop's results piece by piece, as a fraction of the bytes that
+            all steps move.
     """
 
     steps: int = 16
@@ -50,12 +51,12 @@ LIMITS = Limits()
 
 
 class _Moving(NamedTuple):
-    """A part of an array that moves on along one axis.
+    """A part of an array that moves along one axis from call to call.
 
     Attributes:
-        window: the part without its start.
+        window: the part as a `Window` without its start.
         axis: the axis.
-        step: the number of elements it moves per call.
+        step: the number of elements by which it moves per call.
     """
 
     window: Any
@@ -64,26 +65,25 @@ class _Moving(NamedTuple):
 
 
 _Link = int | _Moving | str | None
-"""How an argument goes on from call to call: the same (None), an output of the call before, a part of an array that
-moves on, or a constant of each call's own."""
+"""How an argument changes from call to call.
+
+None: it is the same. A number: it is this output of the call before. A `_Moving`: it is a part of an array that moves
+along. `_CONSTANTS`: each call has a constant of its own.
+"""
 
 
 @graph_pass(final=True)
 def roll(graph: Graph, context: PassContext, limits: Limits = LIMITS) -> Graph:
     """Turn 16 or more calls of a repeated part in a row into a loop, if they share their inputs.
 
-    An argument may be the same in every call, what the call before returned, a part of an array that moves on from
+    An argument may be the same in every call, an output of the call before, a part of an array that moves on from
     call to call, or a constant. So the steps of a recurrent network, which share their weights, become a loop, and
-    those of its gradient another; layers with weights of their own, which a loop would have to stack, stay calls.
+    those of its gradient another. Layers with weights of their own stay calls, since a loop would have to stack the
+    weights.
 
-    XLA compiles a loop as fast for 200 steps as for 25, and it keeps what the steps return in one array each. Steps of
-    more than 1 ms stay calls, and those whose results others would take from these arrays one by one: that moves them
-    twice.
-
-    Measured with jaxlib 0.10.2 on a CPU, training steps with 24 recurrent steps, rolled as a part of outlined, first
-    call and step: an LSTM 0.9 and 0.99, two of them by time 0.8 and 0.91, one with a loss per step 0.86 and 0.93, a GRU
-    0.65 and 0.86, Runge-Kutta steps 1.0 and 0.96, a sampler 1.0 and 1.06. An LSTM of 200 steps: 0.3 and 1.05. Blocks of
-    a transformer that share their weights, 2 ms each, would take 1.0 and 1.12.
+    XLA's compile time does not grow with the number of a loop's steps. Each output of the steps is stacked in one
+    array. Steps of more than 1 ms stay calls. So do steps whose stacked results would mostly be read one by one, since
+    that moves them twice.
 
     Before (with a limit of 2 calls, and none on what is taken apart):
         graph f(%x: f32[2], %xs: f32[2,2]) -> (f32[2], f32[2]) {
@@ -133,7 +133,10 @@ def roll(graph: Graph, context: PassContext, limits: Limits = LIMITS) -> Graph:
 
 
 def _rolled(graph: Graph, left: set[int], limits: Limits) -> tuple[Graph, dict[Node, _Run]]:
-    """Return the graph with loops, and what they were; runs whose first call was recorded then are left as they are."""
+    """Return the graph with loops, and the run that each loop replaces.
+
+    Runs stay calls if `left` has the sequence number of their first call.
+    """
     loops: dict[Node, _Run] = {}
     while True:
         run = next((run for run in _runs(graph, limits) if run.calls[0].sequence not in left), None)
@@ -144,7 +147,7 @@ def _rolled(graph: Graph, left: set[int], limits: Limits) -> tuple[Graph, dict[N
 
 
 def _is_read_apart(graph: Graph, loop: Node, allowed: float) -> bool:
-    """Whether much of what a loop's steps return is taken from it piece by piece, so that it is moved twice."""
+    """Whether much of a loop's stacked results is read piece by piece, so that it is moved twice."""
     hints, states = graph.dims.hints, len(carried(loop.attrs["takes"]))
     rows = {(loop, index) for index in range(states, len(loop.outputs))}
     read = [node.spec() for node in graph.nodes if node.op is getitem.op and edges_of(node)[0] in rows]
@@ -153,11 +156,11 @@ def _is_read_apart(graph: Graph, loop: Node, allowed: float) -> bool:
 
 
 class _Run(NamedTuple):
-    """Calls whose arguments go on in one way.
+    """Calls whose arguments change in the same way from each call to the next.
 
     Attributes:
         calls: the calls in order.
-        links: how each argument continues from call to call.
+        links: how each argument changes from call to call.
     """
 
     calls: Sequence[Node]
@@ -165,10 +168,11 @@ class _Run(NamedTuple):
 
 
 def _runs(graph: Graph, limits: Limits) -> Iterator[_Run]:
-    """Yield what could be loops, in order; the longest are those of calls in a row.
+    """Yield the runs that could become loops: first those of consecutive calls, then those of every second call, ...
 
-    No call needs what others make of an earlier one's results, or its argument would be none of the four kinds. So
-    these can move behind the loop, but where they print, say: no loop goes on from before an effect to behind it.
+    Nodes between the calls may read results of earlier calls, but no later call reads theirs: an argument of a run is
+    one of four kinds (see `_Link`). So these nodes can move behind the loop. Nodes with an effect must not move, so no
+    run extends across one.
     """
     calls: defaultdict[tuple[int, str], list[Node]] = defaultdict(list)
     text = cache(partial(print_graph, elide=None, lines=False))
@@ -202,11 +206,11 @@ def _in_a_row(calls: Sequence[Node], windows: dict[Node, list[Window]], fewest: 
 
 
 def _links(one: Node, other: Node, windows: dict[Node, list[Window]]) -> tuple[_Link, ...] | None:
-    """Return how each argument continues from one call to the next; None if one does not."""
+    """Return how each argument changes from one call to the next; None if one changes in no known way."""
     links: list[_Link] = []
     for a, b in zip(edges_of(one), edges_of(other), strict=True):
         if all(edge[0].op is CONSTANT and edge[0].attrs["value"].array.nbytes <= _LARGEST_CONSTANT for edge in (a, b)):
-            links.append(_CONSTANTS)  # equal ones, too: in a schedule some steps may be alike
+            links.append(_CONSTANTS)  # also if they are equal: other calls of the run may have other constants
         elif a == b:
             links.append(None)
         elif b[0] is one:
@@ -220,7 +224,7 @@ def _links(one: Node, other: Node, windows: dict[Node, list[Window]]) -> tuple[_
 
 
 def _moving(one: Node, other: Node, windows: dict[Node, list[Window]]) -> _Moving | None:
-    """Return how a part of an array becomes another, if it moves along one axis."""
+    """Return how one part of an array moves along an axis to become another; None if it does not."""
     for node in (one, other):
         if node not in windows:
             windows[node] = windows_of(node)
@@ -235,7 +239,7 @@ def _moving(one: Node, other: Node, windows: dict[Node, list[Window]]) -> _Movin
 
 
 def _with_loop(graph: Graph, run: _Run) -> tuple[Graph, Node, dict[Edge, Edge]]:
-    """Return the graph with a loop in place of the last call, the loop, and what took the places of others."""
+    """Return the graph with a loop in place of the last call, the loop, and a map from replaced edges to new ones."""
     number = {node: position for position, node in enumerate(run.calls)}
     read = [edge for node in graph.nodes if node not in number for edge in edges_of(node)]
     wanted = dict.fromkeys([edge for edge in (*read, *graph.outputs) if edge[0] in number])
@@ -268,7 +272,7 @@ def _with_loop(graph: Graph, run: _Run) -> tuple[Graph, Node, dict[Edge, Edge]]:
 
 
 def _loop(run: _Run, gives: tuple[int, ...]) -> tuple[list[Node], Node]:
-    """Return the nodes made for the loop to read, and the loop."""
+    """Return the new nodes that the loop reads, and the loop."""
     first = run.calls[0]
     made: list[Node] = []
     inputs: list[Edge] = []
@@ -295,7 +299,10 @@ def _loop(run: _Run, gives: tuple[int, ...]) -> tuple[list[Node], Node]:
 
 
 def _moved_on(first: Node, link: _Moving, made: list[Node]) -> tuple[Edge, Take]:
-    """Return the array along which a part moves, and how; what the parts leave out of other axes is cut off before."""
+    """Return the array along which a part moves, and how the loop takes the part from it.
+
+    If the parts are also slices along other axes, a new node takes these slices before the loop.
+    """
     (window,) = [one for one in windows_of(first) if one.axis == link.axis]
     index, (array, output) = first.attrs["index"], window.array
     take = (sum([type(entry) is tuple for entry in index[: link.axis]]), window.start, link.step, window.size)

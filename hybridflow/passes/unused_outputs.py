@@ -89,7 +89,7 @@ class _Kept(NamedTuple):
 
 
 def _needed(graph: Graph, outputs: Iterable[int]) -> tuple[set[int], set[Node]]:
-    """Return which inputs and nodes a graph needs for some of its outputs and for its effects."""
+    """Return the inputs and nodes that a graph needs for some of its outputs and for its effects."""
     nodes = {graph.outputs[index][0] for index in outputs}
     for node in reversed(graph.nodes):
         if node in nodes or has_effect(node):
@@ -117,7 +117,7 @@ def _cond(node: Node, read: list[int]) -> _Kept:
 
 
 def _carried(body: Graph, carry: int, live: set[int], inputs: set[int]) -> tuple[set[int], set[int]]:
-    """Add to live outputs and inputs the carried values that they need."""
+    """Return the live outputs and inputs, together with the carried values that they need."""
     while True:
         inputs = inputs | _needed(body, live)[0]
         more = {index for index in inputs if index < carry} - live
@@ -142,7 +142,7 @@ def _scan(node: Node, read: list[int]) -> _Kept:
 
 def _while(node: Node, read: list[int]) -> _Kept:
     body, test, carry = node.attrs["body"], node.attrs["cond"], node.attrs["carry"]
-    first = int(node.attrs["bound"] is not None)  # a bounded loop returns its number of steps before all else
+    first = int(node.attrs["bound"] is not None)  # the first output of a bounded loop is its number of steps
     live, needed = _carried(body, carry, {index - first for index in read if index >= first}, _needed(test, [0])[0])
     inputs = sorted(needed | {index for index in live if index < carry})
     outputs = sorted(live)

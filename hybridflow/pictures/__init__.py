@@ -1,4 +1,4 @@
-"""Pictures of graphs: DOT, SVG, an HTML page that folds, searches and zooms, and files for other viewers."""
+"""Pictures of graphs: DOT, SVG, an interactive HTML page, and files for other viewers."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def to_svg(graph: Graph, path: str | PathLike[str], color: Colour = None) -> Non
 
 
 def to_html(graph: Graph, path: str | PathLike[str], color: Colour = None) -> None:
-    """Write a graph's picture as a page."""
+    """Write a graph's picture as an HTML page."""
     write_text(path, page_of(diagram_of(graph, color)))
 
 
@@ -55,12 +55,12 @@ def show(graph: Graph, color: Colour = None) -> Any:
 
 
 def in_notebook_html(graph: Graph, color: Colour) -> str:
-    """Return a picture for a notebook's cell."""
+    """Return a picture as HTML for a notebook's cell."""
     return framed(page_of(diagram_of(graph, color)))
 
 
 def framed(page: str) -> str:
-    """Return a page for a notebook's cell: in a frame of its own, which shares no style with it."""
+    """Return a page for a notebook's cell, in a frame of its own, so that the two do not share styles."""
     return f'<iframe srcdoc="{escape(page)}" style="width: 100%; height: 32rem; border: 1px solid #d5dce2"></iframe>'
 
 

@@ -1,4 +1,4 @@
-"""The colours of pictures, and what they say."""
+"""The colours of pictures, and their legend."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ UNITS = {"flops": "floating-point operations", "bytes": "bytes read and written"
 
 
 def fill_of(weight: float, heaviest: float, kind: str) -> str:
-    """Return the fill of a box; the square root tells small weights apart too."""
+    """Return the fill of a box; the square root keeps small weights distinguishable."""
     if weight <= 0 or heaviest <= 0:
         return FILLS[kind]
     share = (weight / heaviest) ** 0.5
@@ -26,6 +26,6 @@ def fill_of(weight: float, heaviest: float, kind: str) -> str:
 
 
 def legend(colour: str, heaviest: float) -> str:
-    """Return what the colours of a picture say; empty if they say nothing."""
+    """Return the meaning of a picture's colours; empty if they have none."""
     most = f"{int(heaviest):,}" if float(heaviest).is_integer() else f"{heaviest:,.6g}"
     return f"colour: {UNITS[colour]}, up to {most} in one operation" if colour else ""

@@ -1,4 +1,7 @@
-"""Coordinates for a layout, in CSS pixels. `viewer.js` does the same where groups can be folded; a test compares."""
+"""Coordinates for a layout, in CSS pixels.
+
+`viewer.js` computes the same coordinates in the page, where groups can be folded; a test compares the two.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,7 @@ from hybridflow.pictures.diagram import Arrow, Box, Group, Item
 from hybridflow.pictures.layers import Bend, Layout, Place, Rows, neighbours
 
 CHARACTER, LINE, TITLE = 6.7, 14.0, 18.0
-"""The width of a character and the height of a line of text, and of a title."""
+"""The width of a character, the height of a line of text, and the height of a title."""
 PAD, GAP_X, GAP_Y, BEND = 10.0, 16.0, 34.0, 6.0
 ALIGNMENTS = 4
 
@@ -19,7 +22,7 @@ Point = tuple[float, float]
 
 @dataclass(frozen=True)
 class Frame:
-    """Where an item is drawn: its upper left corner, its width and height."""
+    """The rectangle of an item: its upper left corner, width and height."""
 
     x: float
     y: float
@@ -46,7 +49,7 @@ class Placed:
     bends: dict[Bend, Point] = field(default_factory=dict[Bend, Point])
 
     def route(self, arrow: Arrow) -> list[Point]:
-        """Return the points that an arrow runs through."""
+        """Return the points through which an arrow runs."""
         group, link = self.layout.ways[arrow]
         source, target, bends = self.layout.groups[group].links[link]
         start, end = self.frames[arrow.source].bottom, self.frames[arrow.target].top
@@ -70,7 +73,7 @@ def placed(layout: Layout) -> Placed:
 
 @dataclass(eq=False)
 class _Inside:
-    """Coordinates within a group: the left side and the top of each place, and its size."""
+    """Coordinates within a group: the left side, the top and the size of each item and bend."""
 
     left: dict[Place, float]
     top: dict[Place, float]
@@ -126,7 +129,7 @@ def _mean(values: Sequence[float], otherwise: float) -> float:
 def _spaced(wanted: Sequence[float], widths: Sequence[float]) -> list[float]:
     """Return the middles nearest to the wanted ones that keep order and gaps.
 
-    They minimise the sum of squared distances: pool adjacent violators.
+    They minimise the sum of squared distances, by the algorithm "pool adjacent violators".
     """
     offset, offsets = 0.0, [0.0]
     for one, other in itertools.pairwise(widths):

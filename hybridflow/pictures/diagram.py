@@ -1,4 +1,4 @@
-"""What a picture of a graph shows: boxes in groups, and arrows between them."""
+"""The content of a graph's picture: boxes in groups, and arrows between them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from hybridflow.ir.graph import Graph, nested_graphs
 from hybridflow.ir.printer import format_value
 
 Colour = str | Mapping[Node, float] | None
-"""What colours say: ``flops``, ``bytes``, a number per node (seconds, say), or nothing."""
+"""The quantity that colours show: ``flops``, ``bytes``, a number per node (such as seconds), or None for nothing."""
 
 
 @dataclass(eq=False)
@@ -24,14 +24,14 @@ class Box:
     """An operation, an input or an output of a graph.
 
     Attributes:
-        number: its place in the diagram, unique among boxes and groups.
-        title: the operation's name, or what the input is called.
+        number: its number, unique among boxes and groups.
+        title: the name of the operation or the input.
         kind: ``op``, ``gradient``, ``input`` or ``output``.
-        lines: what the box says below its title.
-        label: dtype and shape of its result, written where its arrows begin.
+        lines: the lines of text below its title.
+        label: dtype and shape of its result, written at the beginning of its arrows.
         parent: the group it is in.
         weight: the cost that its colour shows.
-        where: the user's place as ``file:line``, None if there is none.
+        where: the line of user code as ``file:line``, None if there is none.
         mark: ``removed`` or ``added`` in a picture of a difference.
     """
 
@@ -51,8 +51,8 @@ class Group:
     """Boxes and groups that are drawn inside one frame and can be folded into one box.
 
     Attributes:
-        number: its place in the diagram.
-        title: a name scope, a function, a line, or an operation that carries graphs.
+        number: its number, unique among boxes and groups.
+        title: the name of a scope, a function, a line, or an operation that carries graphs.
         kind: ``graph``, ``scope``, ``function``, ``line``, ``op`` or ``body``.
         parent: the group it is in; None for the outermost.
         children: the items inside it, in the order of execution.
@@ -71,7 +71,7 @@ class Group:
 
     @property
     def count(self) -> int:
-        """How many operations are inside."""
+        """The number of operations inside."""
         inside = (c.count if isinstance(c, Group) else c.kind in ("op", "gradient") for c in self.children)
         return sum(inside) + (self.kind == "op")
 
@@ -81,7 +81,7 @@ Item = Box | Group
 
 @dataclass(frozen=True, eq=False)
 class Arrow:
-    """A value that one item makes and another reads; its label is the value's dtype and shape."""
+    """A value from the item that makes it to one that reads it; its label is the value's dtype and shape."""
 
     source: Item
     target: Item
@@ -94,8 +94,8 @@ class Diagram:
 
     Attributes:
         root: the outermost group.
-        arrows: the values.
-        colour: what colours say: ``flops``, ``bytes``, ``value`` or nothing.
+        arrows: the arrows.
+        colour: the quantity that colours show: ``flops``, ``bytes``, ``value``, or empty for nothing.
     """
 
     root: Group
@@ -104,18 +104,18 @@ class Diagram:
 
 
 def diagram_of(graph: Graph, colour: Colour = None, marks: Mapping[Node, str] | None = None) -> Diagram:
-    """Return what a picture of a graph shows.
+    """Return the content of a graph's picture.
 
-    Operations that follow each other and share a name scope, a function or a line are grouped. So no two groups ever
-    need each other's results, whatever the graph.
+    Consecutive operations that share a name scope, a function or a line are grouped. So two groups never need each
+    other's results.
 
     Args:
         graph: the graph.
-        colour: what colours say.
-        marks: ``removed`` or ``added`` for nodes that a difference is about.
+        colour: the quantity that colours show.
+        marks: ``removed`` or ``added`` for nodes of a difference.
 
     Raises:
-        ArgumentError: an unknown word for `colour`.
+        ArgumentError: `colour` is an unknown word.
     """
     return _Maker(colour, marks or {}).make(graph)
 
@@ -172,7 +172,7 @@ class _Maker:
     def _split(
         self, inside: Group, members: list[tuple[Node, _Path]], depth: int, producers: dict[Edge, Item]
     ) -> None:
-        """Draw nodes inside a group, runs that share the next part of their paths in groups of their own."""
+        """Draw nodes inside a group; runs of nodes with the same next part of their paths get groups of their own."""
 
         def part(member: tuple[Node, _Path]) -> tuple[str, str] | None:
             return member[1][depth] if depth < len(member[1]) else None
@@ -183,7 +183,7 @@ class _Maker:
                 for node, _ in run:
                     self._add(node, inside, producers)
             elif len(run) == 1 or len(runs) == 1:
-                self._split(inside, run, depth + 1, producers)  # a frame around one thing says nothing
+                self._split(inside, run, depth + 1, producers)  # a frame around one item would be useless
             else:
                 group = Group(self._number(), name[1], name[0], inside)
                 inside.children.append(group)
@@ -232,7 +232,7 @@ def _is_small_constant(node: Node) -> bool:
 
 
 def _lines(node: Node) -> tuple[str, ...]:
-    """Return what a box says of a node: numbers among its operands, and its attributes."""
+    """Return the lines of a node's box: its operands that are numbers, and its attributes."""
     if node.op is CONSTANT:
         return ()
     numbers = [_operand(edge) for edge in node.inputs if edge is not None]
@@ -251,7 +251,7 @@ def _cut(text: str, limit: int = 36) -> str:
 
 
 def _weights(graph: Graph, what: str) -> dict[Node, float]:
-    """Return what each node costs in a run of the graph; where it is drawn several times, the mean of them."""
+    """Return the cost of each node in a run of the graph; the mean if a node occurs several times."""
     weights: defaultdict[Node, list[float]] = defaultdict(list)
     for one in node_costs(graph, graph.dims.hints):
         weights[one.node].append(float(_MEASURES[what](one.cost)))

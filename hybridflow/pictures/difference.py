@@ -1,4 +1,4 @@
-"""What a pass changed: the graph before it and the graph after it, side by side."""
+"""The changes of a pass: the graph before it and the graph after it, side by side."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ summary { cursor: pointer; padding: .4rem 0; font-weight: 600; }
 button { font: inherit; padding: .1rem .5rem; border: 1px solid #d5dce2; border-radius: 5px; background: #fff; }
 .removed { color: #c62f2f; } .added { color: #1f8a4c; }
 """
-# A step is opened at its first change, in the pane that has none at the same place.
+# A step opens at its first change. A pane without changes scrolls to the same place.
 _SCRIPT = """
 const panes = (step) => [...step.querySelectorAll(".pair > div")];
 const share = (pane) => [pane.scrollLeft / Math.max(1, pane.scrollWidth - pane.clientWidth),
@@ -56,10 +56,10 @@ for (const step of document.querySelectorAll("details")) {
 
 
 def difference(before: Graph, after: Graph) -> tuple[set[Node], set[Node]]:
-    """Return the nodes of the first graph that are not in the second, and those that are in the second only.
+    """Return the nodes that are only in the first graph, and the nodes that are only in the second.
 
-    A node that a pass had to copy because an input of it moved is the same one: the same operation with the same
-    attributes from the same line.
+    A pass copies a node if one of its inputs changes. So nodes also count as the same if they have the same operation,
+    attributes, specs, line and scope.
     """
     one, other = _nodes(before), _nodes(after)
     removed, added = set(one) - set(other), set(other) - set(one)
@@ -84,11 +84,11 @@ def _key(node: Node) -> Any:
 
 
 def difference_page(title: str, steps: Sequence[tuple[str, Graph, Graph]]) -> str:
-    """Return a page with what each step removed and added.
+    """Return a page with the nodes that each step removed and added.
 
     Args:
         title: its heading.
-        steps: ``(what, before, after)``.
+        steps: ``(description, graph before, graph after)`` of each step.
     """
     body = "\n".join(_step(number, *step) for number, step in enumerate(steps)) or "<p>Nothing changed.</p>"
     return (

@@ -14,7 +14,7 @@ _HEAD = """digraph {
 
 
 def dot_of(diagram: Diagram) -> str:
-    """Return a diagram as DOT text: groups are clusters, arrows carry dtype and shape."""
+    """Return a diagram as DOT text: groups become clusters, and arrows have dtype and shape as labels."""
     heaviest = max((box.weight for box in _boxes(diagram.root)), default=0.0)
     lines = [_HEAD, *_group(diagram.root, heaviest, "  ")]
     for arrow in dict.fromkeys((a.source, a.target, a.label) for a in diagram.arrows):
@@ -34,7 +34,7 @@ def _boxes(group: Group) -> Iterator[Box]:
 
 
 def _inside(item: Item) -> Box:
-    """Return a box that stands for an item: DOT's arrows join boxes only, and may end at the frame around one."""
+    """Return a box in an item: arrows in DOT must join boxes, but they may end at the frame around a box."""
     return item if isinstance(item, Box) else next(_boxes(item))
 
 

@@ -14,7 +14,7 @@ from hybridflow.ir.printer import format_value
 from hybridflow.pictures.tensorboard import tensorboard_module
 
 _PRODUCER = 22
-"""The version of the GraphDef format that this is, as TensorFlow counts them."""
+"""TensorFlow's number of this version of the GraphDef format."""
 _NOT_IN_NAMES = re.compile(r"[^A-Za-z0-9_.\\/-]+")
 
 
@@ -22,7 +22,7 @@ def graph_def_of(graph: Graph) -> Any:
     """Return a graph as a `GraphDef` message; nested graphs are scopes of the operation that carries them.
 
     Raises:
-        MissingPackageError: without the `tensorboard` package.
+        MissingPackageError: the `tensorboard` package is not installed.
     """
     versions = tensorboard_module("versions", "GraphDef").VersionDef(producer=_PRODUCER)
     made = tensorboard_module("graph", "GraphDef").GraphDef

@@ -1,4 +1,4 @@
-"""HTML that several reports are made of."""
+"""HTML parts that several reports share."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _UNIT = re.compile(r"(?<=\d) (?=(?:[KMGT]iB|B|GFLOP/s|[mun]?s)\b|%)")
 
 
 def table_html(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """Return an HTML table, numbers and their units on one line."""
+    """Return an HTML table; there is no line break between a number and its unit."""
     lines = ["<table>"]
     if head:
         lines.append("<tr>" + "".join(f"<th>{escape(cell)}</th>" for cell in head) + "</tr>")
@@ -45,12 +45,12 @@ def rich_table_html(table: Table) -> str:
 
 
 def paragraphs_html(text: str) -> str:
-    """Return a paragraph per line of a text."""
+    """Return the lines of a text as HTML paragraphs."""
     return "".join(f"<p>{escape(line)}</p>" for line in text.splitlines())
 
 
 def page(title: str, body: str) -> str:
-    """Return an HTML page with its style inside."""
+    """Return an HTML page that includes its style."""
     return (
         f'<!doctype html>\n<html lang="en"><head><meta charset="utf-8"><title>{escape(title)}</title>'
         f"<style>{_STYLE}</style></head>\n<body>\n{body}\n</body></html>\n"

@@ -1,7 +1,9 @@
-"""Where the items of a diagram go: the layered layout, group by group.
+"""The layered layout of a diagram, group by group.
 
-Within a group, an item's row is the longest way to it; items of a row are ordered by the mean position of their
-neighbours, a few times down and up; an arrow over several rows takes a place in each, so that the others leave room.
+Within a group, an item's row is the length of the longest path to it. The items of a row are ordered by the mean
+position of their neighbours, in a few sweeps down and up. An arrow over several rows has a bend in each row between, so
+that the items leave room for it.
+
 Reference: Sugiyama, Tagawa, Toda, "Methods for Visual Understanding of Hierarchical System Structures", IEEE
 Transactions on Systems, Man, and Cybernetics 11(2), 1981.
 """
@@ -16,13 +18,13 @@ from dataclasses import dataclass, field
 from hybridflow.pictures.diagram import Arrow, Box, Diagram, Group, Item
 
 LONGEST = 8
-"""Arrows over more rows than this keep no place free: they are drawn behind."""
+"""Arrows with this many rows between their ends, or more, get no bends: they are drawn behind the items."""
 _SWEEPS = 4
 
 
 @dataclass(eq=False)
 class Bend:
-    """A place that an arrow takes in a row between those of its ends; `link` numbers the pair of items it joins."""
+    """A point of an arrow in a row between its ends; `link` is the number of the pair of items that it joins."""
 
     link: int
 
@@ -35,8 +37,8 @@ class Rows:
     """The inside of a group.
 
     Attributes:
-        rows: from top to bottom, the items and bends of each row from left to right.
-        links: per pair of items that arrows join, ``(source, target, bends)``.
+        rows: the rows from top to bottom; each has its items and bends from left to right.
+        links: ``(source, target, bends)`` for each pair of items that arrows join.
     """
 
     rows: list[list[Place]]
@@ -45,7 +47,13 @@ class Rows:
 
 @dataclass(eq=False)
 class Layout:
-    """The rows of every group, and for each arrow the link it follows in the group where its ends' ways part."""
+    """The rows of every group, and the link that each arrow follows.
+
+    Attributes:
+        diagram: the diagram.
+        groups: the rows of each group.
+        ways: for each arrow, the innermost group around both of its ends, and the number of its link there.
+    """
 
     diagram: Diagram
     groups: dict[Group, Rows] = field(default_factory=dict["Group", "Rows"])
@@ -76,7 +84,7 @@ def layout_of(diagram: Diagram) -> Layout:
 
 
 def _parting(arrow: Arrow) -> tuple[Group, Item, Item]:
-    """Return the innermost group around both ends of an arrow, and which of its children hold the ends."""
+    """Return the innermost group around both ends of an arrow, and the children of the group that hold the ends."""
     sources = _ancestors(arrow.source)
     known = {item: index for index, item in enumerate(sources)}
     below: Item = arrow.target
@@ -117,7 +125,7 @@ def _rows(children: list[Item], pairs: list[tuple[Item, Item]]) -> Rows:
 
 
 def neighbours(rows: Rows) -> tuple[dict[Place, list[Place]], dict[Place, list[Place]]]:
-    """Return what each place of a group is linked to above it and below it."""
+    """Return the neighbours above and below each item and bend of a group."""
     above: dict[Place, list[Place]] = {point: [] for row in rows.rows for point in row}
     below: dict[Place, list[Place]] = {point: [] for row in rows.rows for point in row}
     for source, target, bends in rows.links:
@@ -129,7 +137,10 @@ def neighbours(rows: Rows) -> tuple[dict[Place, list[Place]], dict[Place, list[P
 
 
 def _ranks(children: list[Item], pairs: Iterable[tuple[Item, Item]]) -> dict[Item, int]:
-    """Return the row of each item: the longest way to it; inputs stand right above what reads them first."""
+    """Return the row of each item: the length of the longest path to it.
+
+    Items that read nothing are moved to the row above their first reader, and outputs to the last row.
+    """
     readers: dict[Item, list[Item]] = defaultdict(list)
     sources: dict[Item, list[Item]] = defaultdict(list)
     for source, target in pairs:
@@ -148,7 +159,7 @@ def _ranks(children: list[Item], pairs: Iterable[tuple[Item, Item]]) -> dict[Ite
 
 
 def _order(rows: list[list[Place]], above: dict[Place, list[Place]], below: dict[Place, list[Place]]) -> None:
-    """Order each row by the mean position of the neighbours above, then below, and so on."""
+    """Order each row by the mean position of its neighbours, in turn above and below."""
     for sweep in range(_SWEEPS):
         down = sweep % 2 == 0
         near = above if down else below

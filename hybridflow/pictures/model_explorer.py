@@ -12,7 +12,7 @@ from hybridflow.ir.printer import format_value, value_names
 
 
 def model_explorer_of(graph: Graph) -> str:
-    """Return a graph as the JSON text of a graph collection; nested graphs are namespaces of their own."""
+    """Return a graph as the JSON text of a graph collection; each nested graph has a namespace of its own."""
     nodes = list(_nodes(graph, ""))
     return json.dumps([{"label": graph.name, "graphs": [{"id": graph.name, "nodes": nodes}]}], indent=1)
 

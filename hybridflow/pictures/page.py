@@ -1,4 +1,4 @@
-"""Diagrams as one HTML page that needs no network: groups fold, operations are searched, the picture zooms."""
+"""Diagrams as an HTML page that needs no network. It can fold groups, search operations, and zoom."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from hybridflow.pictures.diagram import Box, Diagram, Item
 from hybridflow.pictures.layers import Bend, Layout, Place, layout_of
 
 UNFOLDED = 300
-"""Graphs of more operations than this are folded when the page opens."""
+"""Graphs with more operations than this are folded when the page opens."""
 _STYLE = """
 :root { --text: #1c2733; --quiet: #4a5763; --line: #d5dce2; --accent: #1f5fa8; }
 * { box-sizing: border-box; }
@@ -68,7 +68,7 @@ def _viewer() -> str:
 
 
 def _data(layout: Layout, heaviest: float) -> str:
-    """Return what the viewer draws as JSON that may stand in a script element."""
+    """Return the viewer's data as JSON that is safe inside a script element."""
     diagram = layout.diagram
     data = {
         "items": {item.number: _item(item, layout) for item in layout.items()},

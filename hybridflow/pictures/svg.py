@@ -1,4 +1,4 @@
-"""Diagrams as SVG: one picture, everything unfolded."""
+"""Diagrams as SVG: one picture with all groups unfolded."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ _MARKED = ' class="marked"'
 
 
 def svg_of(diagram: Diagram, tip: str = "tip") -> str:
-    """Return a diagram as an SVG document that needs nothing else.
+    """Return a diagram as a self-contained SVG document.
 
     Args:
         diagram: the diagram.
-        tip: the id of its arrow heads; each picture of a page needs its own.
+        tip: the id of its arrow heads; each picture in a page needs its own.
     """
     where = placed(layout_of(diagram))
     root = where.frames[diagram.root]
@@ -70,7 +70,7 @@ def _arrows(where: Placed, tip: str) -> Iterator[str]:
 
 
 def curve(points: Iterable[Point]) -> str:
-    """Return a smooth way through points as SVG path data; it leaves and reaches each vertically."""
+    """Return a smooth curve through points as SVG path data; it is vertical at each point."""
     first, *rest = points
     parts = [f"M{first[0]:.1f} {first[1]:.1f}"]
     x, y = first
@@ -82,7 +82,7 @@ def curve(points: Iterable[Point]) -> str:
 
 
 def _items(where: Placed, heaviest: float) -> Iterator[str]:
-    """Draw the boxes, and the titles of groups, which arrows must not hide."""
+    """Draw the boxes and labels, and the titles of groups, on top of the arrows."""
     for item, frame in where.frames.items():
         if isinstance(item, Box):
             yield _box(item, frame, fill_of(item.weight, heaviest, item.kind))
@@ -102,7 +102,7 @@ def _box(box: Box, frame: Frame, fill: str) -> str:
         f'y="{frame.y + TITLE - 3 + LINE * number:.1f}">{escape(line)}</text>'
         for number, line in enumerate((box.title, *box.lines))
     ]
-    # Pictures are passed on: the folders of this machine are not part of them.
+    # Pictures are shared, so they show only the file's name, not the folders of this machine.
     tip = f"<title>{escape(os.path.basename(box.where))}</title>" if box.where else ""
     marked, width = (_MARKED, 2.5) if box.mark else ("", 1)
     return (

@@ -1,4 +1,4 @@
-"""The modules of the `tensorboard` package, which is an extra."""
+"""The modules of the `tensorboard` package, an optional dependency."""
 
 from __future__ import annotations
 
@@ -12,11 +12,12 @@ def tensorboard_module(name: str, asked_by: str) -> Any:
     """Return a module of the package.
 
     Args:
-        name: its name without ``tensorboard.``, or the bare name of a file of messages, such as ``event``.
+        name: its name without ``tensorboard.``; a name without dots, such as ``event``, is a module of protobuf
+            messages.
         asked_by: the caller, for the message.
 
     Raises:
-        MissingPackageError: without the package.
+        MissingPackageError: the package is not installed.
     """
     full = f"tensorboard.{name}" if "." in name else f"tensorboard.compat.proto.{name}_pb2"
     try:

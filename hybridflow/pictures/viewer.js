@@ -1,5 +1,5 @@
 "use strict";
-// Draws the diagram in `DATA`: folding, searching, zooming. The coordinates follow place.py; a test compares the two.
+// Draws the diagram in `DATA`: folding, searching, zooming. It follows coordinates.py; a test compares the two.
 (() => {
   const { items, root, arrows, fills, edges, marks, heaviest, constants } = DATA;
   const { character, line, title, pad, gapX, gapY, bend } = constants;

@@ -1,1 +1,1 @@
-"""Values in files, and checkpoints of a run: written whole or not at all, and read without running anything."""
+"""Values in files, and checkpoints of a run: files are written whole or not at all; reading one runs no code."""

@@ -1,4 +1,4 @@
-"""Checkpoints of a run: written beside the run by a thread, found again whole whatever was killed meanwhile."""
+"""Checkpoints of a run: a thread writes them, and the newest whole one is found even if the process was killed."""
 
 from __future__ import annotations
 
@@ -39,19 +39,19 @@ VERSION = 1
 
 Fields = dict[str, str]
 UPGRADES: Mapping[int, Callable[[Fields, dict[str, Any]], tuple[Fields, dict[str, Any]]]] = {}
-"""What makes the metadata and arrays of the next version of those of a version."""
+"""By version of the format: the function that converts metadata and arrays to the next version."""
 
 _NAME = re.compile(r"step-(\d{9,})\.safetensors")
 
 
 class Checkpoint(NamedTuple):
-    """What was saved.
+    """A checkpoint that was read.
 
     Attributes:
         step: the step.
         values: the tensors by path, for `hybridflow.saving.values.fill`.
-        state: what was saved besides.
-        score: how good it is; None if nobody said.
+        state: the state that was saved with them.
+        score: how good it is; None if it was saved without a score.
         path: the file.
     """
 
@@ -78,7 +78,7 @@ class Written:
 
     @property
     def done(self) -> bool:
-        """Whether the thread has ended, well or not."""
+        """Whether the thread has ended, with or without an error."""
         return self._ended.is_set()
 
     def wait(self) -> Path:
@@ -94,13 +94,13 @@ class Written:
         return self.path
 
     def until_ended(self) -> None:
-        """Wait until the thread has ended; in a forked process, which has no such thread, do not."""
+        """Wait until the thread has ended; a forked process does not wait, since it has no such thread."""
         if self._process == os.getpid():
             self._ended.wait()
 
     @property
     def untold(self) -> BaseException | None:
-        """What the thread failed with, if nobody was told before."""
+        """The error of the thread, if it has not been raised yet."""
         return None if self._told else self._error
 
     def _run(self, work: Callable[[], None]) -> None:
@@ -115,11 +115,11 @@ class Written:
 class Checkpoints:
     """The checkpoints in a directory.
 
-    Each is a safetensors file, ``step-000000500.safetensors``, with the step and the state in its metadata. It has its
-    name when it is whole and on the disk. Its digest is compared when it is read.
+    Each is a safetensors file, such as ``step-000000500.safetensors``, with the step and the state in its metadata. A
+    file gets its name when it is whole and on the disk. Reading it checks its digest.
 
     Args:
-        directory: the directory, which the first write makes.
+        directory: the directory; the first write creates it.
 
     Example:
         >>> import tempfile
@@ -149,25 +149,25 @@ class Checkpoints:
         score: float | None = None,
         keep: int | None = None,
     ) -> Written:
-        """Save a checkpoint: as things are now, though a thread writes it.
+        """Save a checkpoint of the present values; a thread writes it.
 
-        Variables are not copied. Those that are assigned afterwards get other memory, as whenever somebody holds a
+        Variables are not copied: a later assignment uses other memory, as it always does while somebody holds a
         Variable's value. If the checkpoint before is still being written, this waits for it.
 
         Args:
             step: its number; a checkpoint of the same step is replaced.
-            values: what `hf.save` takes.
-            state: numbers, texts, None, lists and mappings, which are kept as JSON.
-            score: how good it is: more is better; NaN counts as none.
-            keep: how many checkpoints stay, counted from this one back, beside the best of all; None: every one.
+            values: a structure as `hf.save` takes it.
+            state: numbers, texts, None, lists and mappings, which are saved as JSON.
+            score: how good it is: more is better. NaN means that there is no score.
+            keep: the number of newest checkpoints, this one included, to keep beside the best one; None keeps all.
 
         Returns:
-            What can be waited for.
+            An object to wait for the checkpoint.
 
         Raises:
-            FileError: an earlier checkpoint could not be written, and nobody was told yet.
-            ArgumentError: a step or `keep` that is negative.
-            ArgumentTypeError: a state that JSON cannot hold.
+            FileError: an earlier checkpoint could not be written, and this has not been raised yet.
+            ArgumentError: the step is no integer from 0 on, or `keep` no integer from 1 on.
+            ArgumentTypeError: JSON cannot hold the state.
         """
         self._wait_for_last()
         self._tell()
@@ -188,7 +188,7 @@ class Checkpoints:
                 self._prune(keep)
 
         self._last[:] = [written]
-        # The interpreter's end waits for it, since it is no daemon.
+        # No daemon thread, so that the interpreter waits for it at its end.
         threading.Thread(target=written._run, args=(work,), name="hybridflow-checkpoint").start()
         return written
 
@@ -196,29 +196,29 @@ class Checkpoints:
         """Wait until everything is on the disk.
 
         Raises:
-            FileError: a checkpoint could not be written, and nobody was told yet.
+            FileError: a checkpoint could not be written, and this has not been raised yet.
         """
         self._wait_for_last()
         self._tell()
 
     def newest(self) -> Checkpoint | None:
-        """Return the checkpoint that was written last, of those that are whole; None if there is none.
+        """Return the whole checkpoint that was written last; None if there is none.
 
-        Those that are damaged are passed over with a `FileWarning`.
+        Damaged ones are skipped with a `FileWarning`.
 
         Raises:
-            FileFormatError: one of a version that this one does not know.
-            FileError: a file that cannot be read.
+            FileFormatError: this version of hybridflow does not know the version of a checkpoint.
+            FileError: a file cannot be read.
         """
         return self._first(sorted(self._listed(), key=lambda one: -one.number))
 
     def best(self) -> Checkpoint | None:
-        """Return the checkpoint with the highest score, of those that are whole; None if none has a score."""
+        """Return the whole checkpoint with the highest score; None if none has a score."""
         rated = [one for one in self._listed() if one.score is not None]
         return self._first(sorted(rated, key=_rank, reverse=True))
 
     def steps(self) -> list[int]:
-        """Return the steps of the checkpoints, the lowest first; their digests are not compared."""
+        """Return the steps of the checkpoints, the lowest first, without checking their digests."""
         return sorted([one.step for one in self._listed()])
 
     def _wait_for_last(self) -> None:
@@ -247,7 +247,7 @@ class Checkpoints:
         writer.write(path, arrays, metadata, what="checkpoint", replace=True)
 
     def _prune(self, keep: int) -> None:
-        """Remove all checkpoints but the newest ones and the best."""
+        """Remove all checkpoints except the newest `keep` and the best one."""
         known = sorted(self._listed_now(), key=lambda one: -one.number)
         best = max([one for one in known if one.score is not None], key=_rank, default=None)
         for one in known[keep:]:
@@ -262,7 +262,7 @@ class Checkpoints:
         return self._listed_now()
 
     def _listed_now(self) -> list[_Listed]:
-        """Return the checkpoints as far as their metadata tell; those without are passed over with a warning."""
+        """Return the checkpoints by their metadata; files without valid metadata are skipped with a warning."""
         listed: list[_Listed] = []
         try:
             paths = sorted(self.directory.iterdir())
@@ -306,12 +306,12 @@ class Checkpoints:
 
 
 class _Listed(NamedTuple):
-    """What the metadata of a checkpoint tell.
+    """The facts in a checkpoint's metadata.
 
     Attributes:
         path: the file.
         step: the step.
-        number: how many had been written, it included.
+        number: its position in the order of writing, from 1.
         score: how good it is.
     """
 
@@ -326,10 +326,10 @@ def _rank(one: _Listed) -> tuple[float, int]:
 
 
 def _listed(path: Path, metadata: Mapping[str, str]) -> _Listed | None:
-    """Return what the metadata of a checkpoint tell; None if it is none.
+    """Return the facts in a checkpoint's metadata; None if the file is no checkpoint.
 
     Raises:
-        FileFormatError: there is no way from its version to the present one.
+        FileFormatError: its version cannot be converted to the present one.
     """
     if metadata.get("format") != FORMAT:
         return None
@@ -350,7 +350,7 @@ def _listed(path: Path, metadata: Mapping[str, str]) -> _Listed | None:
 
 
 def _checkpoint(one: _Listed, metadata: Mapping[str, str], arrays: dict[str, Any]) -> Checkpoint:
-    """Return a checkpoint of any version as the present one has it."""
+    """Return a checkpoint, after converting it to the present version of the format."""
     fields = dict(metadata)
     for version in range(int(fields["version"]), VERSION):
         fields, arrays = UPGRADES[version](fields, arrays)
@@ -364,7 +364,7 @@ def _warn(path: Path, why: object) -> None:
 
 
 def _warn_of_untold(last: list[Written]) -> None:
-    """Say that a checkpoint failed when nobody can ask any longer."""
+    """Warn of a checkpoint that could not be written, when nobody can wait for it any longer."""
     for one in last:
         one.until_ended()
         if one.untold is not None:
@@ -372,10 +372,10 @@ def _warn_of_untold(last: list[Written]) -> None:
 
 
 def _plain(value: Any, path: str) -> Any:
-    """Return a state as JSON has it; NumPy's numbers become Python's, and tuples lists.
+    """Return a state that JSON can hold: NumPy's numbers become Python's, and tuples become lists.
 
     Raises:
-        ArgumentTypeError: what JSON has not.
+        ArgumentTypeError: a part has a type that JSON does not have.
     """
     if value is None or (isinstance(value, str | bool | int | float) and not isinstance(value, np.generic)):
         return value

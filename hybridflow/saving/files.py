@@ -1,4 +1,4 @@
-"""`hf.save` and `hf.load`: values in files that other packages read too, and that run nothing."""
+"""`hf.save` and `hf.load`: values in files that other packages can read too, and that contain no code."""
 
 from __future__ import annotations
 
@@ -22,21 +22,22 @@ def save(
 ) -> None:
     """Save values in a safetensors file.
 
-    The same values make the same file. It is there whole or not at all, and on the disk when this returns.
+    The same values make the same file. The file is written whole or not at all, and it is on the disk when this
+    returns.
 
     Args:
         path: the file.
-        values: a module, an optimizer, or a mapping of arrays; mappings and lists of all these, whose keys make paths
+        values: a module, an optimizer, or a mapping of arrays; or mappings and lists of these. Their keys make paths
             such as ``"model.0.weight"``.
-        metadata: texts by name, which are kept with them.
-        overwrite: whether a file that is there is replaced.
+        metadata: texts by name, which are saved with the values.
+        overwrite: whether to replace an existing file.
 
     Raises:
-        FileThereError: a file of that name is there.
-        FileError: the file cannot be written. The one that was there is as it was.
-        DTypeError: complex128, which these files cannot hold.
-        ArgumentError: a module whose sizes are not known yet, or two values with one path.
-        ArgumentTypeError: what has no arrays.
+        FileThereError: the file exists, and `overwrite` is false.
+        FileError: the file cannot be written. An existing file is unchanged.
+        DTypeError: a value is complex128, which these files cannot hold.
+        ArgumentError: the sizes of a module are not known yet, or two values have the same path.
+        ArgumentTypeError: a value has no arrays.
 
     Example:
         >>> import hybridflow as hf
@@ -59,7 +60,7 @@ def save(
     """
     texts = texts_of(metadata or {}, "save")
     values_ = found_in(values, "save").values
-    if not overwrite and os.path.lexists(path):  # seen again when the file gets its name, but this costs nothing
+    if not overwrite and os.path.lexists(path):  # an early check; `write` checks again when the file gets its name
         raise writer.there("save", path)
     raw = snapshot_of(values_, "save", copy=False)
     writer.check(raw, "save")
@@ -68,7 +69,7 @@ def save(
 
 
 def texts_of(metadata: Any, what: str) -> Mapping[str, str]:
-    """Return metadata, checked to be texts by name."""
+    """Return metadata, checked to be a mapping from texts to texts."""
     if not isinstance(metadata, Mapping) or not all([
         isinstance(text, str) and isinstance(name, str) for name, text in cast("Mapping[Any, Any]", metadata).items()
     ]):  # fmt: skip
@@ -83,10 +84,10 @@ def texts_of(metadata: Any, what: str) -> Mapping[str, str]:
 
 
 class Values(dict[str, Tensor]):
-    """What `load` returns: tensors by path.
+    """The result of `load`: tensors by path.
 
     Attributes:
-        metadata: the texts that the file has besides.
+        metadata: the texts that were saved with them.
     """
 
     metadata: Mapping[str, str]
@@ -95,27 +96,28 @@ class Values(dict[str, Tensor]):
 def load(
     path: PathLike, into: Any = None, *, strict: bool = True, mapping: Any = None, copy: bool = False
 ) -> Values:
-    """Load values from a safetensors file, by `save` or by another package.
+    """Load values from a safetensors file that `save` or another package wrote.
 
     Args:
         path: the file.
-        into: a module, an optimizer, or a structure of Variables, which get the values: all of them, or, if something
-            does not fit, none.
-        strict: whether each Variable must get a value, and no value be left over. Shapes and dtypes always must fit.
-        mapping: which paths the values have here: ``{"theirs": "ours"}`` with the beginnings of paths, None in place
-            of ours leaving them out; or a function from path to path; or ``"torch"`` or ``"keras"``, for what layers of
-            PyTorch and Keras have in other shapes than ours; or a list of these.
-        copy: whether the file is read into memory. If not, it is mapped: what is used of it is read when it is
-            used. Nothing that is done with the values changes the file; but the file must not be changed in place
-            meanwhile, though it may be replaced, as `save` does.
+        into: a module, an optimizer, or a structure of Variables. All of its Variables get values, or none of them if
+            a value does not fit.
+        strict: whether every Variable must get a value, and every value must have a Variable. Shapes and dtypes must
+            always fit.
+        mapping: how to rename the file's paths. It is a dict ``{"theirs": "ours"}`` of prefixes of paths, where None
+            for ours drops the values; or a function from path to path; or ``"torch"`` or ``"keras"``, which converts
+            the values of layers that PyTorch or Keras stores in other shapes; or a list of these.
+        copy: whether to read the file into memory. If not, it is mapped into memory, and its parts are read on first
+            use. Using the values never changes the file. Nobody may change the file in place meanwhile; replacing it,
+            as `save` does, is safe.
 
     Returns:
-        The tensors by path, and in ``.metadata`` what the file has besides.
+        The tensors by path; ``.metadata`` has the texts that were saved with them.
 
     Raises:
-        TraceError: inside a compiled function.
-        FileError: the file cannot be read, or is no regular file; `FileMissingError` if it is not there.
-        FileFormatError: it is not as the format says.
+        TraceError: this is called inside a compiled function.
+        FileError: the file cannot be read, or is no regular file; `FileMissingError` if it does not exist.
+        FileFormatError: the file does not follow the format.
         ArgumentError: values do not fit; the error names all of them.
 
     Example: see `save`.
@@ -125,7 +127,7 @@ def load(
     known = None if target is None else variables_of(target.values, "load")
     arrays, metadata = reader.read(path, copy=copy)
     if mapping is not None:
-        from hybridflow.saving.foreign import renamed  # which takes all layers along
+        from hybridflow.saving.foreign import renamed  # imported here because it imports all layers
 
         arrays = renamed(arrays, mapping, {} if target is None else target.modules)
     device = current().device

@@ -1,4 +1,4 @@
-"""Values that PyTorch's or Keras's layers were saved with, as hybridflow's layers of the same kind have them."""
+"""Converting the saved values of PyTorch's or Keras's layers for the same kinds of layers in hybridflow."""
 
 from __future__ import annotations
 
@@ -18,22 +18,22 @@ from hybridflow.nn.layers.recurrent import GRU, LSTM, RNN
 
 Array = np.ndarray[Any, Any]
 Take = Callable[[str], "Array | None"]
-"""Takes an array out of a layer's values by the name that it has there; None if there is none."""
+"""A function that removes an array from a layer's saved values, by its name there, and returns it, or None."""
 Rule = Callable[[Any, Take], "Mapping[str, Array | None]"]
-"""Returns a layer's arrays by our names."""
+"""A function that returns a layer's arrays by hybridflow's names."""
 
 
 def renamed(values: Mapping[str, Array], mapping: Any, modules: Mapping[str, Module]) -> dict[str, Array]:
-    """Return values by the paths that they have here.
+    """Return values by their paths in hybridflow's modules.
 
     Args:
-        values: the values by their own paths.
+        values: the values by their paths in the file.
         mapping: see `hybridflow.load`.
-        modules: what they are for, by path.
+        modules: the modules that the values are for, by path.
 
     Raises:
-        ArgumentTypeError: the value is no mapping.
-        ArgumentError: a name that stands for none, or two values that would get one path.
+        ArgumentTypeError: a step of the mapping has a wrong type.
+        ArgumentError: the name of a scheme is not known or there are no modules for it, or two values get one path.
     """
     steps: list[Any] = list(cast(Any, mapping)) if isinstance(mapping, Sequence) and not isinstance(mapping, str) else [
         mapping
@@ -98,7 +98,7 @@ def _moved(values: Mapping[str, Array], move: Callable[[str], str | None]) -> di
 def _by_rules(
     values: Mapping[str, Array], modules: Mapping[str, Module], rules: Iterable[tuple[Any, Rule]]
 ) -> dict[str, Array]:
-    """Return the values of all layers that there is a rule for by our names, and the others as they are."""
+    """Return values with those of layers that have a rule converted to hybridflow's names; the others are unchanged."""
     renamed = dict(values)
     for path, module in modules.items():
         prefix = f"{path}." if path else ""
@@ -114,7 +114,10 @@ def _by_rules(
 
 
 def _turned(array: Array | None, *axes: int) -> Array | None:
-    """Return an array with its axes in another order; as it is if it has not that many, which its shape then tells."""
+    """Return an array with its axes in another order.
+
+    An array with another number of axes is returned unchanged; its shape then makes the assignment fail.
+    """
     if array is None or array.ndim != len(axes):
         return array
     return np.ascontiguousarray(array.transpose(axes))
@@ -141,7 +144,7 @@ def _torch_attention(layer: MultiHeadAttention, take: Take) -> Mapping[str, Arra
 
 
 def _torch_batch_norm(layer: BatchNorm, take: Take) -> Mapping[str, Array | None]:
-    take("num_batches_tracked")  # which only counts if momentum is None, and here it never is
+    take("num_batches_tracked")  # PyTorch needs it only if momentum is None, which hybridflow does not have
     return {}
 
 
@@ -149,7 +152,7 @@ def _torch_batch_norm(layer: BatchNorm, take: Take) -> Mapping[str, Array | None
 
 
 _NUMBERED = re.compile(r"(?<![^.])((?:(?:forward|backward)_)?(?:lstm|gru|simple_rnn)(?:_cell)?)_\d+(?=\.)")
-"""The name of a part of a recurrent layer, which Keras numbers through the process."""
+"""The name of a part of a recurrent layer, with the number that Keras counts up in each process."""
 
 
 def _keras(values: Mapping[str, Array], modules: Mapping[str, Module]) -> dict[str, Array]:
@@ -185,7 +188,7 @@ def _keras_conv(layer: Conv, take: Take) -> Mapping[str, Array | None]:
     if kernel is None:
         return {}
     window = range(kernel.ndim - 2)
-    if kernel.shape[-2] == layer.groups == layer.in_channels > 1:  # of one channel each: (*window, channels, windows)
+    if kernel.shape[-2] == layer.groups == layer.in_channels > 1:  # depthwise: (*window, channels, kernels per channel)
         turned = cast(Array, _turned(kernel, kernel.ndim - 2, kernel.ndim - 1, *window))
         return {"weight": turned.reshape(-1, 1, *kernel.shape[:-2])}
     return {"weight": _turned(kernel, kernel.ndim - 1, kernel.ndim - 2, *window)}
@@ -233,14 +236,14 @@ def _keras_recurrent(layer: Any, take: Take) -> Mapping[str, Array | None]:
 
 
 def _gates(layer: Any, kernel: Array | None) -> Array | None:
-    """Return a kernel as rows, its gates in our order: Keras's GRU has the update's before the reset's."""
+    """Return a kernel as rows, with its gates in hybridflow's order: Keras's GRU has the update gate first."""
     if kernel is None or kernel.ndim != 2:
         return kernel
     return _reset_first(layer, np.ascontiguousarray(kernel.T))
 
 
 def _biases(layer: Any, bias: Array) -> tuple[Array, Array]:
-    """Return the biases of the input's part and of the state's."""
+    """Return the bias of the input's product and that of the state's product."""
     if isinstance(layer, GRU):
         if bias.ndim != 2:
             raise ArgumentError(

@@ -1,6 +1,6 @@
 """The safetensors format: a JSON header with the dtype, shape and position of each tensor, then their bytes.
 
-The file begins with the header's length, 8 bytes. After the header the tensors follow each other without gaps.
+The file begins with the length of the header, in 8 bytes. After the header the tensors follow without gaps.
 """
 
 from __future__ import annotations
@@ -33,32 +33,32 @@ DTYPES: dict[str, DType] = {
     "BOOL": bool_, "U8": uint8, "I8": int8, "U16": uint16, "I16": int16, "U32": uint32, "I32": int32, "U64": uint64,
     "I64": int64, "F16": float16, "BF16": bfloat16, "F32": float32, "F64": float64, "C64": complex64,
 }  # fmt: skip
-"""The format's names of the dtypes that hybridflow has."""
+"""The dtypes of hybridflow by the format's names."""
 NAMES = {dtype: name for name, dtype in DTYPES.items()}
 OTHERS = {"F4", "F6_E2M3", "F6_E3M2", "F8_E5M2", "F8_E4M3", "F8_E8M0", "F8_E5M2FNUZ", "F8_E4M3FNUZ"}
-"""The format's other dtypes."""
+"""The format's dtypes that hybridflow does not have."""
 
 METADATA = "__metadata__"
-"""The name in the header that is no tensor's: it has texts by name."""
+"""The header's key for the metadata; every other key is the name of a tensor."""
 ALIGNED = 64
-"""What the place of the first tensor is a multiple of: what XLA takes without a copy."""
+"""The alignment of the first tensor, in bytes: XLA uses such memory without a copy."""
 LONGEST_HEADER = 32 << 20
-"""The most bytes of a header that is read."""
+"""The most bytes that a header may have to be read."""
 MOST_ITEMS = 2_000_000
-"""The most entries of a header that is read, so that a small file cannot fill the memory."""
+"""The most JSON items that a header may have to be read, so that a small file cannot fill the memory."""
 MOST_AXES = 64
 """The most axes of a NumPy array."""
 
 
 class Entry(NamedTuple):
-    """What a header says of a tensor.
+    """A header's entry for a tensor.
 
     Attributes:
         path: its name.
         dtype: its dtype.
         shape: its shape.
-        begin: where its bytes begin, after the header.
-        end: where they end.
+        begin: the offset of its first byte after the header.
+        end: the offset behind its last byte.
     """
 
     path: str
@@ -69,13 +69,13 @@ class Entry(NamedTuple):
 
 
 def planned(specs: Mapping[str, tuple[DType, tuple[int, ...]]]) -> list[Entry]:
-    """Return the tensors in the order in which they are written, each with its place.
+    """Return the tensors in the order in which they are written, each with its offsets.
 
-    Those whose size is a multiple of `ALIGNED` come first, then wider dtypes before narrower ones, so that each begins
-    at a multiple of its element's size, and most at one of `ALIGNED`.
+    Tensors whose size is a multiple of `ALIGNED` come first, and otherwise wider dtypes before narrower ones. So each
+    tensor begins at a multiple of its element's size, and most begin at a multiple of `ALIGNED`.
 
     Args:
-        specs: the dtype and shape of each.
+        specs: the dtype and shape of each tensor.
     """
 
     def order(path: str) -> tuple[bool, int, str]:
@@ -92,10 +92,10 @@ def planned(specs: Mapping[str, tuple[DType, tuple[int, ...]]]) -> list[Entry]:
 
 
 def header_of(entries: Iterable[Entry], metadata: Mapping[str, str]) -> bytes:
-    """Return what comes before the tensors' bytes: the header's length and the header, filled up with spaces.
+    """Return the bytes before the tensors: the header's length and the header, padded with spaces.
 
     Raises:
-        ArgumentError: the header would be longer than those that are read.
+        ArgumentError: the header would be too large to be read again.
     """
     fields: dict[str, Any] = {METADATA: dict(sorted(metadata.items()))} if metadata else {}
     for one in entries:
@@ -113,14 +113,14 @@ def header_of(entries: Iterable[Entry], metadata: Mapping[str, str]) -> bytes:
 
 
 def parsed(header: bytes, available: int) -> tuple[list[Entry], dict[str, str]]:
-    """Return the tensors and the metadata of a header, checked from all sides: the file may be anybody's.
+    """Return the tensors and the metadata of a header, checked in every respect, since the file may be anybody's.
 
     Args:
         header: the header without its length.
-        available: how many bytes follow it.
+        available: the number of bytes that follow it.
 
     Raises:
-        FileFormatError: the header, or the size of the file, is not as the format says.
+        FileFormatError: the header, or the size of the file, does not follow the format.
     """
     fields = _fields(header)
     metadata = fields.pop(METADATA, {})
@@ -142,7 +142,7 @@ def parsed(header: bytes, available: int) -> tuple[list[Entry], dict[str, str]]:
 
 
 def _items(header: bytes) -> int:
-    """Return how many things a header has, at most."""
+    """Return an upper bound of the number of a header's JSON items."""
     return header.count(b",") + header.count(b"[") + header.count(b"{")
 
 
@@ -158,7 +158,7 @@ def _fields(header: bytes) -> dict[str, Any]:
         raise wrong("its header is nested too deeply") from None
     except FileFormatError:
         raise
-    except ValueError as error:  # JSON's and UTF-8's own
+    except ValueError as error:  # from decoding JSON or UTF-8
         raise wrong(f"its header is no JSON: {str(error)[:120]}") from None
     return fields
 
@@ -200,12 +200,12 @@ def _are_sizes(value: Any) -> bool:
 
 
 def shown(value: Any) -> str:
-    """Return what messages show of a value from a file: not much, and nothing that a terminal would obey."""
+    """Return a short text of a value from a file for messages, without control characters for the terminal."""
     text = repr(value) if not isinstance(value, str) else ascii(value) if not value.isprintable() else repr(value)
     return text if len(text) <= 80 else f"{text[:77]}..."
 
 
 def wrong(what: str, *, cut: bool = False) -> FileFormatError:
-    """Return the error of a file that is not as the format says."""
+    """Return the error for a file that does not follow the format."""
     hint = "It is cut off: it was not copied or written to its end." if cut else None
     return FileFormatError(message(f"not a safetensors file: {what}", hint=hint))

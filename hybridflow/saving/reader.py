@@ -1,4 +1,4 @@
-"""Reading safetensors files: mapped into memory, or read into memory of one's own."""
+"""Reading safetensors files: a file is mapped into memory, or copied into it."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Contents(NamedTuple):
 
     Attributes:
         arrays: the arrays by path, read-only.
-        metadata: the texts that the file has besides.
+        metadata: the texts that were saved with them.
     """
 
     arrays: dict[str, np.ndarray[Any, Any]]
@@ -38,12 +38,12 @@ def read(path: PathLike, *, what: str = "load", copy: bool = False, follow: bool
     Args:
         path: the file.
         what: the caller, for messages.
-        copy: whether it is read into memory of one's own, and not mapped.
+        copy: whether to copy the file into memory instead of mapping it.
         follow: whether it may be a link.
 
     Raises:
         FileError: the file cannot be read, or is no regular file.
-        FileFormatError: it is not as the format says.
+        FileFormatError: it does not follow the format.
     """
     with opened(path, what, follow=follow) as handle, named(path, what):
         size = os.fstat(handle).st_size
@@ -58,7 +58,7 @@ def _mapped(handle: int, start: int, size: int) -> Bytes:
 
 
 def _copied(handle: int, start: int, size: int) -> Bytes:
-    """Return the bytes of a file from a place on, read into memory where XLA takes them without another copy."""
+    """Return the bytes of a file from an offset on, in memory that is aligned so that XLA needs no further copy."""
     memory = np.empty(size - start + ALIGNED, np.uint8)
     data = memory[-memory.ctypes.data % ALIGNED :][: size - start]
     _fill(handle, start, data.data)
@@ -67,7 +67,7 @@ def _copied(handle: int, start: int, size: int) -> Bytes:
 
 
 def read_metadata(path: PathLike, what: str) -> Mapping[str, str]:
-    """Return a safetensors file's metadata, with its header and size checked as by `read`."""
+    """Return a safetensors file's metadata, after checking its header and size as `read` does."""
     with opened(path, what) as handle, named(path, what):
         return _header(handle, os.fstat(handle).st_size)[1]
 
@@ -77,8 +77,8 @@ def opened(path: PathLike, what: str, *, follow: bool = True) -> Generator[int]:
     """Return a context with a regular file, open for reading; `follow` says whether it may be a link.
 
     Raises:
-        FileMissingError: there is none.
-        FileError: it cannot be read, or is a directory, a pipe, a device.
+        FileMissingError: the file does not exist.
+        FileError: it cannot be read, or is a directory, a pipe or a device.
     """
     flags = os.O_RDONLY | getattr(os, "O_BINARY", 0) | getattr(os, "O_CLOEXEC", 0)
     flags |= 0 if follow else getattr(os, "O_NOFOLLOW", 0)
@@ -108,7 +108,7 @@ def file_error(kind: type[FileError], what: str, path: PathLike, said: str, erro
 
 @contextmanager
 def named(path: PathLike, what: str) -> Generator[None]:
-    """Return a context whose errors say which file it is."""
+    """Return a context whose errors name the file."""
     try:
         yield
     except FileFormatError as error:
@@ -120,7 +120,7 @@ def named(path: PathLike, what: str) -> Generator[None]:
 
 
 def _header(handle: int, size: int) -> tuple[list[Entry], dict[str, str], int]:
-    """Return the content of a file's header, and where the bytes of its tensors begin."""
+    """Return the tensors and metadata of a file's header, and the offset at which the tensors' bytes begin."""
     if size < 8:
         raise wrong(f"it has {size} bytes", cut=True)
     prefix = bytearray(8)
@@ -137,10 +137,10 @@ def _header(handle: int, size: int) -> tuple[list[Entry], dict[str, str], int]:
 
 
 def _fill(handle: int, at: int, target: memoryview) -> None:
-    """Read what fills some memory."""
+    """Fill some memory with the bytes of a file from an offset on."""
     os.lseek(handle, at, os.SEEK_SET)
     while target:
-        count = _read_into(handle, target[: 1 << 30])  # the most that some systems read at once is 2 GB
+        count = _read_into(handle, target[: 1 << 30])  # some systems read at most 2 GB at once
         if count == 0:
             raise wrong("it became shorter while it was read", cut=True)
         target = target[count:]
@@ -155,7 +155,7 @@ def _read_into(handle: int, target: memoryview) -> int:
 
 
 def _array(entry: Entry, data: Bytes) -> np.ndarray[Any, Any]:
-    """Return a tensor of a file's bytes, which it shares where they lie as they must."""
+    """Return a tensor as a view of a file's bytes, or as a copy if they are not aligned for its dtype."""
     raw = data[entry.begin : entry.end]
     if entry.dtype == bool_ and raw.size and int(raw.max()) > 1:
         raise wrong(f"{shown(entry.path)} is BOOL, and has other bytes than 0 and 1")

@@ -26,8 +26,8 @@ class Found(NamedTuple):
     """The content of a structure.
 
     Attributes:
-        values: the Variables, tensors, arrays and numbers by their paths.
-        modules: the modules of hybridflow, and those in them, by theirs.
+        values: the Variables, tensors, arrays and numbers by path.
+        modules: the modules of hybridflow and their submodules by path.
     """
 
     values: dict[str, Any]
@@ -38,14 +38,14 @@ def flat(values: Any, what: str = "save") -> dict[str, Any]:
     """Return the Variables, tensors and arrays in a structure by their paths.
 
     Args:
-        values: a module; an optimizer, metric, generator or another object with ``named_variables()``; a mapping or
-            sequence of such and of Variables, tensors, arrays and numbers, nested as it may be.
+        values: a module; an optimizer, metric, generator or another object with ``named_variables()``; or a mapping or
+            sequence of these and of Variables, tensors, arrays and numbers, nested to any depth.
         what: the caller, for messages.
 
     Raises:
-        ArgumentTypeError: something else, or a key that is no string and no integer.
-        ArgumentError: a path that occurs twice; a module whose sizes are not known yet.
-        TraceError: inside a compiled function.
+        ArgumentTypeError: a value is of another type, or a key is neither a string nor an integer.
+        ArgumentError: a path occurs twice, or the sizes of a module are not known yet.
+        TraceError: this is called inside a compiled function.
 
     Example:
         >>> import hybridflow as hf
@@ -57,10 +57,10 @@ def flat(values: Any, what: str = "save") -> dict[str, Any]:
 
 
 def require_eager(what: str) -> None:
-    """Raise inside a compiled function, which reads and writes no files when it is called.
+    """Raise inside a compiled function: files would be read or written when it is traced, not when it is called.
 
     Raises:
-        TraceError: there.
+        TraceError: this is called inside a compiled function.
     """
     if is_tracing():
         raise TraceError(
@@ -112,7 +112,7 @@ def _walk(value: Any, path: str, what: str, contents: Found, around: list[int]) 
 
 
 def _items(value: Any, path: str, what: str, contents: Found) -> Mapping[Any, Any] | None:
-    """Return what a value has by its keys, None if it is no structure."""
+    """Return the items of a value by key; None if it is no structure."""
     if isinstance(value, Mapping):
         return cast("Mapping[Any, Any]", value)
     if isinstance(value, list | tuple):
@@ -152,25 +152,25 @@ def _unknown(value: Any, path: str, what: str) -> ArgumentTypeError:
 
 
 def snapshot_of(values: Mapping[str, Any], what: str, *, copy: bool) -> dict[str, Any]:
-    """Return raw values by path, the Variables' all as they are at one moment, which later assignments do not change.
+    """Return raw values by path; those of Variables are all from one moment, and later assignments do not change them.
 
-    Who holds a Variable's value keeps it: an update in place, or a compiled call that would give the memory away,
-    copies what somebody else holds.
+    The values of Variables need no copy. An update in place, or a compiled call that would donate the memory, copies a
+    value that somebody else still holds.
 
     Args:
-        values: what `flat` returns.
+        values: a mapping as `flat` returns it.
         what: the caller, for messages.
-        copy: whether NumPy arrays, which their owner may write to, are copied.
+        copy: whether NumPy arrays are copied, since their owner may write to them.
     """
     others = {path: _raw(one, what, copy) for path, one in values.items() if not isinstance(one, Variable)}
-    with WRITES:  # no call is half done
+    with WRITES:  # so that no call is in the middle of its assignments
         return {path: one.current() if isinstance(one, Variable) else others[path] for path, one in values.items()}
 
 
 def _raw(value: Any, what: str, copy: bool) -> Any:
     """Return the raw value of something that is not a Variable."""
     if type(value) is np.ndarray and value.dtype.isnative and not copy:
-        as_dtype(value.dtype)  # raises for those that tensors do not have
+        as_dtype(value.dtype)  # raises for a dtype that tensors cannot have
         return value
     tensor = asarray(value)
     require_value(tensor, what)
@@ -178,31 +178,31 @@ def _raw(value: Any, what: str, copy: bool) -> Any:
 
 
 def on_host(value: Any) -> np.ndarray[Any, Any]:
-    """Return a raw value as an array on the host, waiting for it; the same memory where that is possible."""
+    """Return a raw value as an array on the host, after waiting for it; it is copied only if necessary."""
     return value if isinstance(value, np.ndarray) else PROCESS.read(value)
 
 
 def fill(into: Any, values: Mapping[str, Any], *, strict: bool = True, what: str = "load") -> None:
-    """Give the Variables of a structure the values that have their paths: all of them, or none.
+    """Assign values to the Variables of a structure with the same paths: to all of them, or to none.
 
     Args:
-        into: what `flat` takes, its leaves being Variables.
+        into: a structure as `flat` takes it; its leaves must be Variables.
         values: tensors or arrays by path, which nobody else will write to.
-        strict: whether there must be a value for each Variable, and none besides.
+        strict: whether there must be a value for each Variable, and no others.
         what: the caller, for messages.
 
     Raises:
-        ArgumentTypeError: a leaf that is no Variable.
-        ArgumentError: what is missing, extra, of another shape or dtype; nothing has changed then.
+        ArgumentTypeError: a leaf is no Variable.
+        ArgumentError: a value is missing, is extra, or has another shape or dtype. Nothing has changed then.
     """
     assign_all(variables_of(flat(into, what), what), values, what=what, strict=strict)
 
 
 def variables_of(known: Mapping[str, Any], what: str) -> Mapping[str, Variable]:
-    """Return the same, all of which are Variables.
+    """Return the mapping itself, checked to have only Variables.
 
     Raises:
-        ArgumentTypeError: one is none.
+        ArgumentTypeError: a value is no Variable.
     """
     for path, one in known.items():
         if not isinstance(one, Variable):

@@ -1,4 +1,4 @@
-"""Writing safetensors files: the same values make the same bytes, and a file is there whole or not at all."""
+"""Writing safetensors files: the same values make the same bytes, and a file is written whole or not at all."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from hybridflow.saving.format import METADATA, NAMES, header_of, planned, shown
 from hybridflow.saving.reader import PathLike, file_error
 
 _COPIED = 16 << 20
-"""How many bytes of an array that does not lie in C's order are copied at once."""
+"""About how many bytes of an array that is not in C order are copied at once."""
 
 
 def check(arrays: Mapping[str, Any], what: str) -> None:
     """Raise if the format cannot hold some arrays, named by path.
 
     Raises:
-        DTypeError: of their dtypes.
-        ArgumentError: of their names.
+        DTypeError: the format does not have one of their dtypes.
+        ArgumentError: one of their names cannot be a name in a file.
     """
     for path in arrays:
         if path == METADATA or not is_text(path):
@@ -54,14 +54,14 @@ def write(
 
     Args:
         path: the file.
-        arrays: arrays of the format's dtypes, in any order and of any strides; see `check`.
+        arrays: arrays of the format's dtypes, in any order and with any strides; see `check`.
         metadata: texts by name.
         what: the caller, for messages.
-        replace: whether it may take the place of a file that is there.
+        replace: whether to replace an existing file.
 
     Raises:
-        FileThereError: a file that is there.
-        FileError: what else the system says. The file that was there is as it was.
+        FileThereError: the file exists and may not be replaced.
+        FileError: the system reports another error. An existing file is unchanged.
     """
     entries = planned({name: (one.dtype, one.shape) for name, one in arrays.items()})
     try:
@@ -77,14 +77,14 @@ def write(
 
 
 def there(what: str, path: PathLike) -> FileError:
-    """Return the error of a file that is there."""
+    """Return the error for a file that already exists."""
     made = FileThereError(message(f"{what}: {os.fspath(path)!r} is there already", hint="overwrite=True replaces it."))
     made.errno = errno.EEXIST
     return made
 
 
 def digest_of(arrays: Mapping[str, np.ndarray[Any, Any]], metadata: Mapping[str, str]) -> str:
-    """Return the sha256, in hexadecimal, of the file that `write` makes of these."""
+    """Return the sha256, in hexadecimal, of the file that `write` would write."""
     entries = planned({name: (one.dtype, one.shape) for name, one in arrays.items()})
     digest = hashlib.sha256(header_of(entries, metadata))
     for one in entries:
@@ -94,7 +94,7 @@ def digest_of(arrays: Mapping[str, np.ndarray[Any, Any]], metadata: Mapping[str,
 
 
 def _parts(array: np.ndarray[Any, Any]) -> Iterator[memoryview]:
-    """Yield an array's bytes in C's order, as they are if they lie so, or else copied piece by piece."""
+    """Yield an array's bytes in C order, without a copy if they are in this order, else copied piece by piece."""
     if array.size == 0:
         return
     if array.flags.c_contiguous:
@@ -110,7 +110,7 @@ def _bytes(array: np.ndarray[Any, Any]) -> memoryview:
 
 
 def is_text(text: str) -> bool:
-    """Whether a string is a text that a file can hold: half a surrogate pair is none."""
+    """Whether a file can hold a string; it cannot if the string has half a surrogate pair."""
     try:
         text.encode()
     except UnicodeEncodeError:

@@ -1,4 +1,4 @@
-"""`hf.train`: loops over data that train, evaluate and predict, and a record of the run that can be taken up again."""
+"""`hf.train`: loops over data that train, evaluate and predict, and runs that can be resumed."""
 
 from hybridflow.train.fitting import fit as fit
 from hybridflow.train.loops import evaluate as evaluate

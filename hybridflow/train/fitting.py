@@ -41,34 +41,35 @@ def fit(
     Args:
         model: a module, or a function of an input.
         x: inputs with a row per example: an array, or a tuple or mapping of arrays; or an iterable of batches
-            ``(input, target)``, such as `hf.data.Batches`, which is gone through once per epoch.
+            ``(input, target)``, such as `hf.data.Batches`. Each epoch iterates over it once.
         y: the targets, if x are inputs.
-        loss: from predictions and targets to a loss per example, such as `hf.nn.softmax_cross_entropy`, or to their
-            mean. It is averaged over a batch.
+        loss: a function from predictions and targets to a loss per example, such as `hf.nn.softmax_cross_entropy`, or
+            to their mean. It is averaged over a batch.
         optimizer: an optimizer of the model's parameters.
-        epochs: how often the data is gone through.
-        batch_size: how many examples of arrays make a batch; the last one may have fewer.
-        shuffle: whether each epoch takes arrays in an order of its own; `hf.random.seed` repeats them.
-        metrics: the metrics beside the loss, as for `evaluate`; copies of them are updated, so they stay as they are.
-        validation: a pair of arrays or an iterable of batches, on which the loss and the metrics are measured after
-            each epoch, out of training mode.
-        parts: into how many parts a batch is cut, one after the other, so that only one part's activations are alive
-            at a time. The gradient is that of the whole batch.
-        compile: whether steps and validation are compiled; the numbers are the same.
-        callbacks: functions of the run, called after each epoch in their order. They see the present weights,
-            ``run.epoch``, ``run.last("val_loss")``; ``run.stop()`` ends the training.
+        epochs: the number of passes over the data.
+        batch_size: the number of examples in a batch of arrays; the last batch may have fewer.
+        shuffle: whether each epoch has a new order of the arrays' rows; `hf.random.seed` makes it repeatable.
+        metrics: the metrics beside the loss, as for `evaluate`. Copies of them are updated, not the objects themselves.
+        validation: a pair of arrays or an iterable of batches. The loss and the metrics are measured on it after each
+            epoch, not in training mode.
+        parts: the number of parts of a batch. They run one after the other, so that only one part's activations are in
+            memory at a time. The gradient is that of the whole batch.
+        compile: whether to compile steps and validation; the numbers are the same.
+        callbacks: functions of the run, called in order after each epoch. They see the present weights, ``run.epoch``
+            and ``run.last("val_loss")``; ``run.stop()`` ends the training.
         loss_scale: a `hf.LossScale` for a model in float16.
-        directory: where checkpoints and a log are kept: each epoch leaves one, and what is there is resumed.
-        progress: whether it is shown how far the training is; see `Run`.
+        directory: the directory of checkpoints and a log. Each epoch writes a checkpoint. If the directory has
+            checkpoints already, the training resumes from the newest one.
+        progress: whether to show the progress; see `Run`.
 
     Returns:
-        The mean loss over each epoch, as ``"loss"``, and the metrics by name; of validation with ``"val_"`` before
-        the name. If the run was resumed, the earlier epochs are there too.
+        The mean loss of each epoch as ``"loss"``, and the metrics by name; the names of those of validation start with
+        ``"val_"``. If the run was resumed, the earlier epochs are included.
 
     Raises:
-        ArgumentError: no targets, a batch that is no pair, data that yields nothing.
-        GradientError: a parameter of the optimizer on which the loss does not depend.
-        ShapeError: a loss of another number of examples than the batch.
+        ArgumentError: there are no targets, a batch is no pair, or the data yields nothing.
+        GradientError: the loss does not depend on a parameter of the optimizer.
+        ShapeError: the loss and the batch have different numbers of examples.
 
     Example:
         >>> import hybridflow as hf
@@ -116,7 +117,7 @@ def _validation(given: Any, batch_size: int) -> Any:
 
 
 def _first_of(data: Any) -> tuple[Any, Any]:
-    """Return the first item of data, and data that still has it."""
+    """Return the first item of data, and data that still yields it."""
     source = iter(data)
     if source is data:
         first = next(source)
@@ -143,7 +144,7 @@ def _run_of(step: Step, data: Any, directory: Any, progress: bool) -> Run:
 
 
 def _epoch(run: Run, step: Step, validation: Any, callbacks: Sequence[Callable[[Run], Any]], compile: bool) -> None:
-    """Make the rest of an epoch, and what comes after it."""
+    """Run the rest of an epoch, then the validation, the log, the callbacks and the checkpoint."""
     if run.at_start_of_epoch:
         step.reset()
     for batch in run.rest_of_epoch():

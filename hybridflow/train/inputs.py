@@ -1,4 +1,4 @@
-"""What the loops take: arrays that are cut into batches, iterables of batches, and metrics by name."""
+"""The inputs of the loops: arrays that are cut into batches, iterables of batches, and metrics by name."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class MeanOf(Mean):
     """The mean over examples of a function of predictions and targets.
 
     Args:
-        function: returns a value per example, or the mean of a batch.
+        function: a function that returns a value per example, or the mean of a batch.
     """
 
     def __init__(self, function: Callable[[Any, Any], Any]) -> None:
@@ -29,11 +29,11 @@ class MeanOf(Mean):
         self.function = function
 
     def update(self, prediction: Any, target: Any = None) -> None:
-        """Take a batch into account."""
+        """Add a batch."""
         self.take(self.function(prediction, target), rows_of(prediction))
 
     def take(self, values: Any, rows: int) -> None:
-        """Take the values of a batch into account, each example with the same weight."""
+        """Add the values of a batch; each example has the same weight."""
         values = as_tensor(values)
         share = rows / values.size if values.size else 0.0
         self._add("total", values if share == 1 else values * share)
@@ -41,7 +41,7 @@ class MeanOf(Mean):
 
 
 def is_array(data: Any) -> bool:
-    """Whether data is one array, of any package, or a table."""
+    """Whether data is one array of any package, or a table with an ``__array__`` method."""
     return isinstance(data, np.ndarray | Tensor | Variable) or hasattr(data, "__array__")
 
 
@@ -50,13 +50,13 @@ def pairs_of(what: str, x: Any, y: Any, size: int, *, shuffle: bool = False, see
 
     Args:
         what: the caller, for messages.
-        x: the inputs: an array with a row per example, or a tuple or mapping of such; or an iterable of batches.
-        y: the targets of arrays; None with an iterable.
-        size, shuffle, seed: as `hf.data.Batches` takes them.
+        x: the inputs: an array with a row per example, or a tuple or mapping of such arrays; or an iterable of batches.
+        y: the targets if `x` are arrays; None if it is an iterable.
+        size, shuffle, seed: as for `hf.data.Batches`.
 
     Raises:
-        ArgumentError: arrays without targets, or targets beside an iterable.
-        ArgumentTypeError: the value is neither.
+        ArgumentError: arrays have no targets, or an iterable has targets beside it.
+        ArgumentTypeError: `x` is neither arrays nor an iterable.
     """
     if y is not None:
         if isinstance(x, Batches) or not (is_array(x) or isinstance(x, list | tuple | Mapping)):
@@ -74,10 +74,10 @@ def pairs_of(what: str, x: Any, y: Any, size: int, *, shuffle: bool = False, see
 
 
 def require_iterable(what: str, data: Any) -> Any:
-    """Return what can be iterated over.
+    """Return the data itself, checked to be iterable.
 
     Raises:
-        ArgumentTypeError: it cannot.
+        ArgumentTypeError: it is not.
     """
     if not isinstance(data, Iterable):
         raise ArgumentTypeError(
@@ -108,17 +108,17 @@ def pair(what: str, batch: Any) -> tuple[Any, Any]:
 
 
 def tensors(batch: Any) -> Any:
-    """Return a structure of arrays of any package as one of tensors."""
+    """Return a structure of arrays of any package as a structure of tensors."""
     if type(batch) is Tensor:
         return batch
     return jax.tree_util.tree_map(as_tensor, batch)
 
 
 def rows_of(tree: Any) -> int:
-    """Return how many examples a structure of tensors has.
+    """Return the number of examples in a structure of tensors.
 
     Raises:
-        ShapeError: it has no axis of examples, or several sizes of it.
+        ShapeError: a tensor has no axis, or the tensors have different numbers of rows.
     """
     sizes = {leaf.shape[0] if leaf.shape else None for leaf in jax.tree_util.tree_leaves(tree)}
     if len(sizes) != 1 or None in sizes:
@@ -134,12 +134,12 @@ def metrics_of(what: str, metrics: Any) -> dict[str, Metric]:
 
     Args:
         what: the caller, for messages.
-        metrics: a metric, or a function of predictions and targets; a sequence of such, which are called by their
+        metrics: a metric, or a function of predictions and targets; or a sequence of these, which are named after their
             classes and functions; or a mapping with names.
 
     Raises:
-        ArgumentError: two of one name.
-        ArgumentTypeError: a value is neither metric nor function.
+        ArgumentError: two metrics have the same name.
+        ArgumentTypeError: a value is neither a metric nor a function.
     """
     if isinstance(metrics, Metric) or callable(metrics):
         metrics = (metrics,)
@@ -160,14 +160,14 @@ def metrics_of(what: str, metrics: Any) -> dict[str, Metric]:
 
 
 def _name_of(metric: Any) -> str:
-    """Return a metric's name: ``TopK`` is ``top_k``."""
+    """Return a metric's name: that of its class, in lower case with underscores (``top_k``), or of its function."""
     if not isinstance(metric, Metric):
         return getattr(metric, "__name__", type(metric).__name__)
     return re.sub(r"(?<=[a-z])(?=[A-Z])", "_", type(metric).__name__).lower()
 
 
 def figure(value: Any) -> Any:
-    """Return the result of a metric as a Python number, or as an array if it is more than one."""
+    """Return the result of a metric as a Python number, or as an array if it has a shape."""
     return value.item() if value.size == 1 and not value.shape else value.numpy()
 
 
@@ -175,7 +175,7 @@ def checked(what: str, data: Iterable[Any]) -> Iterator[Any]:
     """Yield the items of an iterable.
 
     Raises:
-        ArgumentError: there is none.
+        ArgumentError: it yields no items.
     """
     empty = True
     for item in data:

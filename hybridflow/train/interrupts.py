@@ -1,4 +1,4 @@
-"""Ctrl-C in a loop of steps: the step that is under way is finished first."""
+"""Ctrl-C in a loop of steps: the present step is finished first."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from typing import Any
 
 
 class Interrupts:
-    """Takes Ctrl-C while a loop runs, in the main thread, unless the program has a way of its own to take it.
+    """Handles Ctrl-C while a loop runs in the main thread, unless the program has a handler of its own.
 
-    The first Ctrl-C within a step is remembered, and raised when the step is done; the second one is raised at once, as
-    is every one between steps.
+    The first Ctrl-C within a step is remembered, and raised when the step is done. A second one is raised at once. So
+    is every Ctrl-C between steps.
 
     Attributes:
-        in_step: whether a step is under way.
+        in_step: whether a step is running.
     """
 
     __slots__ = ("_before", "_held", "_notice", "in_step")
@@ -28,23 +28,23 @@ class Interrupts:
         self._before: Any = None
 
     def begin(self) -> None:
-        """Take Ctrl-C from now on."""
+        """Handle Ctrl-C from now on."""
         self.in_step = self._held = False
         main = threading.current_thread() is threading.main_thread()
         if main and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
             self._before = signal.signal(signal.SIGINT, self._take)
 
     def end(self) -> None:
-        """Leave Ctrl-C to Python again."""
+        """Restore Python's own handling of Ctrl-C."""
         before, self._before = self._before, None
         if before is not None:
             signal.signal(signal.SIGINT, before)
 
     def step_ends(self) -> None:
-        """Raise what came while the step was under way.
+        """End the step, and raise the Ctrl-C that came during it.
 
         Raises:
-            KeyboardInterrupt: Ctrl-C.
+            KeyboardInterrupt: Ctrl-C came during the step.
         """
         self.in_step = False
         if self._held:
@@ -53,7 +53,7 @@ class Interrupts:
 
     @contextmanager
     def held(self) -> Generator[None]:
-        """Return a context that is finished like a step."""
+        """Return a context that Ctrl-C lets finish, like a step."""
         self.in_step = True
         try:
             yield

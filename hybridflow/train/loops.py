@@ -1,4 +1,4 @@
-"""`evaluate` and `predict`: a model over data, as it is outside of training."""
+"""`evaluate` and `predict`: a model over data, not in training mode."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ Metrics = Any
 
 @contextmanager
 def mode(model: Any, training: bool) -> Generator[None]:
-    """Return a context in which a model and all modules in it are in training mode, or all of them out of it."""
+    """Return a context in which a model and all its modules are in training mode, or none of them is."""
     modules = [*model.named_modules().values()] if hasattr(model, "named_modules") else []
     before = [one.training for one in modules]
     try:
@@ -53,7 +53,7 @@ def _forward(model: Any, x: Any) -> Any:
 
 
 class _Forward:
-    """A module as a function of its inputs that is compiled; each has traces of its own, as no argument has."""
+    """A compiled function of the inputs of one module; each such object has traces of its own."""
 
     def __init__(self, model: Module) -> None:
         self.model = model
@@ -64,7 +64,7 @@ class _Forward:
 
 
 def forward_of(model: Any, compile: bool) -> Any:
-    """Return the function from inputs to predictions; a compiled one lives as long as its model."""
+    """Return the function from inputs to predictions; a compiled function lives as long as its model."""
     if not callable(model):
         raise ArgumentTypeError(message(f"train: a {type(model).__name__} is no model, it cannot be called"))
     if not compile or isinstance(model, CompiledFunction):
@@ -81,22 +81,23 @@ def evaluate(
 ) -> Any:
     """Return the metrics of a model over data.
 
-    The model is out of training mode meanwhile, and afterwards as it was; no weight changes.
+    The model is not in training mode meanwhile; its mode is restored afterwards. No weight changes.
 
     Args:
         model: a module, or a function of an input.
         x: inputs with a row per example; or an iterable of batches ``(input, target)``.
         y: the targets, if x are inputs.
-        metrics: a metric of `hf.metrics`, or a function of predictions and targets whose values are averaged; a
-            sequence of them, which are called by their classes and functions, or a mapping with names.
-        batch_size: how many examples of arrays are taken at once.
-        compile: whether the model is compiled.
+        metrics: a metric of `hf.metrics`, or a function of predictions and targets whose values are averaged; or a
+            sequence of these, which are named after their classes and functions; or a mapping with names.
+        batch_size: the number of examples in a batch of arrays.
+        compile: whether to compile the model.
 
     Returns:
-        The figure of a single metric; else figures by name. Each is a Python number, or an array if it is several.
+        The result of a single metric, or a dict of results by name. Each is a Python number, or an array if it has
+        several elements.
 
     Raises:
-        ArgumentError: no targets, no metrics, or data that yields nothing.
+        ArgumentError: there are no targets or no metrics, or the data yields nothing.
 
     Example:
         >>> import hybridflow as hf
@@ -130,24 +131,24 @@ def figures(model: Any, data: Any, metrics: Mapping[str, Metric], *, compile: bo
 
 
 def predict(model: Any, x: Any, *, batch_size: int = 256, compile: bool = True) -> Any:
-    """Return what a model gives for inputs, batch after batch.
+    """Return the predictions of a model for inputs, computed batch after batch.
 
-    The model is out of training mode meanwhile, and afterwards as it was.
+    The model is not in training mode meanwhile; its mode is restored afterwards.
 
     Args:
         model: a module, or a function of an input.
         x: inputs with a row per example: an array, or a tuple or mapping of arrays; or an iterable of batches of
-            inputs (of inputs only).
-        batch_size: how many examples of arrays are taken at once.
-        compile: whether the model is compiled.
+            inputs, without targets.
+        batch_size: the number of examples in a batch of arrays.
+        compile: whether to compile the model.
 
     Returns:
         The results in the order of the inputs, as if the model had been called with all of them at once: a tensor, or
-        what structure of tensors the model returns.
+        a structure of tensors if the model returns one.
 
     Raises:
-        ArgumentError: an iterable that yields nothing.
-        ShapeError: results that do not have a row per example.
+        ArgumentError: an iterable yields nothing.
+        ShapeError: the results do not have a row per example.
 
     Example:
         >>> import hybridflow as hf

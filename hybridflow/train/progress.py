@@ -1,4 +1,4 @@
-"""What a run shows while it goes: a bar in a terminal or notebook, else a line now and then."""
+"""The progress display of a run: a bar in a terminal or notebook, else a line from time to time."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
 _BETWEEN = 10.0
-"""Seconds between lines where there is no terminal."""
+"""Seconds between lines if there is no terminal."""
 _SHOWN = 6
-"""How many figures are shown."""
+"""The most figures that are shown."""
 
 
 class Display:
-    """Shows how far a run is, on the standard error stream.
+    """Shows the progress of a run.
 
     Args:
-        shown: whether it does.
-        console: where; None for the standard error stream.
+        shown: whether to show anything.
+        console: the console; None for the standard error stream.
     """
 
     def __init__(self, shown: bool, console: Console | None = None) -> None:
@@ -38,7 +38,7 @@ class Display:
         self.interval = 0.25 if self._console.is_terminal or self._console.is_jupyter else 1.0
 
     def begin(self, step: int, total: int | None) -> None:
-        """Show that a loop begins at a step, and how many there will be."""
+        """Show that a loop begins at a step, and the total number of steps, if it is known."""
         self._first = self._step = step
         self._total = total
         self._start = self._last = time.perf_counter()
@@ -52,16 +52,16 @@ class Display:
         _LIVE.add(self._bar)
 
     def figures(self, numbers: Mapping[str, Any]) -> None:
-        """Know figures that are to be shown, in place of those by their names."""
+        """Set the figures to show; they replace figures with the same names."""
         self._figures.update(numbers)
 
     def refresh(self, step: int, epoch: int, examples: int) -> None:
         """Show a step and its figures.
 
         Args:
-            step: how many steps were made.
-            epoch: the pass over the data.
-            examples: how many examples the steps of this loop had.
+            step: the number of steps so far.
+            epoch: the number of the epoch.
+            examples: the number of examples in the steps of this loop.
         """
         self._step, self._examples = step, examples
         if self._bar is not None:
@@ -71,7 +71,7 @@ class Display:
             self._line(epoch)
 
     def end(self, epoch: int) -> None:
-        """Show the last state, and leave the terminal as it was."""
+        """Show the last state, and restore the terminal."""
         if self._bar is not None:
             self._bar.update(self._task, completed=self._step, text=self._text(epoch))
             self._bar.stop()

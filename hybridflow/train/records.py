@@ -1,4 +1,4 @@
-"""What a run logs: records by step, which are read late, and written as lines of JSON and for TensorBoard."""
+"""The log of a run: records by step, written as lines of JSON and for TensorBoard once their values are computed."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ _LARGE = re.compile(r"(^|[_./ -])(accuracy|top_?k|precision|recall|f1|auc|r2|rew
 
 
 class Seen:
-    """What the values logged by one name were so far.
+    """Statistics of the values logged by one name so far.
 
     Attributes:
-        count: how many.
-        last: the last one.
-        smallest, largest: the best ones, either way.
-        at_smallest, at_largest: how many there were when they came.
+        count: the number of values.
+        last: the last value.
+        smallest, largest: the smallest and the largest value.
+        at_smallest, at_largest: `count` when these were logged.
     """
 
     __slots__ = ("at_largest", "at_smallest", "count", "largest", "last", "smallest")
@@ -41,7 +41,7 @@ class Seen:
             setattr(self, name, value)
 
     def add(self, value: float) -> None:
-        """Take a value into account; NaN is never the best."""
+        """Add a value; NaN is neither the smallest nor the largest."""
         self.count += 1
         self.last = value
         if value < self.smallest or self.smallest != self.smallest:
@@ -59,11 +59,11 @@ def larger_is_better(what: str, name: str, larger: bool | None) -> bool:
 
     Args:
         what: the caller, for messages.
-        name: the name, which says it if it ends in a known word.
-        larger: what the user says.
+        name: the name, which decides if it ends in a known word.
+        larger: the user's choice, which comes first; None if there is none.
 
     Raises:
-        ArgumentError: neither says.
+        ArgumentError: there is no choice, and the name does not decide.
     """
     if larger is not None:
         return larger
@@ -76,7 +76,7 @@ def larger_is_better(what: str, name: str, larger: bool | None) -> bool:
 
 
 class _Record:
-    """What was logged in one step."""
+    """The values logged in one step."""
 
     __slots__ = ("epoch", "seconds", "step", "values")
 
@@ -89,16 +89,16 @@ class Records:
     """The records of a run.
 
     Args:
-        directory: where they are written; None for nowhere.
-        tensorboard: whether they are written for TensorBoard too.
-        report: gets the numbers of each record.
+        directory: the directory of the log; None writes none.
+        tensorboard: whether to write for TensorBoard too.
+        report: a function that is called with the numbers of each record.
     """
 
     def __init__(self, directory: Path | None, tensorboard: bool, report: Callable[[Mapping[str, Any]], None]):
         self._directory = directory
         self._tensorboard = tensorboard
         if tensorboard:
-            tensorboard_module("event", "Run")  # which says so if it is not there
+            tensorboard_module("event", "Run")  # raises now if the package is missing
         self._report = report
         self._waiting: deque[_Record] = deque()
         self._file: TextIO | None = None
@@ -106,7 +106,7 @@ class Records:
         self.seen: dict[str, Seen] = {}
 
     def add(self, step: int, epoch: int, seconds: float, values: Mapping[str, Any]) -> None:
-        """Log values in a step; those of one step are one record, of which nothing is read yet."""
+        """Log values of a step without waiting for them; all values of one step make one record."""
         waiting = self._waiting
         if waiting and waiting[-1].step == step:
             record = waiting[-1]
@@ -119,11 +119,11 @@ class Records:
             record.values[name] = value
 
     def flush(self, *, wait: bool, before: int | None = None) -> None:
-        """Write the records that are computed.
+        """Write the records whose values are computed.
 
         Args:
-            wait: whether those that are not are waited for.
-            before: the step that may log more; None if none may.
+            wait: whether to wait for values that are not computed yet.
+            before: the present step, which may still log more and is not written; None if all steps are complete.
         """
         waiting = self._waiting
         lines: list[str] = []
@@ -180,11 +180,11 @@ class Records:
         self._events.add_event(event(step=step, wall_time=time.time(), summary=summary(value=values)))
 
     def state(self) -> dict[str, Any]:
-        """Return what a resumed run needs to know."""
+        """Return the statistics, for a resumed run."""
         return {name: seen.state() for name, seen in self.seen.items()}
 
     def restore(self, state: Mapping[str, Any], step: int) -> None:
-        """Go on from a step: records of later ones are taken out of the file, since these are made again."""
+        """Restore the statistics, and remove the records of later steps from the file: these steps are repeated."""
         self.seen = {name: Seen(seen) for name, seen in state.items()}
         if self._directory is None or not (self._directory / FILE).exists():
             return
@@ -195,7 +195,7 @@ class Records:
             write_text(path, "".join([f"{line}\n" for line in kept]))
 
     def rest(self) -> None:
-        """Close the file of lines, which the next record opens again, and bring what is for TensorBoard to the disk."""
+        """Close the file of lines, which the next record opens again, and flush TensorBoard's file."""
         if self._file is not None:
             self._file.close()
             self._file = None
@@ -203,7 +203,7 @@ class Records:
             self._events.flush()
 
     def close(self) -> None:
-        """Write everything, and close the files."""
+        """Write all records, and close the files."""
         self.flush(wait=True)
         self.rest()
         if self._events is not None:
@@ -212,7 +212,7 @@ class Records:
 
 
 def _step_of(line: str) -> float:
-    """Return the step of a line; infinity of one that was not written to its end."""
+    """Return the step of a line; infinity for an incomplete line."""
     try:
         return json.loads(line)["step"]
     except (ValueError, KeyError, TypeError):
@@ -220,10 +220,10 @@ def _step_of(line: str) -> float:
 
 
 def _readable(name: str, value: Any) -> Any:
-    """Return a value that can be read later, whatever happens to a Variable meanwhile.
+    """Return a value that can be read later, even if a Variable is assigned meanwhile.
 
     Raises:
-        ShapeError: more than one number.
+        ShapeError: the value does not have exactly one element.
     """
     tensor = as_tensor(value)
     if tensor.size != 1:
@@ -234,14 +234,14 @@ def _readable(name: str, value: Any) -> Any:
 
 
 def _is_ready(value: Any) -> bool:
-    """Whether a value can be read without a wait."""
+    """Whether a value can be read without waiting."""
     if type(value) is not Tensor or type(value._value) is np.ndarray:
         return True
     return value._value.is_ready()
 
 
 def known_numbers(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return those of some values that can be read without a wait, as Python numbers."""
+    """Return the values that can be read without waiting, as Python numbers."""
     return {name: _number(value) for name, value in values.items() if _is_ready(value)}
 
 

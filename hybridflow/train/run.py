@@ -1,4 +1,4 @@
-"""`Run`: a loop over data whose position, log and state can be taken up again."""
+"""`Run`: a loop over data whose position, log and state can be resumed."""
 
 from __future__ import annotations
 
@@ -26,31 +26,31 @@ from hybridflow.train.records import Records, known_numbers, larger_is_better
 class Run:
     """A run of training steps: its loop, its log and its checkpoints.
 
-    With a directory, a run resumes what is there when it is made: the newest whole checkpoint's weights, moments, data
-    position, random state and step. On the same devices, a run that was killed at any moment and is started again ends
-    with the same bytes as one that was not. What the program draws from the generators of NumPy or Python is not part
-    of that; `hf.random`'s default generator is, and others are if they are among `variables`.
+    With a directory, a new `Run` resumes from the newest whole checkpoint there: its weights, moments, data position,
+    random state and step. On the same devices, a run that was killed at any moment and started again ends with the same
+    bytes as a run that was not. This includes numbers from `hf.random`'s default generator, and from generators among
+    `variables`. It does not include numbers that the program draws from NumPy's or Python's generators.
 
-    Ctrl-C in a loop of `steps` lets the present step finish, writes a checkpoint, and is raised then; a second one is
-    raised at once.
+    Ctrl-C in a loop of `steps` lets the present step finish, writes a checkpoint, and is raised then. A second Ctrl-C
+    is raised at once.
 
     Args:
-        directory: where checkpoints and the log are; None for neither.
-        model: the module that is trained; if it is resumed, the sizes of its parameters must be known.
+        directory: the directory of the checkpoints and the log; None for neither.
+        model: the module to train; to resume it, the sizes of its parameters must be known.
         optimizer: its optimizer.
-        data: what `steps` yields the items of, again and again: `hf.data.Batches`, or any iterable. What has
-            ``state()`` and ``restore()`` is resumed by them; of others, the items that the epoch has yielded are passed
-            over, which is exact if their order repeats.
+        data: the data that `steps` iterates over in each epoch: `hf.data.Batches`, or any iterable. If it has
+            ``state()`` and ``restore()``, these resume it. Otherwise a resumed run skips the items that the epoch has
+            already yielded, which is exact if every epoch has the same order.
         metrics: metrics that the steps update, in any nesting.
         loss_scale: a `hf.LossScale`.
-        variables: what else is to be resumed: Variables, `hf.random.Generator`, `hf.optim.EMA`, in any nesting.
-        resume: False refuses a directory that has checkpoints.
-        tensorboard: whether `log` writes for TensorBoard too, which takes the package.
-        progress: whether steps, figures and the time that is left are shown on the standard error stream: a bar in a
+        variables: anything else to resume: Variables, `hf.random.Generator`, `hf.optim.EMA`, in any nesting.
+        resume: False raises an error if the directory has checkpoints.
+        tensorboard: whether `log` writes for TensorBoard too; this needs the `tensorboard` package.
+        progress: whether to show steps, figures and the remaining time on the standard error stream: a bar in a
             terminal or notebook, else a line every ten seconds.
 
     Raises:
-        ArgumentError: a checkpoint of another model or optimizer; nothing is changed then.
+        ArgumentError: the checkpoint is of another model or optimizer. Nothing has changed then.
 
     Example:
         >>> import tempfile
@@ -120,7 +120,7 @@ class Run:
         if newest is not None:
             self._take_up(newest, resume)
         else:
-            self._records.restore({}, 0)  # of a run that was killed before its first checkpoint
+            self._records.restore({}, 0)  # the log may be of a run that was killed before its first checkpoint
 
     # -- resuming -------------------------------------------------------------------------------------------------
 
@@ -160,7 +160,7 @@ class Run:
 
     @property
     def stopped(self) -> bool:
-        """Whether `stop` was called, in this process or one before."""
+        """Whether `stop` was called, in this process or an earlier one."""
         return self._stopped
 
     @property
@@ -173,14 +173,14 @@ class Run:
     def steps(self, count: int | None = None) -> Iterator[Any]:
         """Yield items of the data, one for each step, epoch after epoch, until there were `count` steps in all.
 
-        Steps that were made before the run was resumed count. At the end, and at Ctrl-C, a checkpoint is written, if
-        there is a directory; not if the loop is left in another way.
+        Steps from before the run was resumed count. If there is a directory, a checkpoint is written at the end and at
+        Ctrl-C, but not if the loop is left in another way.
 
         Args:
             count: the number of the last step; None goes on until `stop` is called.
 
         Raises:
-            ArgumentError: no data, or data that yields nothing.
+            ArgumentError: the run has no data, or the data yields nothing.
         """
         if count is not None and (not isinstance(cast(object, count), int) or count < 0):
             raise ArgumentTypeError(message("run.steps: the number of steps is an int", got=f"count={count!r}"))
@@ -189,7 +189,7 @@ class Run:
                 yield from self.rest_of_epoch(count)
 
     def rest_of_epoch(self, count: int | None = None) -> Iterator[Any]:
-        """Yield what the epoch still has, at most until there were `count` steps in all."""
+        """Yield the remaining items of the epoch, at most until there were `count` steps in all."""
         interrupts, display, where = self._interrupts, self._display, self._where
         begun = self._in_epoch > 0
         due = time.perf_counter() + display.interval
@@ -221,7 +221,7 @@ class Run:
                 self._position = where()
 
     def _rest(self) -> Iterator[Any]:
-        """Return the iterator that yields what the epoch still has; it goes on where an earlier loop left."""
+        """Return the iterator over the remaining items of the epoch; it continues where an earlier loop stopped."""
         if self._data is None:
             raise ArgumentError(
                 message("run.steps: the run has no data", hint="Give Run(..., data=) something to iterate over.")
@@ -237,10 +237,10 @@ class Run:
 
     @contextmanager
     def loop(self, count: int | None) -> Generator[None]:
-        """Return a context for loops over `rest_of_epoch`; `steps` is in one already.
+        """Return a context for loops over `rest_of_epoch`; `steps` enters one itself.
 
         Args:
-            count: how many steps there will be in all, as far as it is known.
+            count: the total number of steps; None if it is not known.
         """
         self._examples = 0
         self._since = time.perf_counter()
@@ -254,14 +254,14 @@ class Run:
             with self._interrupts.held():
                 self._finish()
             raise
-        except GeneratorExit:  # the loop was left
+        except GeneratorExit:  # the loop was left, for example by break
             self.wait()
             raise
         finally:
             self._end()
 
     def undivided(self) -> AbstractContextManager[None]:
-        """Return a context that Ctrl-C lets finish, as it does a step."""
+        """Return a context that Ctrl-C lets finish, like a step."""
         return self._interrupts.held()
 
     def _end(self) -> None:
@@ -276,7 +276,7 @@ class Run:
             self._elapsed, self._since = self.seconds, time.perf_counter()
 
     def _finish(self) -> None:
-        """Write what the loop's end leaves."""
+        """Write the last checkpoint and the log."""
         if self._checkpoints is not None and self._saved_at != self.step:
             self.checkpoint()
         self.wait()
@@ -287,23 +287,23 @@ class Run:
         self._display.refresh(self.step, self._present_epoch(), self._examples)
 
     def _present_epoch(self) -> int:
-        """Return the number of the epoch that is shown, from 1."""
+        """Return the number of the epoch for the display, from 1."""
         return self.epoch + (self._in_epoch > 0 or self.epoch == 0)
 
     def _notice(self) -> None:
         self._display.say("Ctrl-C: stopping after this step; again to stop at once")
 
     def every(self, count: int) -> bool:
-        """Return whether the present step is one of every `count`: the `count`-th, the one twice as late, and so on."""
+        """Return whether the number of the present step is a multiple of `count`."""
         return self.step % count == 0
 
     def stop(self) -> None:
-        """Let the loop end after this step; a run that is resumed later stays ended."""
+        """Let the loop end after this step; a run that is resumed later stays stopped."""
         self._stopped = True
 
     @property
     def seconds(self) -> float:
-        """How long the run has taken, over all its processes."""
+        """The time that the run has taken, over all its processes."""
         return self._elapsed + time.perf_counter() - self._since
 
     # -- figures --------------------------------------------------------------------------------------------------
@@ -311,15 +311,15 @@ class Run:
     def log(self, values: Mapping[str, Any] | None = None, /, **named: Any) -> None:
         """Log numbers of the present step: to the progress, to ``log.jsonl``, and for TensorBoard if asked for.
 
-        Tensors are read when they are computed, so nothing waits for them here.
+        Tensors are read once they are computed, so nothing waits for them here.
 
         Args:
             values: numbers, or tensors with one element, by name.
             named: more of them.
 
         Raises:
-            ShapeError: a tensor with more elements than one.
-            TraceError: inside of a compiled function.
+            ShapeError: a tensor has more or fewer elements than one.
+            TraceError: this is called inside a compiled function.
         """
         if is_tracing():
             raise TraceError(
@@ -334,14 +334,14 @@ class Run:
             self._records.rest()
 
     def show(self, **values: Any) -> None:
-        """Show numbers in the progress, in place of those by their names, without logging them."""
+        """Show numbers in the progress without logging them; they replace numbers with the same names."""
         self._running = values
 
     def last(self, name: str) -> float:
         """Return the value that was logged last by a name.
 
         Raises:
-            ArgumentError: there is none.
+            ArgumentError: nothing was logged by that name.
         """
         return self._records.known("run.last", name).last
 
@@ -349,22 +349,22 @@ class Run:
         """Return the best value that was logged by a name; see `stalled`.
 
         Raises:
-            ArgumentError: there is none, or it is not known which is better.
+            ArgumentError: nothing was logged by that name, or it is not known whether larger is better.
         """
         seen = self._records.known("run.best", name)
         return seen.largest if larger_is_better("run.best", name, larger) else seen.smallest
 
     def stalled(self, name: str, patience: int, *, larger: bool | None = None) -> bool:
-        """Return whether the last values that were logged by a name were none of them better than the best before.
+        """Return whether none of the last values logged by a name is better than the best one before them.
 
         Args:
             name: the name.
-            patience: how many values.
-            larger: whether larger ones are better; None goes by the name: ``accuracy`` and its like are, ``loss`` and
-                ``error`` and theirs are not.
+            patience: the number of last values.
+            larger: whether larger values are better. None decides by the name: they are for names such as
+                ``accuracy``, and they are not for names such as ``loss`` and ``error``.
 
         Raises:
-            ArgumentError: nothing was logged by that name, or it is not known which is better.
+            ArgumentError: nothing was logged by that name, or it is not known whether larger is better.
         """
         larger = larger_is_better("run.stalled", name, larger)
         seen = self._records.known("run.stalled", name)
@@ -375,18 +375,18 @@ class Run:
     def checkpoint(self, *, keep: int | None = None, best: str | None = None, larger: bool | None = None) -> Any:
         """Write a checkpoint of everything the run was made with, after the present step.
 
-        The values are those of now, whatever is done next; they are written in a thread, whole or not at all.
+        It has the present values; later changes do not affect it. A thread writes it, whole or not at all.
 
         Args:
-            keep: how many of the newest checkpoints stay, beside the best one; None for all.
-            best: the name of a logged value that says how good this one is.
-            larger: as `stalled` takes it.
+            keep: the number of newest checkpoints to keep beside the best one; None keeps all.
+            best: the name of a logged value that measures how good this checkpoint is.
+            larger: as for `stalled`.
 
         Returns:
             A handle: after ``handle.wait()`` the checkpoint is on the disk.
 
         Raises:
-            ArgumentError: no directory, or no value of that name.
+            ArgumentError: the run has no directory, or nothing was logged by that name.
             FileError: the thread could not write an earlier checkpoint.
         """
         if self._checkpoints is None:
@@ -432,7 +432,7 @@ class Run:
 
 
 def _state_of(data: Any) -> Callable[[], Any] | None:
-    """Return the function that says how far data has been given, None if it cannot be taken up there."""
+    """Return the function that returns the data's position; None if the data cannot be restored to one."""
     source = data
     while isinstance(source, Prefetched):
         source = source.source
@@ -440,7 +440,7 @@ def _state_of(data: Any) -> Callable[[], Any] | None:
 
 
 def _rows(item: Any) -> int:
-    """Return how many examples an item has, as far as it shows."""
+    """Return the number of examples in an item by its first array, or 0 if it has no shape."""
     while True:
         if isinstance(item, tuple | list) and item:
             item = cast(Any, item)[0]

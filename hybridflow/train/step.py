@@ -31,13 +31,13 @@ class Step:
     """A training step of a model, as `hybridflow.train.fit` makes it.
 
     Args:
-        model: from inputs to predictions.
-        loss: from predictions and targets to losses per example, or to their mean.
+        model: a function from inputs to predictions.
+        loss: a function from predictions and targets to losses per example, or to their mean.
         optimizer: an optimizer of `hf.optim`.
-        metrics: by name; every step updates copies of them.
-        parts: into how many parts a batch is cut, one after the other.
+        metrics: metrics by name; every step updates copies of them.
+        parts: the number of parts of a batch, which run one after the other.
         loss_scale: a `hf.LossScale`, or None.
-        compile: whether the step is compiled.
+        compile: whether to compile the step.
     """
 
     def __init__(
@@ -52,7 +52,7 @@ class Step:
         self._built = False
 
     def __deepcopy__(self, memo: dict[int, Any]) -> None:
-        """Return nothing: a copied optimizer has steps of its own."""
+        """Return None: a copied optimizer does not share the step of the original."""
 
     def __call__(self, x: Any, y: Any) -> Tensor:
         """Make a step on a batch of inputs and targets, and return the mean loss since the metrics were reset."""
@@ -64,12 +64,12 @@ class Step:
             return self._run(x, y)
 
     def reset(self) -> None:
-        """Let the metrics and the loss begin anew."""
+        """Reset the metrics and the mean loss."""
         for one in (self.mean, *self.metrics.values()):
             one.reset()
 
     def build(self, x: Any) -> None:
-        """Let the model make the parameters whose sizes it has of an input; nothing else changes."""
+        """Call the model once, so that it makes parameters whose sizes depend on the input; nothing else changes."""
         if self._built:
             return
         self._built = True
@@ -82,7 +82,7 @@ class Step:
             generator.state = before
 
     def _kept(self) -> list[Variable]:
-        """Return the Variables that a step assigns before its update, which is made as a whole or not at all."""
+        """Return the Variables that a step assigns before the optimizer's update; the update is atomic by itself."""
         kept = [default_generator()._state, *self.mean.variables()]
         if hasattr(self.model, "buffers"):
             kept += self.model.buffers()
@@ -97,11 +97,11 @@ class Step:
         return self.mean.result()
 
     def parameters(self) -> dict[str, Variable]:
-        """Return what is learned, by the names that the optimizer has for it."""
+        """Return the optimizer's parameters by its names for them."""
         return {one.name: one.variable for one in self.optimizer._parameters()}
 
     def _loss_of(self, x: Any, y: Any) -> Tensor:
-        """Return the mean loss of some examples, scaled if asked for; the metrics know them from then on."""
+        """Return the mean loss of some examples, scaled if there is a loss scale; this also updates the metrics."""
         prediction = self.model(x)
         losses = as_tensor(self.loss(prediction, y))
         rows = rows_of(x)
@@ -132,7 +132,7 @@ class Step:
         return gradients
 
     def _in_parts(self, x: Any, y: Any) -> dict[str, Any]:
-        """Return the gradients of the mean loss, from parts of which the last may have fewer rows."""
+        """Return the gradients of the mean loss, computed part by part; the last part may have fewer rows."""
         rows = rows_of(x)
         size = -(-rows // self.parts)
         count, rest = divmod(rows, size)
@@ -153,19 +153,19 @@ class Step:
 
 
 def _chosen(model: Any, loss: Any, optimizer: Any, metrics: Mapping[str, Metric], *rest: Any) -> list[Any]:
-    """Return what two equal steps have in common; objects count by identity, and a step keeps them alive."""
+    """Return a key that is equal for equal steps; it identifies objects by id, and a step keeps them alive."""
     return [id(model), id(loss), id(optimizer), [(name, _kind_of(one)) for name, one in metrics.items()], *rest]
 
 
 def _kind_of(metric: Metric) -> Any:
-    """Return what two metrics have in common that measure the same."""
+    """Return a key that is equal for metrics that measure the same."""
     own = [(name, value) for name, value in vars(metric).items() if name != "_sums"]
     return type(metric), [(name, value if isinstance(value, _PLAIN) else id(value)) for name, value in own]
 
 
 @contextmanager
 def _unless_it_fails(variables: Sequence[Variable]) -> Generator[None]:
-    """Return a context that leaves Variables as they were if it fails."""
+    """Return a context that restores Variables if it fails."""
     before = [variable.read() for variable in variables]
     try:
         yield
@@ -179,11 +179,11 @@ def step_of(
     model: Any, loss: Callable[[Any, Any], Any], optimizer: Any, metrics: Mapping[str, Metric], parts: int,
     loss_scale: Any, compile: bool,
 ) -> Step:  # fmt: skip
-    """Return the step that the optimizer made last if it is the same, so that nothing is traced again; else a new one.
+    """Return the optimizer's last step if it is equal, so that nothing is traced again; else a new step.
 
     Raises:
-        ArgumentError: a number of parts below 1.
-        ArgumentTypeError: a model or loss that cannot be called, or what is no optimizer.
+        ArgumentError: `parts` is no integer from 1 on.
+        ArgumentTypeError: the model or loss cannot be called, or the optimizer has no update.
     """
     for name, one in (("model", model), ("loss", loss)):
         if not callable(one):

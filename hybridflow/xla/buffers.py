@@ -1,9 +1,13 @@
 """A model of XLA:CPU's memory while a graph runs: its fusions, their order, and the lifetimes of buffers.
 
-It follows the rules of XLA's CPU backend (jaxlib 0.10): products, convolutions and steps of long reductions run by
-themselves; other operations are computed wherever they are read, but for expensive ones with several readers or whose
-elements are read again and again, and those that read several values and are stored in any case; kernels run
-breadth-first; what a Variable held is copied if it is still read when the Variable's new value is written.
+It follows the rules of XLA's CPU backend (jaxlib 0.10):
+
+- Products, convolutions and steps of long reductions are kernels of their own.
+- Other operations are fused into every reader, and so computed once for each. There are two exceptions. An expensive
+  operation is stored if it has several readers or if a reader repeats its elements. An operation that is stored anyway
+  and has several large operands is not computed again.
+- Kernels run breadth-first.
+- A donated input is copied if it may still be read when the output that takes its memory is written.
 """
 
 from __future__ import annotations
@@ -24,16 +28,16 @@ _ALONE = (
     "pure_callback", "io_callback", "debug_callback", "argmax", "argmin", "top_k", "householder", "schur", "hessenberg",
     "tridiagonal", "approx_top_k", "random_bits",
 )  # fmt: skip
-"""Beginnings of the names of primitives into which and with which nothing is fused."""
+"""Prefixes of the names of primitives that are never fused with others."""
 _EFFECTS = {"node", "pure_callback", "io_callback", "debug_callback"}
-"""What runs even if nothing reads its result."""
+"""Primitives that run even if nothing reads their results."""
 _EXPENSIVE = {
     "exp", "exp2", "expm1", "log", "log1p", "tanh", "logistic", "sin", "cos", "tan", "sqrt", "rsqrt", "cbrt", "pow",
     "atan2", "erf", "erfc_part", "sinh", "cosh", "asin", "acos", "atan", "asinh", "acosh", "atanh", "digamma", "lgamma",
     "erf_inv", "threefry2x32",
 }  # fmt: skip
 _SMALL = 128
-"""Buffers of less than this part of the largest are packed as one."""
+"""Buffers smaller than the largest one divided by this are counted together, not packed one by one."""
 _MOVES = {"transpose", "rev", "concatenate", "slice", "dynamic_slice", "gather", "pad", "dynamic_update_slice"}
 
 
@@ -42,12 +46,12 @@ class Kernel:
     """A kernel: operations that XLA runs as one.
 
     Attributes:
-        primitive: the one whose outputs it stores, None for a copy of a Variable's value.
-        outputs: the values it stores.
+        primitive: the primitive whose outputs it stores, None for a copy of a donated input.
+        outputs: the values that it stores.
         reads: the stored values that it reads.
         node: the node of the graph that its outputs belong to, None for a copy.
-        inside: the bytes of what runs inside it.
-        moves: whether elements change their places in it.
+        inside: the bytes that the primitive's own graphs need while they run.
+        moves: whether an output element may depend on input elements at other positions.
     """
 
     primitive: Primitive | None
@@ -63,11 +67,11 @@ class Buffers:
     """The buffers in use while a graph runs, apart from its inputs and outputs.
 
     Attributes:
-        kernels: in the order in which they run.
-        bytes: what is stored while each of them runs.
-        peak: the largest of them.
-        at: the kernel at the peak, None if there is none.
-        alive: the values stored then, and what made each; largest first.
+        kernels: the kernels, in the order in which they run.
+        bytes: the bytes in use while each kernel runs.
+        peak: the most bytes needed; more than the largest of `bytes` if the buffers leave gaps between them.
+        at: the kernel with the largest of `bytes`, None if there are no kernels.
+        alive: the values stored while `at` runs, each with the node that made it; largest first.
     """
 
     kernels: tuple[Kernel, ...]
@@ -82,7 +86,7 @@ def buffers(graph: Graph, sizes: Sizes | None = None, donated: Sequence[tuple[in
 
     Args:
         graph: the graph after its passes.
-        sizes: the size of each symbol; those at which it was traced if not given.
+        sizes: the size of each symbol; if not given, the sizes at which the graph was traced.
         donated: pairs of an output and the input whose memory it takes.
     """
     if sizes is None:
@@ -107,7 +111,7 @@ def _is_expensive(primitive: Primitive) -> bool:
 
 
 def _is_unary(primitive: Primitive) -> bool:
-    """Whether a primitive reads one value of its result's size at most, beside repeated smaller ones."""
+    """Whether at most one operand is as large as the result, not counting constants and broadcast ones."""
     size = primitive.outputs[0].size
     large = [one for one in primitive.inputs if one.size >= size and not one.constant and not _is_repeated(one)]
     return len(large) < 2
@@ -125,9 +129,10 @@ def _repeats(user: Primitive, value: Value) -> bool:
 
 
 def _fuse(program: Program) -> dict[Primitive, dict[Primitive, bool]]:
-    """Return for each primitive the kernels that compute it, by the primitive they store, and whether it is repeated.
+    """Return the kernels that compute each primitive.
 
-    What nothing reads is in none.
+    A kernel is given by the primitive that it stores. Its value says whether the kernel reads elements of the fused
+    primitive repeatedly. A primitive that nothing reads is in no kernel.
     """
     kernels: dict[Primitive, dict[Primitive, bool]] = {}
     results = {value.base for value in program.outputs}
@@ -194,7 +199,7 @@ def _ancestors(kernels: Iterable[Kernel]) -> dict[Kernel, set[Kernel]]:
 
 
 def _copy_donated(program: Program, kernels: list[Kernel], donated: Sequence[tuple[int, int]]) -> list[Kernel]:
-    """Return copies of donated inputs whose readers may run after their memory is overwritten."""
+    """Return kernels that copy donated inputs whose memory may be overwritten before their last reader has run."""
     if not donated:
         return []
     before = _ancestors(kernels)
@@ -216,7 +221,7 @@ def _copy_donated(program: Program, kernels: list[Kernel], donated: Sequence[tup
 
 
 def _breadth_first(program: Program, kernels: list[Kernel]) -> list[Kernel]:
-    """Return the kernels in the order in which they become ready, beginning with those that read the inputs."""
+    """Return the kernels in the order in which they become ready, starting with those that need no other kernel."""
     readers: dict[Value, list[Kernel]] = {}
     missing: dict[Kernel, int] = {}
     for kernel in kernels:
@@ -248,9 +253,9 @@ class Buffer:
 
     Attributes:
         value: the value.
-        start, end: positions of the first and the last kernel that needs it; -1 is before the first.
+        start, end: positions of the first and the last kernel that need it; -1 is before the first kernel.
         node: the node that computes it.
-        moves: whether the kernel that writes it must not write over what it reads.
+        moves: whether the kernel that writes it must not write over its own operands.
     """
 
     value: Value
@@ -264,7 +269,11 @@ class Buffer:
         self.nbytes = self.value.nbytes
 
     def meets(self, other: Buffer) -> bool:
-        """Whether the lifetimes of two buffers overlap; a Variable's old value is never overwritten."""
+        """Whether the lifetimes of two buffers overlap.
+
+        A kernel may write its result over an operand of the same size that it is the last to read, if `moves` is
+        false. An input is never overwritten in this way.
+        """
         first, second = (self, other) if self.start <= other.start else (other, self)
         if first.end == second.start and first.start < second.start:
             return second.moves or first.nbytes != second.nbytes or first.value.made is None
@@ -303,7 +312,7 @@ def _live(left: list[Buffer], count: int) -> list[int]:
     for one in left:
         end = one.end
         if any(not other.meets(one) for other in starting.get(end, ())):
-            end -= 1  # written over
+            end -= 1  # its last reader writes over it
         change[one.start] += one.nbytes
         change[end + 1] -= one.nbytes
     return list(accumulate(change[:count]))
@@ -312,7 +321,7 @@ def _live(left: list[Buffer], count: int) -> list[int]:
 def _result_memory(
     program: Program, donated: Sequence[tuple[int, int]], written: dict[Value, Buffer], last: dict[Value, int]
 ) -> list[list[Buffer]]:
-    """Return the memory of the results and its lifetime: that of the donated input, and from the first write on."""
+    """Return the memory of each result as the lifetimes in it: of the result, and of the donated input, if any."""
     positions = dict(donated)
     results: list[list[Buffer]] = []
     for index, value in enumerate(program.outputs):
@@ -328,7 +337,7 @@ def _result_memory(
 
 
 def _beside_results(mine: list[Buffer], free: list[list[Buffer]]) -> list[Buffer]:
-    """Return the buffers that do not fit into the still unused memory of results."""
+    """Return the buffers that cannot use a result's memory while this is free."""
     free = sorted(free, key=lambda place: -place[0].nbytes)
     left: list[Buffer] = []
     for one in sorted(mine, key=lambda buffer: -buffer.nbytes):
@@ -344,7 +353,7 @@ def _beside_results(mine: list[Buffer], free: list[list[Buffer]]) -> list[Buffer
 def _packed(left: list[Buffer], count: int) -> int:
     """Return the bytes that buffers take if each, the largest first, gets the lowest free address.
 
-    Small ones fit somewhere: only what is alive of them at once is counted.
+    Small buffers fit into some gap. So only the peak size of those that are in use at once is added.
     """
     least = max((one.nbytes for one in left), default=0) // _SMALL
     placed: list[tuple[int, Buffer]] = []

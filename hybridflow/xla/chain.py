@@ -18,18 +18,18 @@ if TYPE_CHECKING:
     from hybridflow.xla.executable import Executable
 
 Make = Callable[[Graph, tuple[int, ...]], "Executable"]
-"""``(graph, donated positions)`` to a program."""
+"""A function from ``(graph, donated positions)`` to a program."""
 MUCH = 1.1
-"""The ratio of bytes above which one way hands on much more than another."""
+"""Above this ratio of bytes, one order of the pieces hands on much more than another."""
 
 
 class Part(NamedTuple):
     """One of the programs of an executable that has several.
 
     Attributes:
-        name: what its texts are headed by.
+        name: the heading of its texts.
         program: the program.
-        runs: how often a call runs it.
+        runs: the number of times that a call of the executable runs it.
     """
 
     name: str
@@ -47,7 +47,7 @@ class Lowerings(NamedTuple):
     parts: tuple[Part, ...]
 
     def as_text(self) -> str:
-        """Return the programs as XLA is given them, each under its name and how often it runs."""
+        """Return the text of the programs as XLA receives them, each headed by its name and its number of runs."""
         return _headed(self.parts, lambda made: made.lower().as_text())
 
 
@@ -70,10 +70,10 @@ class _Run:
     """One run of a program. Values are numbered: first the graph's inputs, then the results of pieces.
 
     Attributes:
-        piece: what is run.
+        piece: the piece to run.
         given: the positions of the inputs whose buffers the outputs take over.
         reads, makes: the numbers of its inputs and outputs.
-        frees: the numbers that nobody reads behind it.
+        frees: the numbers of the values that no later run reads.
         program: the compiled piece.
     """
 
@@ -85,7 +85,7 @@ class _Run:
     program: Executable = field(init=False)
 
     def job(self, values: list[Any]) -> Callable[[], Any]:
-        """Return the run as a function, written in C where jax offers one."""
+        """Return the run as a function without arguments; it is written in C if jax offers that."""
         return partial(self.program.run, *[values[number] for number in self.reads], *self.program.hidden)
 
     def keep(self, results: Sequence[Any], values: list[Any]) -> None:
@@ -101,14 +101,15 @@ class Chain:
 
     Args:
         graph: the whole graph.
-        pieces: what computes it, in order.
-        donate: positions of the inputs whose buffers the outputs may reuse. Only pieces that make nothing but outputs
-            do: they run last, in one go, so that a call that is interrupted before has taken nothing.
+        pieces: the pieces that compute it, in order.
+        donate: positions of the inputs whose buffers the outputs may reuse. Only pieces whose results no other piece
+            reads reuse them. These pieces run last, in one go. So a call that is interrupted before has donated
+            nothing.
         sizes: the size of each symbol.
-        make: compiles a piece.
+        make: the function that compiles a piece.
 
     Attributes:
-        parts: the different programs, in the order of their first runs.
+        parts: the distinct programs, in the order of their first runs.
         donated: positions of the inputs whose buffers are reused.
     """
 
@@ -162,7 +163,7 @@ class Chain:
         jobs = [run.job(values) for run in self._last]
         results: list[Any] = []
         try:
-            # No bytecode runs in between, at which an interrupt could leave some of the inputs given away for nothing.
+            # No bytecode runs between these jobs. So no interrupt can come when only some inputs are donated.
             results.extend(map(call, jobs))
             self._finish(values, results, held)
         except BaseException:
@@ -176,13 +177,14 @@ class Chain:
         held.append([values[number] for number in self._outputs])
 
     def as_text(self) -> str:
-        """Return the programs as XLA optimised them, each under its name and how often it runs."""
+        """Return the text of the programs after XLA's optimisation, each headed by its name and its number of runs."""
         return _headed(self.parts, lambda made: made.compiled.as_text())
 
     def memory_analysis(self) -> _Memory | None:
         """Return the bytes that a call needs, or None if those of a program are not known.
 
-        Temporaries are what the programs hand on to each other, and what each needs for itself, when most is there.
+        The size of the temporaries is a peak: the values that programs hand on to each other, plus the temporaries of
+        the program that runs.
         """
         analyses = {part.program: part.program.compiled.memory_analysis() for part in self.parts}
         if None in analyses.values():
@@ -223,8 +225,8 @@ def _given(graph: Graph, pieces: Sequence[Piece], donate: Sequence[int], sizes: 
 def holds_much(graph: Graph, pieces: Sequence[Piece], donate: Sequence[int], sizes: Sizes) -> bool:
     """Whether values that wait for the last pieces, which reuse inputs, need much more memory than one program.
 
-    That uses such values as soon as they are there. Gradients that are larger than activations wait: of 100 dense
-    layers of 512, batch 32, they took 105 MB in pieces, where one program needed 9.
+    One program uses such values as soon as they are computed. For example, the gradients of all dense layers would
+    have to wait for the update, and with small batches they are much larger than the activations.
 
     Args:
         graph, pieces, donate, sizes: as `Chain` takes them.
@@ -236,7 +238,7 @@ def holds_much(graph: Graph, pieces: Sequence[Piece], donate: Sequence[int], siz
 
 
 def _handed_on(graph: Graph, pieces: Sequence[Piece], sizes: Sizes) -> int:
-    """Return the most bytes that consecutive pieces hand on at a time, apart from inputs and outputs."""
+    """Return the peak size in bytes of the values that pieces hand on, without the graph's inputs and outputs."""
     last = {edge: number for number, piece in enumerate(pieces) for edge in (*piece.reads, *piece.makes)}
     ends: defaultdict[int, int] = defaultdict(int)
     outputs = set(graph.outputs)

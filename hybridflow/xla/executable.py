@@ -41,7 +41,7 @@ from hybridflow.xla.store.stored_programs import Entry, entry_for
 
 T = TypeVar("T")
 LOADED = "loaded"
-"""What the store did if it had the executable."""
+"""The outcome of `Executable.store` if the store had the executable."""
 
 
 @dataclass(eq=False, slots=True, weakref_slot=True)
@@ -51,22 +51,23 @@ class Executable:
     Attributes:
         call: takes raw arrays, returns a list or tuple of `jax.Array`.
         into: the same as an `Into`, for calls whose results must not be lost.
-        bare: another, for `jax.Array` that are known to have the shapes and dtypes of the graph's inputs: it asks
-            nothing, and costs less; None if there is no such way here.
-        run: what `call` ends up in, a function written in C++ with most versions of jax; it takes `hidden` too.
-        hidden: what the program takes behind the arrays.
-        compiled: the object of jax, for its texts and analyses; of several programs, a `Chain`.
-        lower: returns jax's lowering, for its text (`Lowerings` of several programs); it is made anew if the executable
-            was loaded from the store.
-        lower_ms: jax tracing and lowering to StableHLO, milliseconds.
-        xla_ms: XLA's compilation, milliseconds; 0 if it was loaded.
-        load_ms: finding and loading it in the store, milliseconds; 0 if it was not there.
-        store: what the store did: ``loaded``, ``stored``, or why it did neither.
+        bare: a faster `into`, which checks nothing. Its arguments must be `jax.Array` with the shapes and dtypes of
+            the graph's inputs. None if this program has no such function.
+        run: the function that `call` wraps; with most versions of jax it is written in C++. It also takes `hidden`.
+        hidden: additional arguments of the program, behind the arrays.
+        compiled: jax's compiled object, for its texts and analyses; a `Chain` if there are several programs.
+        lower: returns jax's lowering, for its text; `Lowerings` if there are several programs. The graph is lowered
+            again if the executable was loaded from the store.
+        lower_ms: milliseconds that jax took to trace and lower to StableHLO.
+        xla_ms: milliseconds of XLA's compilation; 0 if the executable was loaded.
+        load_ms: milliseconds to find and load the executable in the store; 0 if it was not there.
+        store: the store's outcome: ``loaded``, ``stored``, or why neither happened.
         options: XLA's compiler options.
         donated: positions of the inputs whose buffers the outputs may reuse.
-        namer: what named the program's instructions after the graph's nodes.
-        parts: the programs that it runs, if it is not one.
-        alone: returns `call` of a program with one output, returning that itself; None if there is no such way here.
+        namer: the namer that named the program's instructions after the graph's nodes.
+        parts: the programs, if there are several.
+        alone: for a program with one output, makes a `call` that returns this output itself, not in a list. None if
+            this program has no such function.
     """
 
     call: Callable[..., Any]
@@ -110,13 +111,13 @@ def compile_graph(
 ) -> Executable:
     """Compile a graph: as one program, or as several if it is a large one with repeated parts.
 
-    It is one if several would hold much more between them (`holds_much`).
-    While nodes are named, for a profile, it is one.
+    It becomes one program if several would hold much more memory between them (`holds_much`), or if nodes are named
+    for a profile.
 
     Args:
         graph: the graph, after its passes.
-        donate: positions of the inputs whose buffers the outputs may reuse; none are if the graph calls Python
-            functions, which may fail and leave the inputs as they were.
+        donate: positions of the inputs whose buffers the outputs may reuse. None is reused if the graph calls Python
+            functions: if one fails, the inputs must still be there.
         sizes: the size of each symbol.
         device: the jax device to run on; jax's default one if None.
         note: what `store.ahead.begin` returned when the graph's function began to be traced.
@@ -129,7 +130,7 @@ def compile_graph(
         return whole.executable(note)
 
     def make(piece: Graph, given: tuple[int, ...]) -> Executable:
-        # A library that is worth its threads in one program is not in each of many.
+        # All pieces get the whole graph's options: a piece alone may choose a library that does not pay here.
         return _Compilation(piece, given, sizes, device, whole.options).executable(None)
 
     chain = Chain(graph, pieces, donate, sizes, make)
@@ -172,7 +173,7 @@ class _Compilation:
         if options is None:
             options = compiler_options(large_products=has_large_products(graph, sizes), backend=self.backend)
         self.options = options
-        # XLA has functions to keep only with the hidden input.
+        # Only programs with the hidden input have functions that XLA must not inline.
         self.extra = call_options(self.backend) if self.takes_false else {}
         self.profiling = cast("Namer | None", NAMER.get())
         self.steps = _Steps(self._lower, self.wide, self.profiling or Namer(graph=graph), self.extra)
@@ -280,7 +281,7 @@ class _Steps:
         return self.lower().as_text()
 
     def compile(self) -> Any:
-        """Compile the lowering, with the extra options for calls if they are good for all of its calls."""
+        """Compile the lowering; use the extra options for calls if they suit all calls in the program."""
         if not self._extra or not inlines_nothing_often(self.text()):
             return self.lower().compile()
         return compile_with(self.lower(), self._extra)

@@ -10,8 +10,8 @@ from hybridflow.core.pending import settle_calls
 def synchronize() -> None:
     """Wait for all pending work: compiled calls return before their results are there.
 
-    Time between two calls of it, and the time is that of the work. Raises what has gone wrong in compiled calls of
-    this thread and has not been said yet.
+    To time some work, call this before and after it. Errors of this thread's compiled calls that were not raised yet
+    are raised here.
 
     Example:
         >>> import time
@@ -23,6 +23,6 @@ def synchronize() -> None:
         >>> hf.synchronize()
         >>> elapsed = time.perf_counter() - start
     """
-    if not PROCESS.lost:  # what the parent of a forked process began is its own
+    if not PROCESS.lost:  # a forked process does not wait for work that its parent began
         wait_for_everything()
     settle_calls()

@@ -16,18 +16,18 @@ from hybridflow.ir.graph import Graph, clone_node, edges_of, input_node
 from hybridflow.xla.store.fingerprint import NotPlain, fingerprint
 
 SECONDS = 4e-3
-"""About how long the calls in one piece take together; each piece costs 0.1 ms."""
+"""About how many seconds the calls in one piece take together; much shorter pieces do not pay for their overhead."""
 GAIN = 4
-"""A graph is cut if XLA then compiles so many times fewer nodes."""
+"""A graph is cut if this divides the number of nodes that XLA compiles by this factor or more."""
 
 
 class Piece(NamedTuple):
     """A part of a graph.
 
     Attributes:
-        graph: computes it; pieces that are alike have one and the same.
+        graph: computes the piece; equal pieces share one graph object.
         reads: the edges of the whole graph that are its inputs.
-        makes: those that are its outputs.
+        makes: the edges of the whole graph that are its outputs.
     """
 
     graph: Graph
@@ -38,13 +38,10 @@ class Piece(NamedTuple):
 def cut(graph: Graph, sizes: Sizes) -> list[Piece] | None:
     """Return a large graph as the pieces that compute it in order, None if one program is better.
 
-    Calls of one repeated part in a row are pieces of about 4 ms, one call each if it takes as long; what lies between
-    is a piece, too. The graph is cut if all different pieces have at most a quarter of its nodes, each call's counted:
-    XLA compiles, and later processes load, that much less. Measured with jaxlib 0.10.2 on a CPU, SGD steps, in pieces
-    as a part of one program, first call and step by the clock: a pre-norm transformer of 48 / 96 layers 0.58 / 0.35 and
-    0.83 / 0.92, a post-norm one of 48 0.61 and 0.98, dense layers with residuals, 96 of them, 0.67 and 0.98; by the
-    processor's, 24 layers: pre-norm 0.89 and 0.83, post-norm 0.76 and 0.89. Programs of one call each, however short,
-    took 1.24 for a step of such layers, 0.3 to 0.6 ms a call, and 1.2 for gated residuals.
+    Consecutive calls of one repeated part are grouped into pieces of about 4 ms; a call that takes as long is a piece
+    alone. The nodes between such rows of calls are a piece, too. The graph is cut if its distinct pieces have at most a
+    quarter of its nodes, counting a called graph once per call. XLA compiles, and later processes load, that much less.
+    Pieces of one short call each would make the step slower than one program.
 
     Args:
         graph: the graph, after its passes, without calls of Python functions.
@@ -82,13 +79,13 @@ def _results(node: Node) -> tuple[Edge, ...]:
 
 
 def _parts(graph: Graph, anew: set[Node], together: Mapping[Graph, int]) -> list[list[Node]]:
-    """Return the calls and the nodes between them, without nodes that each part recomputes."""
+    """Return the groups of calls and the groups of nodes between them, without nodes that each part recomputes."""
     parts: list[list[Node]] = []
     nodes = [node for node in graph.nodes if node not in anew]
     for called, several in groupby(nodes, lambda node: _called(node) if node.op is OUTLINED else None):
         row = list(several)
         most = len(row) if called is None else together[called]
-        step = ceil(len(row) / ceil(len(row) / most))  # as many in each, so that as few programs as can be are unlike
+        step = ceil(len(row) / ceil(len(row) / most))  # equal pieces as far as possible, for few distinct programs
         parts += [row[start : start + step] for start in range(0, len(row), step)]
     return parts
 
@@ -105,14 +102,14 @@ def _pieces(graph: Graph, parts: Sequence[Sequence[Node]], anew: set[Node], size
             continue
         makes = [edge for node in part for edge in _results(node) if read_by[edge] - {number}]
         piece = _piece(graph, part, makes, anew)
-        with suppress(NotPlain):  # such a piece is like no other
+        with suppress(NotPlain):  # such a piece has no fingerprint: it shares its graph with no other
             piece = piece._replace(graph=alike.setdefault(fingerprint(piece.graph, sizes), piece.graph))
         pieces.append(piece)
     return pieces
 
 
 def _readers(graph: Graph, parts: Sequence[Sequence[Node]]) -> defaultdict[Edge, set[int]]:
-    """Return which parts read each value; the graph's outputs are read behind the last part."""
+    """Return the numbers of the parts that read each value; reading a graph's output counts as one more part."""
     readers: defaultdict[Edge, set[int]] = defaultdict(set)
     for edge in graph.outputs:
         readers[edge].add(len(parts))

@@ -32,17 +32,17 @@ _VIEWS = {"reshape", "squeeze", "expand_dims"}
 _SINGLE = 4
 """The itemsize of float32."""
 _TREE = 32
-"""XLA:CPU reduces in steps of this many elements per axis, and stores what lies between the steps."""
+"""XLA:CPU reduces in steps of this many elements per axis, and stores the intermediate result between the steps."""
 
 
 class Value:
     """An array of a program.
 
     Attributes:
-        shape, itemsize, size, nbytes: of the array: `size` is the number of elements.
+        shape, itemsize, size, nbytes: as numpy has them; `size` is the number of elements.
         made: the primitive that computes it, None for inputs, constants and views.
-        base: the value whose memory it is: itself, but for views.
-        constant: whether it is computed wherever it is read.
+        base: the value whose memory it uses: for a view the viewed value, else itself.
+        constant: whether it is a constant: every reader computes it for itself.
         users: the primitives that read it or a view of it.
     """
 
@@ -72,11 +72,12 @@ class Primitive:
     """One operation.
 
     Attributes:
-        name: as jax names it; ``node`` for a node that carries graphs.
-        given: what it reads, views among them.
-        inputs, outputs: the values that it reads and computes.
+        name: jax's name of it; ``node`` for a node that carries graphs.
+        given: its operands, which may be views.
+        inputs: the values whose memory it reads: `given` with each view replaced by its base.
+        outputs: the values that it computes.
         node: the node that it is part of.
-        inside: the bytes of what runs inside it.
+        inside: the bytes that its own graphs need while they run.
     """
 
     __slots__ = ("given", "inputs", "inside", "name", "node", "outputs")
@@ -113,9 +114,10 @@ class Program:
         """Add a primitive and return its outputs; equal primitives are computed once.
 
         Args:
-            name, inputs, node: as `Primitive` has them.
+            name, inputs, node: as in `Primitive`.
             specs: the shape and itemsize of each output.
-            more: ``key``, what else tells it from others (nothing is equal to it if that is None), and ``inside``.
+            more: ``inside`` as in `Primitive`; and ``key``: primitives are equal only if their keys are. A primitive
+                whose key is None equals no other.
         """
         key = more.get("key")
         known = None if key is None else (name, key, tuple(map(id, inputs)), tuple(specs))
@@ -134,9 +136,9 @@ def program_of(graph: Graph, sizes: Sizes | None, inside: Any) -> Program:
     """Return a graph as primitives.
 
     Args:
-        graph: the graph, with its symbols' `sizes`.
+        graph: the graph.
         sizes: the size of each symbol.
-        inside: from a node that carries graphs to the bytes of what runs inside it.
+        inside: a function from a node that carries graphs to the bytes that these need while they run.
     """
     program = Program()
     values: dict[Edge, Value] = {}
@@ -166,7 +168,7 @@ def _node(
     specs = [concrete(spec, sizes) for spec in node.specs]
     if node.op is CONSTANT:
         return [Value(spec.shape, spec.dtype.itemsize, constant=True) for spec in specs]
-    if node.op.has("reads_never"):  # a break between fusions, which passes on what it is given
+    if node.op.has("reads_never"):  # a fusion break, a tied value or a called graph: nothing is fused across it
         return program.add("node", inputs, [(spec.shape, spec.dtype.itemsize) for spec in specs], node)
     if bodies(node) is not None:
         wanted = [(spec.shape, spec.dtype.itemsize) for spec in specs]
@@ -184,7 +186,7 @@ def _node(
 def _made_up(inputs: list[Value], outputs: list[TensorSpec]) -> int:
     """Return the bytes of constants that a loop or branch needs in memory; elsewhere XLA computes them on the fly.
 
-    What a loop starts with and what it ends with are in one place.
+    A loop's initial and final values share their memory. So a constant of the same size as an output needs none.
     """
     ends = Counter([spec.nbytes for spec in outputs])
     total = 0
@@ -230,7 +232,7 @@ def _equation(program: Program, equation: Any, inputs: list[Value], node: Node) 
     if name == "iota" or (inputs and all(one.constant for one in inputs)):
         return [Value(*spec, constant=True) for spec in specs]
     key = str(params)
-    if name == "erfc":  # two fractions and an exponential, which are computed once
+    if name == "erfc":  # XLA computes it from two fractions and an exponential, each computed once
         inputs = [program.add("erfc_part", inputs, specs, node, key=part)[0] for part in range(3)]
     if name.startswith("reduce_") and "axes" in params and name != "reduce_precision":
         return _reduction(program, name, inputs, specs, params["axes"], node)
@@ -266,7 +268,7 @@ def _product(program: Program, name: str, inputs: list[Value], specs: Any, how: 
 
 
 def _dot_operands(params: Any, inputs: list[Value]) -> list[Value]:
-    """Return the operands of a product, which reads a matrix in either order of its last two axes."""
+    """Return the operands of a product without transposes: it reads a matrix in either order of its last two axes."""
     batches = params["dimension_numbers"][1]
     return [_untransposed(value, len(batch)) for value, batch in zip(inputs, batches, strict=True)]
 

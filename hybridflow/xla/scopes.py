@@ -28,12 +28,12 @@ class Namer:
     """Names the nodes of a graph while it is lowered.
 
     Args:
-        suffix: what is added to the program's name.
-        graph: the graph. Its nodes are numbered as they stand in it, so that equal graphs give the same names and one
-            can read an executable that another made. Nodes of no graph are numbered as they are lowered.
+        suffix: the text that is added to the program's name.
+        graph: the graph, whose nodes are numbered in its order. So equal graphs give the same names, and one can read
+            an executable that was made for the other. Other nodes are numbered as they are lowered.
 
     Attributes:
-        suffix: what is added to the program's name.
+        suffix: the text that is added to the program's name.
         nodes: the nodes, by number.
     """
 
@@ -61,7 +61,7 @@ def naming(namer: Namer) -> Generator[None]:
     """Compile graphs in a block with named nodes and without the store.
 
     Args:
-        namer: what names the nodes.
+        namer: names the nodes.
     """
     token = NAMER.set(namer)
     try:
@@ -75,10 +75,10 @@ class Instruction(NamedTuple):
 
     Attributes:
         nodes: the nodes that it computes; a fusion computes several.
-        computation: the part of the program that it is in: a loop's body is one of its own.
-        runs_others: whether it runs other parts: a loop, a branch, a call.
-        fused: the part of the program that a fusion is, empty for others.
-        serves: whether it computes none of the nodes whole: XLA added it, and they are those that it serves.
+        computation: the computation that it is in; for example, a loop's body is a computation of its own.
+        runs_others: whether it runs other computations: a loop, a branch, a call.
+        fused: the computation that it calls if it is a fusion, else empty.
+        serves: whether XLA added it without a name; `nodes` are then those of its readers or operands.
     """
 
     nodes: tuple[Node, ...]
@@ -91,12 +91,12 @@ class Instruction(NamedTuple):
 def instructions(hlo: str, namer: Namer) -> dict[str, Instruction]:
     """Return the instructions of a program by name.
 
-    What XLA added without a name, such as the first half of a long sum or a copy, serves those that read it, or else
-    those that it reads: it has their nodes.
+    Some instructions were added by XLA without a node's name, such as a copy or the first half of a long sum. They get
+    the nodes of the instructions that read them, or else those of their operands.
 
     Args:
         hlo: the text of the optimised program.
-        namer: what named the nodes.
+        namer: the namer with which the program was lowered.
     """
     parsed = _parsed(hlo)
     inside: defaultdict[str, list[str]] = defaultdict(list)
@@ -124,7 +124,7 @@ def fusions(hlo: str, namer: Namer) -> dict[str, tuple[Node, ...]]:
 
     Args:
         hlo: the text of the optimised program.
-        namer: what named the nodes.
+        namer: the namer with which the program was lowered.
     """
     parsed = instructions(hlo, namer)
     inside = {one.fused for one in parsed.values()}
@@ -135,7 +135,15 @@ def fusions(hlo: str, namer: Namer) -> dict[str, tuple[Node, ...]]:
 
 
 class _Line(NamedTuple):
-    """The line of an instruction: its name, computation, operands, and the computation fused in it."""
+    """The line of an instruction.
+
+    Attributes:
+        names: the names of the jax operations that it computes.
+        computation: the computation that it is in.
+        operands: its operands.
+        fused: the computation that it calls if it is a fusion, else empty.
+        runs_others: whether it runs other computations.
+    """
 
     names: list[str]
     computation: str

@@ -1,4 +1,4 @@
-"""What a pass is."""
+"""The type of passes, their context, and the decorator that makes them."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from hybridflow.passes.lib.rewrite import map_nested
 
 @dataclass
 class PassContext:
-    """What a pass is told, and what it tells.
+    """The input of a pass besides the graph, and its notes.
 
     Attributes:
-        differentiable: whether somebody may still differentiate the graph. Then its gradients must stay as they
-            are, not only its values: an op that blocks gradients stays, and so do values only a gradient reads.
+        differentiable: whether the graph may still be differentiated. Then its gradients must stay as they are, not
+            only its values. For example, ops that block gradients stay, and so do values that only a gradient reads.
         notes: what the pass did and how often, for its record.
     """
 
@@ -33,10 +33,10 @@ class Pass:
     """A function from a graph to an equivalent graph; the same object comes back if nothing changed.
 
     Attributes:
-        function: ``(graph, context)`` to a graph; it never changes the graph it is given, nor its inputs' positions.
+        function: takes ``(graph, context)`` and returns a graph with the same inputs. It never changes its argument.
         name: its name in records.
-        final: whether it is right only for graphs that nobody differentiates any more.
-        cleanup: whether it only removes what nothing reads, so that the other passes need not run again after it.
+        final: whether it is valid only for graphs that are not differentiated any more.
+        cleanup: whether it only removes unread nodes, so that the other passes need not run again after it.
     """
 
     function: Callable[[Graph, PassContext], Graph]
@@ -58,7 +58,7 @@ class Pass:
         return run(graph)
 
     def with_limits(self, **limits: Any) -> Pass:
-        """Return the pass with other limits, which say from where on it does something.
+        """Return the pass with other limits, which decide when it changes something.
 
         Args:
             limits: fields of the named tuple that is the default of the function's argument `limits`.
@@ -83,7 +83,7 @@ def graph_pass(*, final: bool = False, cleanup: bool = False) -> Callable[[Calla
     Its docstring shows an example in IR text, under ``Before:`` and ``After:``; that example is its test.
 
     Args:
-        final, cleanup: as `Pass` holds them.
+        final, cleanup: as in `Pass`.
     """
 
     def decorate(function: Callable[..., Graph]) -> Pass:

@@ -1,4 +1,4 @@
-"""Questions about a graph after its passes: called graphs, loops, and what checkpoints recompute."""
+"""Facts about a graph after its passes: called graphs, loops, and the second runs of checkpoints."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ class Outlined(NamedTuple):
 
     Attributes:
         where: the line of user code that its first node comes from.
-        nodes: how many nodes it has.
-        calls: how often it is called.
+        nodes: its number of nodes.
+        calls: its number of calls.
     """
 
     where: Where | None
@@ -38,8 +38,8 @@ class Rolled(NamedTuple):
 
     Attributes:
         where: the line of user code that each repeat's first node comes from.
-        nodes: how many nodes one repeat has.
-        runs: how often the loop runs them.
+        nodes: the number of nodes of one repeat.
+        runs: the number of the loop's steps.
     """
 
     where: Where | None
@@ -74,7 +74,7 @@ def recomputed_in(graph: Graph) -> tuple[Recomputed, ...]:
 
 
 def _second_runs(graph: Graph) -> list[Node]:
-    """Return the nodes that checkpoints run again: those computed from tied values, up to the gradient."""
+    """Return the nodes that checkpoints run again: those computed from tied values, without gradients."""
     reached: dict[Node, None] = {}
     for node in graph.nodes:
         forward = not is_gradient(node.where) and any(edge is not None and edge[0] in reached for edge in node.inputs)

@@ -1,8 +1,9 @@
 """Plans that recompute values instead of keeping them, to use less memory.
 
-A value that is read long after it was computed is alive in between. If it is alive at the peak of a graph's memory, it
-can be computed again shortly before it is read, from values that are alive then anyway. Taking such steps one by one,
-the cheapest first, gives a sequence of plans. Each plan needs less memory and more operations than the one before.
+A value that is read long after it was computed occupies memory in between. If it does so at the peak of a graph's
+memory, it can be computed again shortly before it is read, from values that are alive then anyway. A planner gives up
+such values one by one, the cheapest first. This gives a sequence of plans. Each plan needs less memory and more
+operations than the one before.
 """
 
 from __future__ import annotations
@@ -21,11 +22,11 @@ from hybridflow.ir.liveness import bytes_of, roots
 from hybridflow.passes.lib.stored import is_kept
 
 _FLOPS_PER_BYTE = 4
-"""How many floating-point operations cost as much time as moving a byte; only ratios of costs matter."""
+"""The number of floating-point operations that take as long as moving a byte; only ratios of costs matter."""
 _TOO_MANY = 400
 """The most operations that may run again for one value."""
 _AT_ONCE = 8
-"""The most values that are given up before the costs of giving up the others are computed again."""
+"""The most candidates to try before their costs are computed again."""
 
 
 @dataclass(eq=False)
@@ -36,7 +37,7 @@ class _Value:
         edge: the value in the planned graph.
         size: its bytes; 0 for values that are not stored, and for inputs and results.
         step: the step that computes it; None for inputs.
-        roots: the values that must be alive where it is read: itself, or those from which XLA recomputes it.
+        roots: the values that must be alive when it is read: itself, or those from which XLA recomputes it.
     """
 
     edge: Edge
@@ -56,9 +57,9 @@ class _Step:
 
     Attributes:
         node: the node.
-        inputs: what it reads.
-        outputs: what it computes.
-        cost: what computing it costs, in bytes moved.
+        inputs: the values it reads.
+        outputs: the values it computes.
+        cost: the cost of computing it, in bytes moved.
         flops: its floating-point operations.
         after: for a second run, the value that must be computed before it; None if it reads a second run's results.
         again: whether it is a second run.
@@ -77,7 +78,7 @@ class _Step:
     position: int = 0
 
     def roots(self) -> tuple[_Value, ...]:
-        """Return the values that must be alive where its results are computed."""
+        """Return the values that must be alive when its results are computed."""
         return tuple(dict.fromkeys([root for one in self.inputs for root in one.roots]))
 
 
@@ -97,9 +98,9 @@ class Recomputed(NamedTuple):
     """What a plan computes again for one line of user code.
 
     Attributes:
-        where: the place.
-        operations: the operations there that run again, and how often.
-        flops: its cost per call, in floating-point operations.
+        where: the line.
+        operations: the names of its operations that run again, with the number of second runs.
+        flops: the cost per call, in floating-point operations.
     """
 
     where: Where | None
@@ -208,7 +209,7 @@ class _Planner:
                 if reader not in order and taken <= freed and reader.node.inputs:
                     run(reader)
 
-        for step in sorted(self.steps, key=lambda one: bool(one.inputs)):  # stable: what reads nothing comes first
+        for step in sorted(self.steps, key=lambda one: bool(one.inputs)):  # steps without inputs come first
             if step not in order:
                 run(step)
         return list(order)
@@ -264,7 +265,7 @@ class _Planner:
         return Plan(peak, tuple([(step, tuple(step.inputs)) for step in self.steps]))
 
     def _profile(self) -> list[int]:
-        """Return the bytes that are alive at every step; positions and uses are brought up to date."""
+        """Return the bytes that are alive at every step, and update positions, last uses and readers."""
         last: dict[_Value, int] = {}
         uses: dict[_Value, list[_Step]] = {}
         self.seconds = {}
@@ -298,7 +299,10 @@ class _Planner:
         return profile
 
     def _candidates(self, peak: int) -> list[tuple[float, _Value]]:
-        """Return what is alive at a position but not read there, cheapest to compute again per byte first."""
+        """Return the values that are alive at a position but not read there, each with its cost per byte.
+
+        The cost is that of computing the value again; the cheapest comes first.
+        """
         reads = {root for value in self.steps[peak].inputs for root in value.roots}
         candidates: list[tuple[float, _Value]] = []
         for step in self.steps[:peak]:
@@ -312,7 +316,7 @@ class _Planner:
         return candidates
 
     def _late_uses(self, value: _Value, peak: int) -> list[tuple[_Value, _Step]]:
-        """Return the readers after a position of a value, or of a value that is recomputed from it."""
+        """Return the readers of a value after a position, including readers of values that XLA recomputes from it."""
         uses: list[tuple[_Value, _Step]] = []
         stack, seen = [value], {value}
         while stack:
@@ -327,10 +331,10 @@ class _Planner:
         return uses
 
     def _needed(self, value: _Value, peak: int) -> _Needed | None:
-        """Return the steps that compute a value again from what is alive when it is read after a position.
+        """Return the steps that compute a value again from the values alive at its first read after a position.
 
         Returns:
-            What runs again, None if the value is a result or cannot be computed again.
+            The steps, None if the value is a result of the graph or cannot be computed again.
         """
         late = self._late_uses(value, peak)
         if not late or any(value in one.roots for one in self.results):
@@ -362,7 +366,7 @@ class _Planner:
         return _Needed(sorted(steps, key=lambda one: one.position), there)
 
     def _second(self, value: _Value, position: int) -> _Value | None:
-        """Return the result of a second run that equals a first run's and is alive at a position, if any."""
+        """Return a second run's result that equals this value and is alive at a position, or None."""
         if value.step is None:
             return None
         for step in self.seconds.get(value.step.node, ()):
@@ -372,17 +376,17 @@ class _Planner:
         return None
 
     def _is_there(self, value: _Value, position: int) -> bool:
-        """Whether a value is alive at a position anyway."""
+        """Whether a value is alive at a position, or can be computed from values that are."""
         return all(
             root.step is None or not root.size or root.step.position < position <= self.last.get(root, -1)
             for root in value.roots
         )
 
     def _give_up(self, value: _Value, before: list[int]) -> list[int] | None:
-        """Compute a value again where it is read after the peak.
+        """Compute a value again for its readers after the peak.
 
         Returns:
-            The new profile of bytes alive; None if that does not help, and then nothing has changed.
+            The new profile of bytes alive. None if this does not help; the steps are then as before.
         """
         peak = before.index(max(before))
         late = self._late_uses(value, peak)
@@ -436,7 +440,10 @@ class _Planner:
         self.steps = kept[::-1]
 
     def _latest(self, first: _Step, value: _Value, peak: int) -> _Value | None:
-        """Return the value computed last before a step; tying the step's inputs to it fixes when they are computed."""
+        """Return the value that is computed last before a step.
+
+        Second runs are tied to it, so that they do not start earlier.
+        """
         roots = [root for one in first.inputs for root in one.roots if root.size and root is not value]
         late = [root for root in roots if root.step is not None and root.step.position > peak]
         if late:
@@ -452,7 +459,7 @@ class _Planner:
         return bytes_of(value.edge, self.sizes) or 1 << 62
 
     def _copies(self, needed: _Needed, then: _Value) -> tuple[dict[_Value, _Value], list[_Step]]:
-        """Return a map from the first runs' values to those of the second runs, and the second runs."""
+        """Return a map from the first runs' values to the second runs' values, and the steps of the second runs."""
         moved: dict[_Value, _Value] = dict(needed.there)
         copies: list[_Step] = []
         for step in needed.steps:

@@ -17,7 +17,10 @@ class Replacement(NamedTuple):
 
 
 Visit = Callable[[Node], Replacement | Node | None]
-"""Takes a node (with its inputs already replaced) and returns None to keep it, another node, or a replacement."""
+"""A function that takes a node, with its inputs already replaced, and decides about it.
+
+It returns None to keep the node, another node, or a replacement.
+"""
 
 
 def rewrite(graph: Graph, visit: Visit) -> Graph:
@@ -25,7 +28,7 @@ def rewrite(graph: Graph, visit: Visit) -> Graph:
 
     Args:
         graph: the graph.
-        visit: decides about each node; what it returns is not visited again.
+        visit: decides about each node; it is not called for the nodes that it returns.
 
     Returns:
         The graph itself if nothing changed, else a new one with the same inputs.
@@ -67,7 +70,7 @@ def relinked(node: Node, moved: dict[Edge, Edge]) -> Node:
 
 
 def followed(node: Node, moved: dict[Edge, Edge]) -> Node:
-    """Return the relinked node, and note in `moved` where the node's results are now."""
+    """Return the relinked node, and add its new results to `moved`."""
     current = relinked(node, moved)
     if current is not node:
         moved.update({(node, index): (current, index) for index in range(len(node.outputs))})
@@ -104,7 +107,7 @@ def map_nested(graph: Graph, function: Callable[[Graph], Graph]) -> Graph:
         return graph
 
     def visit(node: Node) -> Node | None:
-        # A loop's hidden outputs follow from its body, so a body with residuals must stay as it is.
+        # The body determines a loop's hidden outputs, so a body with residuals must stay as it is.
         if "nested" not in node.op.traits or node.attrs.get("residuals"):
             return None
         attrs = {name: _mapped(value, function) for name, value in node.attrs.items()}

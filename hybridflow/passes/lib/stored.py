@@ -11,7 +11,7 @@ from hybridflow.ir.graph import Graph, edges_of
 _CHEAP = 32
 """An operation is cheap if it takes at most this many floating-point operations per element of its result."""
 _EXACT = 1
-"""Element-wise operations with a larger error bound, in ulp, such as exp, are costly: XLA runs none twice."""
+"""An element-wise operation with a larger error bound in ulp, such as exp, is costly: XLA never runs it twice."""
 _KEPT = frozenset({"effect", "random", "nested", "source", "foreign", "tensor_rule", "reads_never"})
 """Traits of nodes that XLA computes once, however many nodes read them."""
 
@@ -36,4 +36,4 @@ def is_kept(node: Node, graph: Graph, readers: int) -> bool:
         hints = graph.dims.hints
         return evaluate_size(work, hints) > _CHEAP * sum([evaluate_size(spec.size, hints) for spec in specs])
     finally:
-        graph.dims.forget_guards(guards)  # what an op asks of sizes here is not the trace's question
+        graph.dims.forget_guards(guards)  # questions about sizes here must not become guards of the trace

@@ -47,7 +47,10 @@ def windows_of(node: Node) -> list[Window]:
 
 
 def span_of(entry: Any, size: Any) -> tuple[int, int] | None:
-    """Return start and size (0 for one element) of an index entry; None if it takes all, nothing, or has gaps."""
+    """Return the start and size of an index entry; the size is 0 for a single element.
+
+    Returns None if the entry takes all elements or none, or if it leaves gaps.
+    """
     if type(entry) is int:
         return entry, 0
     if type(entry) is not tuple:
@@ -63,7 +66,7 @@ def windows_first(graph: Graph, often: int) -> list[Node]:
 
     Args:
         graph: the graph.
-        often: the fewest slices of one array that are moved.
+        often: slices are moved if an array has at least this many alike.
     """
     alike: defaultdict[Any, list[Node]] = defaultdict(list)
     for node in graph.nodes:

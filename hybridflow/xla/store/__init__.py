@@ -1,5 +1,9 @@
 """The store of executables on disk: what was compiled once is loaded by later processes.
 
-`fingerprint` says what a graph is, `environment` what else decides what XLA makes of it, `location` where the store is,
-`directory` keeps its files safely, and `stored_programs` puts them together.
+- `fingerprint` identifies a graph.
+- `environment` identifies everything else that a compilation depends on.
+- `location` says where the store is.
+- `directory` keeps its files safely.
+- `ahead` loads an executable while its function is traced.
+- `stored_programs` puts them together.
 """

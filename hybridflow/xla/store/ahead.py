@@ -1,8 +1,8 @@
 """Loading an executable before it is known to be needed: in a thread, while the function is traced.
 
-A program that runs again asks for the same executable for the same function and arguments, nearly always. So the store
-has a note of which one that was the last time. What the note says is loaded while the function is traced, which takes
-about as long; but it is used only if the trace turns out to have its key.
+A program that runs again nearly always needs the same executable for the same function and arguments. So the store
+keeps a note that names the executable of the last time. A thread loads this executable while the function is traced.
+The executable is used only if the traced graph turns out to have its key.
 """
 
 from __future__ import annotations
@@ -23,19 +23,22 @@ from hybridflow.xla.store.environment import installation, settings_text
 from hybridflow.xla.store.location import place
 
 _WORTH_A_NOTE = 1 << 18
-"""Bytes from which an executable is loaded ahead: smaller ones are there at once."""
+"""Executables with fewer bytes are not loaded ahead: loading them takes hardly any time."""
 _MOST = 8
-"""How many may be waiting to be taken; those of traces that failed or came out otherwise make room."""
+"""The number of loaded executables that may wait for their use; beyond it, the oldest ones are dropped.
+
+An executable is never used if its trace failed or turned out to need another one.
+"""
 
 
 class Head(NamedTuple):
     """The header of a file: facts about the executable in it.
 
     Attributes:
-        calls: whether it calls libraries, which lowering its graph readies.
-        platform, device: where it runs.
+        calls: whether it calls libraries; jax registers these when the graph is lowered.
+        platform, device: the platform and the number of the device that it runs on.
         wide: whether jax kept 64-bit dtypes.
-        inputs, outputs: how many arrays it takes and returns.
+        inputs, outputs: the numbers of arrays that it takes and returns.
     """
 
     calls: bool
@@ -66,7 +69,7 @@ class _Loading:
         self.thread.start()
 
     def _load(self, directory: Directory, name: str) -> None:
-        # Whatever goes wrong here goes wrong again, and is dealt with, when the executable is asked for.
+        # An error that is suppressed here comes again when the executable is needed, and is handled there.
         with contextlib.suppress(Exception):
             body = directory.read(name)
             if body is not None:
@@ -94,7 +97,7 @@ def begin(function: Callable[..., Any], signature: dict[str, str]) -> str | None
     parts = [marshal.dumps(code), repr(signature).encode(), installation().encode(), settings_text().encode()]
     note = NOTE + hashlib.sha256(b"\0".join([hashlib.sha256(part).digest() for part in parts])).hexdigest()
     directory = Directory(where.path)
-    with contextlib.suppress(Unsafe):  # it is said where the store is used
+    with contextlib.suppress(Unsafe):  # the code that uses the store warns of it
         note_ = directory.read(note)
         if note_ is not None:
             while len(_LOADING) >= _MOST:
@@ -117,7 +120,7 @@ def remember(directory: Directory, note: str | None, name: str, body: bytes, mos
     """Note which executable a function needed, if it is large.
 
     Raises:
-        OSError: the disk is full, the directory cannot be written.
+        OSError: the disk is full, or the directory cannot be written.
         Unsafe: others could have written to the directory.
     """
     if note is not None and len(body) >= _WORTH_A_NOTE and directory.read(note) != name.encode():

@@ -1,11 +1,13 @@
 """A directory of files that only its owner can write: checked at every use, safe with many writers, bounded in size.
 
-Whoever can write into the store can have any code run, so a directory is used only if it is no link, belongs to the
-user of this process and nobody else may write to it; it stays open during a use, so that none is put in its place. A
-file counts only if its first bytes are the keyed hash of the rest, with a key that lies in the directory and that only
-its owner can read: what was cut, changed, renamed or brought along from elsewhere is not read any further.
+Whoever can write into the store can make its readers run any code. So a directory is used only if it is no link,
+belongs to the user of this process, and is writable for nobody else. It stays open during a use, so that nobody can put
+another directory in its place.
 
-A file is written under a name of its own and then renamed, which is atomic: readers see all of it or nothing.
+A file is trusted only if it starts with a keyed hash of its name and of the rest. The key lies in the directory, and
+only its owner can read it. So a file that was cut, changed, renamed or copied from elsewhere is rejected.
+
+A file is written under a temporary name and then renamed, which is atomic: readers see all of it or nothing.
 """
 
 from __future__ import annotations
@@ -26,25 +28,25 @@ from hybridflow.core.errors import message
 
 try:
     import fcntl
-except ImportError:  # not a POSIX system: `supported` says no
+except ImportError:  # not a POSIX system: `supported` returns False
 
     fcntl: Any = None
 
 MAGIC = b"hybridflow store 1\n"
 SUFFIX = ".xla"
 NOTE = "note-"
-"""Names that begin so are of notes about files: no entries of their own."""
+"""The prefix of the names of notes (see `ahead`), which do not count as entries."""
 _KEY = "key"
 _HITS = "hits"
 _TEMPORARY = "writing-"
 _KEY_BYTES = 32
 _MAC_BYTES = 32
 _STARTED = 10.0
-"""Seconds after which a process that writes a file has locked it for long; if it is not locked, it was killed."""
+"""A temporary file that is older than this, in seconds, and not locked belongs to a process that was killed."""
 _AHEAD = 86400.0
-"""Seconds by which the clocks of those who write may differ."""
+"""Seconds by which the clocks of writing processes may differ."""
 _AFTER_EVICTION = 0.8
-"""What part of the bound is left full once the oldest files made room, so that not every write has to."""
+"""Eviction stops at this part of the size limit, so that not every write has to evict files."""
 
 
 class Unsafe(Exception):
@@ -65,10 +67,10 @@ def supported() -> bool:
 
 
 class Directory:
-    """The files of one directory, each bytes under a name.
+    """The files of one directory: bytes under names.
 
     Args:
-        path: the directory; it is made, for its owner only, at the first write.
+        path: the directory; the first write makes it, with access for its owner only.
     """
 
     def __init__(self, path: Path) -> None:
@@ -81,8 +83,8 @@ class Directory:
         """Open the directory.
 
         Raises:
-            FileNotFoundError: there is none, and it is not to be made.
-            Unsafe: what is there could have been written by others.
+            FileNotFoundError: there is none, and `make` is false.
+            Unsafe: others could have written to it.
         """
         if make:
             self.path.parent.mkdir(parents=True, exist_ok=True)
@@ -130,7 +132,7 @@ class Directory:
                 return None
             if not secret:
                 with contextlib.suppress(OSError):
-                    os.utime(file)  # used now
+                    os.utime(file)  # marks it as used now, for eviction
             with open(file, "rb", closefd=False) as stream:
                 return stream.read()
         finally:
@@ -157,14 +159,14 @@ class Directory:
                         return body
                 _remove(opened, name + SUFFIX)
         except OSError:
-            pass  # nothing there, or nothing that this process may read
+            pass  # there is no such file, or this process may not read it
         return None
 
     def write(self, name: str, body: bytes, most: int) -> None:
         """Write bytes under a name; beyond `most` bytes in all, remove the least recently used files.
 
         Raises:
-            OSError: the disk is full, the directory cannot be written.
+            OSError: the disk is full, or the directory cannot be written.
             Unsafe: others could have written to the directory.
         """
         if len(body) > most:
@@ -208,7 +210,7 @@ class Directory:
         total = sum(size for _, size, _ in files)
         if total <= most:
             return
-        latest = time.time() + _AHEAD  # a clock was wrong when it wrote what is dated later, which would stay for ever
+        latest = time.time() + _AHEAD  # files with later dates, from a wrong clock, go first: else they would stay
         for _, size, name in sorted(files, key=lambda file: (file[0] <= latest, file)):
             if total <= most * _AFTER_EVICTION:
                 break
@@ -216,7 +218,7 @@ class Directory:
             total -= size
 
     def count_hit(self) -> None:
-        """Count a use: a file has one byte for each, so that no process needs to wait for another."""
+        """Count a use by appending a byte to a file, so that no process needs to wait for another."""
         with contextlib.suppress(OSError, Unsafe), self._opened() as opened:
             flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
             file = os.open(_HITS, flags, 0o600, dir_fd=opened)
@@ -244,7 +246,7 @@ class Directory:
         return Use(entries, size, hits)
 
     def clear(self) -> Use:
-        """Remove every file of the store, with counts and key, and return how much there was.
+        """Remove every file of the store, with the counts and the key, and return what `use` returned before.
 
         Raises:
             Unsafe: others could have written to the directory.
@@ -288,7 +290,7 @@ def _write(opened: int, name: str, data: bytes, *, replace: bool = True) -> None
 
 
 def _remove_if_left(opened: int, name: str) -> None:
-    """Remove an unfinished file of a process that was killed: nobody holds its lock."""
+    """Remove the temporary file of a process that was killed: it is old, and nobody holds its lock."""
     with contextlib.suppress(OSError):
         file = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=opened)
         try:

@@ -20,14 +20,15 @@ from hybridflow.core.settings import LOADED, SETTINGS
 _PACKAGE = Path(__file__).resolve().parent.parent.parent
 
 _NO_MATTER = ("cache", "eager", "full_tracebacks", "plain", "_can_run")
-"""hybridflow's settings that change nothing of what is compiled."""
+"""Prefixes of hybridflow's settings that do not affect compiled programs."""
 
 
 @cache
 def source_hash() -> str | None:
     """Return a hash of this package's source files, since another version may lower graphs differently.
 
-    None if the files are not those that this process has loaded: they were replaced since, or cannot be read.
+    Returns None if a file was changed after this process had loaded the package, or if one cannot be read. The hash
+    would then not be that of the code that runs.
     """
     digest = hashlib.sha256()
     paths = sorted(_PACKAGE.rglob("*.py"))
@@ -52,7 +53,7 @@ def _build() -> list[str]:
 
 @cache
 def processor() -> str:
-    """Return the processor's model and features, since code for another one may not run."""
+    """Return the processor's model and features, since code compiled for another one may not run."""
     lines: list[str] = [platform.machine(), platform.processor(), sys.byteorder]
     try:
         text = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").partition("\n\n")[0]
@@ -65,7 +66,7 @@ def processor() -> str:
 
 @cache
 def installation() -> str:
-    """Return the versions of everything between a graph and the machine."""
+    """Return a hash of the versions of all software that takes part in a compilation, and of the processor."""
     packages = [f"jax {jax.__version__}", f"jaxlib {cast(Any, jaxlib).__version__}", *_build()]
     parts = [sys.version, sys.platform, np.__version__, *packages, str(source_hash()), processor()]
     return hashlib.sha256("\n".join(parts).encode()).hexdigest()

@@ -18,7 +18,7 @@ from hybridflow.ir.evaluate import RUN_NODE, run_lowering
 from hybridflow.ir.graph import Graph
 
 _OURS = ("hybridflow", "jax", "jaxlib", "numpy", "builtins", "functools")
-"""The packages whose code the store's key knows the version of."""
+"""The packages whose versions are part of the store's keys."""
 
 
 class NotPlain(Exception):
@@ -33,8 +33,8 @@ def fingerprint(graph: Graph, sizes: Mapping[str, int]) -> bytes:
         sizes: the size of each symbol.
 
     Raises:
-        NotPlain: an operation or an attribute that is not hybridflow's own data, or a graph that is run by a rule of
-            its own; such graphs are told apart by their lowered text.
+        NotPlain: an operation or an attribute is not hybridflow's own data, or a caller has replaced the function that
+            lowers nodes. Only the lowered text identifies such a graph.
     """
     if RUN_NODE.get() is not run_lowering:
         raise NotPlain
@@ -50,7 +50,7 @@ def text_fingerprint(text: str) -> bytes:
 
 
 class _Writer:
-    """Writes one graph; values are named in the order of their computation."""
+    """Writes graphs as text; values are numbered in the order of their computation."""
 
     def __init__(self) -> None:
         self.parts: list[str] = []
@@ -59,7 +59,7 @@ class _Writer:
         self.written: dict[tuple[int, bool], str] = {}
 
     def graph(self, graph: Graph, outer: DimScope | None) -> None:
-        """Write a graph; `outer` holds the sizes of the one around it."""
+        """Write a graph; `outer` is the scope of symbols of the graph around it."""
         own = graph.dims is not outer
         names: dict[Edge, int] = {}
         parts = self.parts

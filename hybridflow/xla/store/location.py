@@ -15,9 +15,9 @@ from hybridflow.xla.store.directory import supported
 from hybridflow.xla.store.environment import source_hash
 
 DIRECTORY = "HYBRIDFLOW_CACHE_DIR"
-"""The environment variable that says where the store is, or (``off``) that there is none."""
+"""The environment variable for the store's directory; ``off`` means that there is no store."""
 BYTES = "HYBRIDFLOW_CACHE_BYTES"
-"""The environment variable that says how large it may become."""
+"""The environment variable for the largest size of the store."""
 DEFAULT_BYTES = 2 << 30
 _OFF = frozenset({"off", "0", "no", "false", "none"})
 

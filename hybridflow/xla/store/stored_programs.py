@@ -20,10 +20,10 @@ from hybridflow.xla.store.fingerprint import NotPlain, fingerprint, text_fingerp
 from hybridflow.xla.store.location import place, warn_once
 
 _WORTH_KEEPING = 0.05
-"""Seconds from which a compilation is worth a file: others are done again as fast as a file is found and loaded."""
+"""Compilations of fewer seconds are not stored: they are about as fast as finding and loading a file."""
 _CALLBACK = re.compile(r"custom_call @\w*callback\w*")
 _CUSTOM_CALL = re.compile(r"custom_call @(?!Sharding|SPMD|annotate|LayoutConstraint)")
-"""What calls a library; the others only tell XLA something."""
+"""Matches custom calls that call a library; the excluded ones are only annotations for XLA."""
 
 
 class Entry:
@@ -31,11 +31,11 @@ class Entry:
 
     Args:
         directory: the store's directory.
-        most: how many bytes it may have.
+        most: the number of bytes that the directory may have.
         name: the compilation's key.
         device: the jax device to run on.
-        arrays: how many arrays the executable takes and returns.
-        note: the name of the note that says what a function needs, as `ahead.begin` returned it.
+        arrays: the numbers of arrays that the executable takes and returns.
+        note: the name of the note about the executable that the function needs, as `ahead.begin` returned it.
     """
 
     def __init__(
@@ -52,7 +52,7 @@ class Entry:
         """Return the executable if there is one that works here; None otherwise.
 
         Args:
-            prepare: lowers the graph, which readies the libraries that its executable calls, if it calls any.
+            prepare: lowers the graph. If the executable calls libraries, this makes jax register them.
         """
         executable = taken(self.name)
         if executable is None:
@@ -70,7 +70,7 @@ class Entry:
             prepare()
         try:
             return load_executable(saved, *self.arrays, self.device)
-        except Exception as error:  # what jax and XLA raise for what they cannot load is of any kind
+        except Exception as error:  # jax and XLA raise any kind of error for a file that they cannot load
             self.directory.remove(self.name)
             if not _loads_at_all(self.device):
                 _REFUSED.add(_device_key(self.device))
@@ -86,7 +86,7 @@ class Entry:
         Args:
             compiled: jax's object.
             text: returns the lowered program.
-            seconds: how long it took to make.
+            seconds: the time that it took to compile.
         """
         if seconds < _WORTH_KEEPING:
             return f"not stored: made in less than {_WORTH_KEEPING * 1e3:.0f} ms"
@@ -131,8 +131,8 @@ def entry_for(
         sizes: the size of each symbol.
         device: the jax device to run on; jax's default one if None.
         options: the XLA options.
-        text: returns the lowered program, for a graph that holds more than data.
-        note: what `ahead.begin` returned, if the graph is a function's.
+        text: returns the lowered program; it is called for a graph without a fingerprint (`NotPlain`).
+        note: the name that `ahead.begin` returned, if the graph was traced from a function.
     """
     where = place()
     if where.path is None:
@@ -170,7 +170,7 @@ def _loads_at_all(device: Any) -> bool:
         compiled = jax.jit(lambda x: (x + x,)).lower(given).compile()
         again = load_executable(save_executable(compiled), 1, 1, device)
         return again(jax.device_put(np.array([1, 2], np.float32), device))[0].tolist() == [2.0, 4.0]
-    except Exception:  # whatever it is, it does not work
+    except Exception:  # whatever the error, loading does not work
         return False
 
 
@@ -181,7 +181,7 @@ def _tried(path: Path, use: Callable[[], Any]) -> Any:
     except Unsafe as error:
         warn_once(f"{path}: the store of executables is not used", str(error))
     except OSError as error:
-        warn_once(  # without the names of files, which are others every time
+        warn_once(  # without file names: these differ every time, so the warning would be repeated
             f"{path}: nothing is stored: {error.strerror or error}",
             "Free space or choose another directory, by HYBRIDFLOW_CACHE_DIR or hf.config.cache(PATH).",
         )
