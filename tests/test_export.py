@@ -8,6 +8,7 @@ import os
 import random
 import re
 import shutil
+import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -576,6 +577,18 @@ def test_a_changed_artifact_whose_digests_are_right_is_an_error_of_ours_or_anoth
         except AttributeError:
             assert "predict" not in loaded.functions
     assert 0 < loads < 60
+
+
+def test_mapping_takes_little_memory(tmp_path: Path):
+    weight = hf.Variable(np.ones((2048, 2048), np.float32))
+    hf.export.save(tmp_path / "one", lambda x: x @ weight, hf.TensorSpec([None, 2048]))
+    hf.export.load(tmp_path / "one")
+    tracemalloc.start()
+    try:
+        hf.export.load(tmp_path / "one")
+        assert tracemalloc.get_traced_memory()[1] < 4 << 20
+    finally:
+        tracemalloc.stop()
 
 
 def test_the_golden_artifact_stays_loadable():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -297,7 +298,7 @@ def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 def _read(path: Path, limit: int) -> bytes:
     with reader.opened(path, "export", follow=False) as handle, open(handle, "rb", closefd=False) as file:
-        raw = file.read(limit + 1)
+        raw = file.read(min(limit, os.fstat(handle).st_size) + 1)  # room for the whole limit costs memory
     if len(raw) > limit:
         raise FileFormatError(f"export: {shown(str(path))} has more than {limit} bytes")
     return raw
