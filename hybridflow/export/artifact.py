@@ -31,6 +31,8 @@ from hybridflow.ir.parser import parse
 from hybridflow.ir.printer import format_node, print_graph
 from hybridflow.nn.state import set_mode
 from hybridflow.ops.random import default_generator
+from hybridflow.passes.dead_code import dead_code
+from hybridflow.passes.dead_residuals import dead_residuals
 from hybridflow.saving import writer
 from hybridflow.saving.files import texts_of
 from hybridflow.saving.reader import PathLike, file_error
@@ -311,7 +313,8 @@ def _with_weights(
     ]
     _check_errors(name, trace)
     fields = {"weights": paths, "random": bool(trace.assigned), "checks": checks}
-    return Graph(name, tuple(inputs), nodes, graph.outputs, graph.dims), fields
+    whole = Graph(name, tuple(inputs), nodes, graph.outputs, graph.dims)
+    return dead_code(dead_residuals(whole)), fields
 
 
 def _check_errors(name: str, trace: Trace) -> None:

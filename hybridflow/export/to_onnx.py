@@ -60,6 +60,7 @@ def onnx(target: Any, args: Any, path: PathLike, *, function: str = "predict", o
 
 def model_of(function: Function, opset: int = OPSET) -> Any:
     """Return a function as an ONNX `ModelProto`; see `onnx`."""
+    # An artifact that an older hybridflow wrote may keep values for gradients.
     graph, fields = dead_code(dead_residuals(function.graph())), function._fields
     weights = graph.inputs[len(function.inputs) :]
     values = {

@@ -192,7 +192,9 @@ class Writer:
             else:
                 kept = {"residuals": True}
         attrs = {**{name: value for name, value in attrs.items() if name != "residuals"}, **kept}
-        if isinstance(column, str):
+        if column == "Identity":
+            built = xs[0]
+        elif isinstance(column, str):
             built = self.operators.emit(column, *xs)
         else:
             narrow = not node.op.has("layout") and not node.op.has("nested")
