@@ -9,11 +9,13 @@ import random
 from collections.abc import Callable
 from typing import Any
 
+import jax
 import numpy as np
 import pytest
 from modes import same
 
 import hybridflow as hf
+from hybridflow.ir.evaluate import evaluate, run_eagerly
 
 Step = Callable[[hf.Tensor, dict[str, hf.Tensor]], hf.Tensor]
 """Takes a state of two elements and what is around it, and returns the next state."""
@@ -194,3 +196,16 @@ def test_gradients_of_programs_with_state(seed: int):
         results.append((run(), S.read(), hf.random.uniform((2,))))
     same(results[0], results[1], rtol=1e-8, atol=1e-10)
     same(results[0], results[2], rtol=1e-8, atol=1e-10)
+
+
+@pytest.mark.parametrize("function", [
+    lambda x: hf.cond(hf.sum(x) > 0, lambda: x * 2, lambda: x[::-1]),
+    lambda x: hf.while_loop(lambda a: hf.sum(a * a) > 1e-3, lambda a: a * 0.5, x),
+    lambda x: hf.scan(lambda c, row: (c + row, x * c), x[0], x),
+], ids=["cond", "while", "scan"])  # fmt: skip
+def test_a_graph_of_open_sizes_runs_node_by_node(function: Any):
+    x = np.arange(6, dtype=np.float32).reshape(2, 3) - 1
+    graph = hf.compile(function).graph(hf.TensorSpec([None, 3]))
+    found = evaluate(graph, [x], run_eagerly)
+    for one, expected in zip(found, jax.tree_util.tree_leaves(function(hf.asarray(x))), strict=True):
+        np.testing.assert_allclose(np.asarray(one), np.asarray(expected), rtol=1e-6)

@@ -10,7 +10,7 @@ from typing import Any, Self, cast
 import numpy as np
 
 from hybridflow.core.attached import attached
-from hybridflow.core.dims import DimScope, same_shape
+from hybridflow.core.dims import DimScope, same_size
 from hybridflow.core.errors import ShapeError, message
 from hybridflow.core.node import Edge, Node, Where, make_node
 from hybridflow.core.sources import CONSTANT, INPUT, Constant
@@ -240,16 +240,20 @@ def reading_from(graph: Graph, moved: dict[Edge, Edge]) -> Graph:
     return Graph(graph.name, graph.inputs, tuple(nodes), outputs, graph.dims)
 
 
+def _takes(own: TensorSpec, given: TensorSpec) -> bool:
+    return own.dtype == given.dtype and own.ndim == given.ndim and all([
+        same_size(size, one) or type(size) is not type(one) for size, one in zip(own.shape, given.shape, strict=True)
+    ])  # fmt: skip
+
+
 def require_inputs(op: str, graph: Graph, specs: Sequence[TensorSpec]) -> None:
-    """Raise unless a graph that an operation carries takes values of these specs.
+    """Raise unless a graph that an operation carries takes values of these specs; an open size takes any number.
 
     Raises:
         ShapeError: naming the operation, the graph, what it takes and what it is given.
     """
     takes = graph.input_specs
-    if [one.dtype for one in takes] != [one.dtype for one in specs] or not all(
-        [same_shape(own.shape, given.shape) for own, given in zip(takes, specs, strict=True)]
-    ):
+    if len(takes) != len(specs) or not all(map(_takes, takes, specs)):
         wanted, got = [", ".join(map(str, some)) or "nothing" for some in (takes, specs)]
         raise ShapeError(message(f"{op}: its graph {graph.name} takes {wanted}"[:800], got=got[:800]))
 
