@@ -13,6 +13,7 @@ import numpy as np
 
 from hybridflow.backend.parallel import for_large
 from hybridflow.core.errors import ArgumentError, message
+from hybridflow.core.padding import Rule
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -246,6 +247,8 @@ class Op:
             takes ``residuals=`` writes the hidden outputs too when it is True.
         upgrades: for artifacts that were written when its attributes meant something else: each function turns the
             attributes of one version into those of the next.
+        padded: what it does with elements beyond a real size, in graphs for a bound (see `hybridflow.core.padding`);
+            None if it takes no open sizes there. Operations with the trait ``pointwise`` need no rule.
     """
 
     name: str
@@ -262,6 +265,7 @@ class Op:
     public: Callable[..., Any] | None = None
     onnx: Onnx = No("no operator of ONNX's is given for it")
     upgrades: tuple[Callable[[dict[str, Any]], dict[str, Any]], ...] = ()
+    padded: Rule | None = None
     fast_kernel: Callable[..., Any] | None = field(default=None, init=False, repr=False)
     large_kernel: Callable[..., Any] | None = field(default=None, init=False, repr=False)
     plain: bool = field(default=False, init=False, repr=False)
@@ -393,6 +397,7 @@ def op(
     ulp: float = 4.0,
     name: str | None = None,
     onnx: Onnx | None = None,
+    padded: Rule | None = None,
 ) -> Callable[[Callable[P, R]], OpFunction[P, R]]:
     """Make a public function an operation: its body normalizes arguments and calls `bind(fn.op, ...)`.
 
@@ -401,7 +406,7 @@ def op(
         traits: trait names.
         method: names of `Tensor` methods, separated by spaces.
         name: the IR name, if not the function's.
-        onnx: the column of `Op`; optional for users' operations.
+        onnx, padded: the columns of `Op`; optional for users' operations.
     """
 
     def decorate(function: Callable[P, R]) -> OpFunction[P, R]:
@@ -417,6 +422,7 @@ def op(
             method=tuple(method.split()),
             ulp=ulp,
             public=function,
+            padded=padded,
         )
         if flops is not None:
             record.flops = flops

@@ -42,6 +42,7 @@ from hybridflow.ops.common import (
     truth,
 )
 from hybridflow.ops.onnx import in_range
+from hybridflow.ops.padding import counted_up, made_of_size
 from hybridflow.ops.shape import broadcast_to
 from hybridflow.ops.sizes import normalize_shape
 
@@ -82,6 +83,7 @@ def _full_samples(rng: np.random.Generator) -> Any:
     traits=("uniform",),
     ulp=0,
     onnx=lambda o, *, shape, fill_value, dtype: o.Expand(o.value(fill_value, dtype), o.ints(shape)),
+    padded=made_of_size,
 )
 def full(shape: Any, fill_value: TensorLike, *, dtype: Any = None, device: str | None = None) -> Tensor:
     """Make a tensor of one repeated value.
@@ -376,6 +378,7 @@ def _arange_onnx(o: Any, *, start: Any, step: Any, size: Any, dtype: Any) -> Any
     samples=_arange_samples,
     ulp=1,
     onnx=_arange_onnx,
+    padded=counted_up,
 )
 def arange(
     start: float, /, stop: float | None = None, step: float = 1, *, dtype: Any = None, device: str | None = None

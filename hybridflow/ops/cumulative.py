@@ -31,6 +31,7 @@ from hybridflow.ops.common import (
 from hybridflow.ops.indexing import getitem
 from hybridflow.ops.jax_rule import RuleFromLowering
 from hybridflow.ops.joining import concat
+from hybridflow.ops.padding import constant, running
 from hybridflow.ops.rearrange import pad
 from hybridflow.ops.sizes import accumulator, as_asked
 
@@ -76,6 +77,7 @@ def _product_samples(rng: np.random.Generator) -> Any:
     method="cumulative_prod",
     ulp=16,
     onnx=No("CumProd is newer than the operators that the runtimes have"),
+    padded=running(constant(1)),
 )
 def cumulative_prod(
     x: TensorLike,

@@ -25,6 +25,7 @@ from hybridflow.ops.common import (
 )
 from hybridflow.ops.draws import infer_draw, open_unit, require_state, state_sample, unit_of, word_of, working_dtype
 from hybridflow.ops.onnx import DRAWS
+from hybridflow.ops.padding import drawn_by_position
 from hybridflow.ops.sizes import Shape
 from hybridflow.ops.threefry import random_bits, random_words
 
@@ -51,6 +52,7 @@ def _bernoulli_samples(rng: np.random.Generator) -> Any:
     traits=("random",),
     ulp=0,
     onnx=DRAWS,
+    padded=drawn_by_position,
 )
 def random_bernoulli(state: TensorLike, p: TensorLike, shape: Shape) -> Tensor:
     """Draw True with probability `p`."""

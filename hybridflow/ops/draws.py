@@ -33,6 +33,7 @@ from hybridflow.ops.common import (
     unbroadcast,
 )
 from hybridflow.ops.onnx import DRAWS
+from hybridflow.ops.padding import drawn_by_position
 from hybridflow.ops.sizes import Shape
 from hybridflow.ops.threefry import STATE_WORDS, random_bits
 
@@ -180,6 +181,7 @@ def _uniform_lower(state: Any, *, shape: Shape, dtype: Any) -> Any:
     traits=("random",),
     ulp=0,
     onnx=DRAWS,
+    padded=drawn_by_position,
 )
 def random_uniform(state: TensorLike, shape: Shape, dtype: Any) -> Tensor:
     """Draw from [0, 1): multiples of 2**-p, for a dtype of p bits of precision."""
@@ -314,6 +316,7 @@ def _normal_lower(state: Any, *, shape: Shape, dtype: Any) -> Any:
     traits=("random",),
     ulp=0,
     onnx=DRAWS,
+    padded=drawn_by_position,
 )
 def random_normal(state: TensorLike, shape: Shape, dtype: Any) -> Tensor:
     """Draw standard normal numbers by inverting their distribution function."""
@@ -388,6 +391,7 @@ def _truncated_samples(rng: np.random.Generator) -> Any:
     traits=("random",),
     ulp=0,
     onnx=DRAWS,
+    padded=drawn_by_position,
 )
 def random_truncated(state: TensorLike, low: float, high: float, shape: Shape, dtype: Any) -> Tensor:
     """Draw standard normal numbers from [low, high]."""

@@ -31,6 +31,7 @@ from hybridflow.ops.common import (
 )
 from hybridflow.ops.complex_parts import conj
 from hybridflow.ops.contraction import LaxPart, NumpyPart, contract_arrays, contraction_path
+from hybridflow.ops.padding import summed_products
 from hybridflow.ops.shape import permute_dims, reshape, squeeze
 
 
@@ -186,6 +187,7 @@ def _samples(rng: np.random.Generator) -> Any:
     traits=("low_precision",),
     ulp=16,
     onnx=lambda o, *xs, subscripts: o.Einsum(*xs, equation=subscripts),
+    padded=summed_products,
 )
 def einsum(*operands: Any, subscripts: str | None = None) -> Tensor:
     """Multiply tensors and sum over the axes that the result does not name.

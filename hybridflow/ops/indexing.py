@@ -33,6 +33,7 @@ from hybridflow.ops.common import (
 from hybridflow.ops.index_checks import checked_indices, explained, gathered_shape, index_key, lowered_key
 from hybridflow.ops.index_keys import StaticIndex, check_position, numpy_index, parse_key, static_shape
 from hybridflow.ops.onnx import from_front, index_rows, positions, scatter_rows, scattered, sliced, zeros
+from hybridflow.ops.padding_index import gathered, indexed, placed
 from hybridflow.ops.shape import reshape
 from hybridflow.ops.sizes import Axes, normalize_shape
 
@@ -121,6 +122,7 @@ def _getitem_onnx(o: Any, x: Any, *, index: StaticIndex) -> Any:
     method="__getitem__",
     ulp=0,
     onnx=_getitem_onnx,
+    padded=indexed,
 )
 def getitem(x: TensorLike, key: Any = None, *, index: StaticIndex | None = None) -> Tensor:
     """Index a tensor, as ``x[key]`` does.
@@ -218,6 +220,7 @@ def _slice_scatter_onnx(o: Any, x: Any, *, shape: Shape, index: StaticIndex) -> 
     traits=("layout", "inner"),
     ulp=0,
     onnx=_slice_scatter_onnx,
+    padded=placed,
 )
 def slice_scatter(x: TensorLike, /, *, shape: Shape, index: StaticIndex) -> Tensor:
     """Put elements where a static index takes them from, and zeros elsewhere: the adjoint of `getitem`.
@@ -298,6 +301,7 @@ def _gather_onnx(o: Any, x: Any, *indices: Any, axes: Axes) -> Any:
     traits=("layout", "inner"),
     ulp=0,
     onnx=_gather_onnx,
+    padded=gathered,
 )
 def gather(x: TensorLike, /, *indices: TensorLike, axes: Axes) -> Tensor:
     """Select elements by integer tensors, as ``x[i, j]`` does.

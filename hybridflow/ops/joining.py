@@ -29,6 +29,7 @@ from hybridflow.ops.common import (
     promote,
 )
 from hybridflow.ops.index_keys import normalize_slice, part_of
+from hybridflow.ops.padding_index import joined
 from hybridflow.ops.shape import reshape
 
 # -- joining ------------------------------------------------------------------------------------------------------
@@ -96,6 +97,7 @@ def _concat_samples(rng: np.random.Generator) -> Any:
     traits=("layout",),
     ulp=0,
     onnx=lambda o, *xs, axis: o.Concat(*xs, axis=axis),
+    padded=joined,
 )
 def concat(arrays: Sequence[TensorLike], /, axis: int | None = 0, **other: Unpack[Other]) -> Tensor:
     """Join tensors along an axis that they all have.

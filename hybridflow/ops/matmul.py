@@ -27,6 +27,7 @@ from hybridflow.ops.common import (
     require_kind,
     unbroadcast,
 )
+from hybridflow.ops.padding import product
 
 
 def _kernel(a: Any, b: Any) -> Any:
@@ -184,6 +185,7 @@ def _samples(rng: np.random.Generator) -> Any:
     method="__matmul__ __rmatmul__ matmul",
     ulp=16,
     onnx=lambda o, a, b: o.MatMul(a, b),
+    padded=product,
 )
 def matmul(x1: TensorLike, x2: TensorLike, /) -> Tensor:
     """Multiply matrices.

@@ -36,6 +36,7 @@ from hybridflow.ops.host_rows import extremum, spread
 from hybridflow.ops.jax_rule import RuleFromLowering
 from hybridflow.ops.onnx import any_true, kept_nan, reduction
 from hybridflow.ops.onnx import mean as mean_onnx
+from hybridflow.ops.padding import along, constant, highest, lowest, mean_of
 from hybridflow.ops.sizes import (
     Axes,
     Axis,
@@ -148,6 +149,7 @@ def _sum_samples(rng: np.random.Generator) -> Any:
     traits=("full_precision",),
     method="sum",
     onnx=reduction("ReduceSum"),
+    padded=along(constant(0)),
 )
 def sum(
     x: TensorLike, /, axis: Axis = None, *, dtype: Any = None, keepdims: bool = False, **other: Unpack[Other]
@@ -224,6 +226,7 @@ def _mean_samples(rng: np.random.Generator) -> Any:
     traits=("full_precision",),
     method="mean",
     onnx=mean_onnx,
+    padded=mean_of,
 )
 def mean(x: TensorLike, /, axis: Axis = None, *, keepdims: bool = False, **other: Unpack[Other]) -> Tensor:
     """Average the elements along axes.
@@ -300,6 +303,7 @@ def _extremum_samples(rng: np.random.Generator) -> Any:
     method="max",
     ulp=0,
     onnx=kept_nan("ReduceMax"),
+    padded=along(lowest),
 )
 def max(x: TensorLike, /, axis: Axis = None, *, keepdims: bool = False, **other: Unpack[Other]) -> Tensor:
     """Find the largest element along axes.
@@ -343,6 +347,7 @@ def max(x: TensorLike, /, axis: Axis = None, *, keepdims: bool = False, **other:
     method="min",
     ulp=0,
     onnx=kept_nan("ReduceMin"),
+    padded=along(highest),
 )
 def min(x: TensorLike, /, axis: Axis = None, *, keepdims: bool = False, **other: Unpack[Other]) -> Tensor:
     """Find the smallest element along axes.
@@ -410,6 +415,7 @@ def _prod_samples(rng: np.random.Generator) -> Any:
     method="prod",
     ulp=16,
     onnx=reduction("ReduceProd"),
+    padded=along(constant(1)),
 )
 def prod(
     x: TensorLike, /, axis: Axis = None, *, dtype: Any = None, keepdims: bool = False, **other: Unpack[Other]
@@ -467,6 +473,7 @@ def _truth_samples(rng: np.random.Generator) -> Any:
     method="all",
     ulp=0,
     onnx=lambda o, x, **attrs: o.Not(any_true(o, o.Not(x), **attrs)),
+    padded=along(constant(True)),
 )
 def all(x: TensorLike, /, axis: Axis = None, *, keepdims: bool = False, **other: Unpack[Other]) -> Tensor:
     """Return whether all elements along axes are true.
@@ -503,6 +510,7 @@ def all(x: TensorLike, /, axis: Axis = None, *, keepdims: bool = False, **other:
     method="any",
     ulp=0,
     onnx=any_true,
+    padded=along(constant(False)),
 )
 def any(x: TensorLike, /, axis: Axis = None, *, keepdims: bool = False, **other: Unpack[Other]) -> Tensor:
     """Return whether any element along axes is true.

@@ -29,6 +29,7 @@ from hybridflow.ops.common import (
     normals,
     unbroadcast,
 )
+from hybridflow.ops.padding import expanded, permuted, reshaped, spread, squeezed
 from hybridflow.ops.sizes import count_elements, normalize_shape
 
 # -- reshape ------------------------------------------------------------------------------------------------------
@@ -90,6 +91,7 @@ def _reshape_samples(rng: np.random.Generator) -> Any:
     traits=("layout", "conversion", "reshape"),
     ulp=0,
     onnx=lambda o, x, *, shape: o.reshape(x, shape),
+    padded=reshaped,
 )
 def reshape(x: TensorLike, /, shape: Any, *, copy: bool | None = None) -> Tensor:
     """Change the shape; the elements keep their row-major order.
@@ -159,6 +161,7 @@ def _permute_samples(rng: np.random.Generator) -> Any:
     method="permute_dims",
     ulp=0,
     onnx=lambda o, x, *, axes: o.Transpose(x, perm=axes) if axes else x,
+    padded=permuted,
 )
 def permute_dims(x: TensorLike, /, axes: Sequence[int], **other: Unpack[Other]) -> Tensor:
     """Reorder the axes.
@@ -232,6 +235,7 @@ def _broadcast_samples(rng: np.random.Generator) -> Any:
     method="broadcast_to",
     ulp=0,
     onnx=lambda o, x, *, shape: o.Expand(x, o.ints(shape)) if shape else x,
+    padded=spread,
 )
 def broadcast_to(x: TensorLike, /, shape: Any) -> Tensor:
     """Repeat a tensor along new axes and axes of size 1 to give it a shape.
@@ -284,6 +288,7 @@ def _expand_samples(rng: np.random.Generator) -> Any:
     method="expand_dims",
     ulp=0,
     onnx=lambda o, x, *, axis: o.Unsqueeze(x, o.ints(axis)) if axis else x,
+    padded=expanded,
 )
 def expand_dims(x: TensorLike, /, axis: int | tuple[int, ...] = 0, **other: Unpack[Other]) -> Tensor:
     """Insert axes of size 1.
@@ -344,6 +349,7 @@ def _squeeze_samples(rng: np.random.Generator) -> Any:
     method="squeeze",
     ulp=0,
     onnx=lambda o, x, *, axis: o.Squeeze(x, o.ints(axis)) if axis else x,
+    padded=squeezed,
 )
 def squeeze(x: TensorLike, /, axis: int | tuple[int, ...] | None = None, **other: Unpack[Other]) -> Tensor:
     """Remove axes of size 1.

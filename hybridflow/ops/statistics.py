@@ -32,6 +32,7 @@ from hybridflow.ops.common import (
 from hybridflow.ops.host_rows import extremum
 from hybridflow.ops.onnx import counted, mean_over, position
 from hybridflow.ops.order_keys import order_keys
+from hybridflow.ops.padding import along, constant, highest, lowest, running
 from hybridflow.ops.rearrange import pad
 from hybridflow.ops.shape import expand_dims, reshape
 from hybridflow.ops.sizes import (
@@ -290,6 +291,7 @@ _POSITION = Stops("a position has no gradient")
     method="argmax",
     ulp=0,
     onnx=position("ArgMax"),
+    padded=along(lowest),
 )
 def argmax(x: TensorLike, /, axis: int | None = None, *, keepdims: bool = False, **other: Unpack[Other]) -> Tensor:
     """Find the position of the largest element, the first of equal ones; NaN counts as the largest.
@@ -327,6 +329,7 @@ def argmax(x: TensorLike, /, axis: int | None = None, *, keepdims: bool = False,
     method="argmin",
     ulp=0,
     onnx=position("ArgMin"),
+    padded=along(highest),
 )
 def argmin(x: TensorLike, /, axis: int | None = None, *, keepdims: bool = False, **other: Unpack[Other]) -> Tensor:
     """Find the position of the smallest element, the first of equal ones; NaN counts as the smallest.
@@ -422,6 +425,7 @@ def _logsumexp_onnx(o: Any, x: Any, *, axis: Axes, keepdims: bool) -> Any:
     method="logsumexp",
     ulp=8,
     onnx=_logsumexp_onnx,
+    padded=along(lowest),
 )
 def logsumexp(x: TensorLike, /, axis: Axis = None, *, keepdims: bool = False, **other: Unpack[Other]) -> Tensor:
     """Compute ``log(sum(exp(x)))`` along axes without overflow.
@@ -502,6 +506,7 @@ def _cumulative_sum_samples(rng: np.random.Generator) -> Any:
     method="cumulative_sum",
     ulp=16,
     onnx=lambda o, x, *, axis, reverse: o.CumSum(x, o.value(np.int64(axis)), reverse=int(reverse)),
+    padded=running(constant(0)),
 )
 def cumulative_sum(
     x: TensorLike,

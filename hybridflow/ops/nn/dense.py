@@ -25,6 +25,7 @@ from hybridflow.ops.common import (
     require_kind,
 )
 from hybridflow.ops.matmul import accumulate_in, rows, swap
+from hybridflow.ops.padding import dense
 from hybridflow.ops.summation import add_up
 
 
@@ -151,6 +152,7 @@ def _onnx(o: Any, x: Any, weight: Any, bias: Any = None) -> Any:
     traits=("dot", "low_precision"),
     ulp=16,
     onnx=_onnx,
+    padded=dense,
 )
 def linear(x: TensorLike, weight: TensorLike, bias: TensorLike | None = None) -> Tensor:
     """Multiply by the transpose of a matrix of weights and add a bias: ``x @ weight.T + bias``.

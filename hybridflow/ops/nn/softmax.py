@@ -29,6 +29,7 @@ from hybridflow.ops.nn.common import (
     narrow,
     wide,
 )
+from hybridflow.ops.padding import along, lowest
 from hybridflow.ops.summation import LONG_ROW, add_up
 from hybridflow.ops.xla_algebra import float_sum
 
@@ -148,6 +149,7 @@ def _softmax_onnx(o: Any, x: Any, *, axis: tuple[int, ...]) -> Any:
     traits=("full_precision",),
     ulp=64,
     onnx=_softmax_onnx,
+    padded=along(lowest, result=0),
 )
 def softmax(x: TensorLike, /, axis: Any = -1, **other: Unpack[Other]) -> Tensor:
     """Divide the exponentials along an axis by their sum.
@@ -213,6 +215,7 @@ def _log_softmax_onnx(o: Any, x: Any, *, axis: tuple[int, ...]) -> Any:
     traits=("log_sum", "full_precision"),
     ulp=64,
     onnx=_log_softmax_onnx,
+    padded=along(lowest),
 )
 def log_softmax(x: TensorLike, /, axis: Any = -1, **other: Unpack[Other]) -> Tensor:
     """Compute the logarithm of `softmax` without overflow or loss of small probabilities.

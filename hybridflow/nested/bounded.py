@@ -1,0 +1,330 @@
+"""Graphs for a bound: one graph that is right for every size up to a bound, with the real sizes as inputs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple, cast
+
+import numpy as np
+
+from hybridflow.autodiff.namespaces import PUBLIC
+from hybridflow.core.context import current
+from hybridflow.core.dims import Dim, Opaque, SizeFloat, evaluate, substitute
+from hybridflow.core.node import Node, format_where
+from hybridflow.core.padding import Axes, Call, NoRule, Open, Padded, Size
+from hybridflow.core.spec import TensorSpec, make_spec
+from hybridflow.core.tensor import asarray
+from hybridflow.ir.builder import GraphBuilder, trace_body, trace_with_variables
+from hybridflow.ir.graph import Graph, nested_graphs
+from hybridflow.nested.bodies import Shared, bind_all, inputs_around, laid_out
+from hybridflow.nested.branches import COND
+from hybridflow.nested.loops import WHILE
+from hybridflow.nested.scans import SCAN, bind_scan
+from hybridflow.ops.padding import canonical, pointwise
+
+INT32 = make_spec((), np.dtype(np.int32))
+
+
+class Bounded(NamedTuple):
+    """A graph for a bound.
+
+    Attributes:
+        graph: the graph; its inputs are those of the original, as large as the bounds, then the real sizes.
+        symbols: the symbols whose real sizes the last inputs are.
+        inputs: how each of the original's inputs is padded.
+        outputs: how each output is padded.
+    """
+
+    graph: Graph
+    symbols: tuple[str, ...]
+    inputs: tuple[Axes, ...]
+    outputs: tuple[Axes, ...]
+
+
+def bounded(graph: Graph, bounds: Mapping[str, int]) -> Bounded:
+    """Return a graph that is right for all sizes up to some bounds.
+
+    Args:
+        graph: the graph, before its passes.
+        bounds: the bound of each symbol.
+
+    Raises:
+        NoRule: an operation has no rule for what is beyond a real size; the error names it.
+    """
+    if not graph.dims.holds(bounds):
+        raise NoRule("what the trace relied on does not hold for the bounds")
+    symbols = tuple(bounds)
+    given = [_specs(node.spec(), bounds) for node in graph.inputs]
+    axes = tuple([axes_of(node.spec()) for node in graph.inputs])
+    results: list[Axes] = []
+
+    def run(*tensors: Any) -> list[Any]:
+        counts = dict(zip(symbols, tensors[len(given) :], strict=True))
+        engine = _Bounds(bounds, counts)
+        padded = [Padded(value, own) for value, own in zip(tensors, axes, strict=False)]
+        made = engine.evaluate(graph, padded)
+        results[:] = [one.axes for one in made]
+        return [one.value for one in made]
+
+    names = [str(node.attrs.get("name", "x")) for node in graph.inputs]
+    traced = trace_with_variables(run, [*given, *[INT32] * len(symbols)], graph.name, [*names, *symbols])
+    return Bounded(traced.graph, symbols, axes, tuple(results))
+
+
+def _specs(spec: TensorSpec, bounds: Mapping[str, int]) -> TensorSpec:
+    return make_spec(tuple([substitute(size, bounds) for size in spec.shape]), spec.dtype)
+
+
+def axes_of(spec: TensorSpec, fill: Any = None) -> Axes:
+    """Return the axes of a value whose open sizes are no folded ones.
+
+    Raises:
+        NoRule: a size may become larger than at the bound.
+    """
+    for size in spec.shape:
+        if isinstance(size, Dim) and not _grows(size):
+            raise NoRule(f"the size {size.text()} does not grow with the open sizes")
+    return tuple([Open(canonical([size]), fill) if isinstance(size, Dim) else None for size in spec.shape])
+
+
+def _grows(size: Dim) -> bool:
+    """Whether a size never becomes smaller when a symbol becomes larger."""
+    for monomial, factor in size.terms.items():
+        if monomial and factor < 0:
+            return False
+        for atom in monomial:
+            if isinstance(atom, Opaque) and not (
+                atom.kind == "//" and _grows(atom.left) and [*atom.right.terms] == [()] and atom.right.terms[()] > 0
+            ):
+                return False
+    return True
+
+
+def _has_sizes(value: Any) -> bool:
+    """Whether an attribute has an open size in it."""
+    if type(value) is tuple:
+        return any(map(_has_sizes, cast("tuple[Any, ...]", value)))
+    if isinstance(value, slice):
+        return any(map(_has_sizes, (value.start, value.stop, value.step)))
+    return type(value) in (Dim, SizeFloat)
+
+
+class _Bounds:
+    """What the rules of operations ask for; see `hybridflow.core.padding.Bounds`."""
+
+    def __init__(self, bounds: Mapping[str, int], counts: Mapping[str, Any]) -> None:
+        self.F = PUBLIC
+        self.bounds = bounds
+        self.counts = counts
+
+    # -- graphs -----------------------------------------------------------------------------------------------
+
+    def evaluate(self, graph: Graph, values: Sequence[Padded]) -> list[Padded]:
+        """Run a graph on padded values, in the trace that is being made."""
+        tracer = cast(GraphBuilder, current().tracer)
+        environment = {(node, 0): value for node, value in zip(graph.inputs, values, strict=True)}
+        for node in graph.nodes:
+            xs = [environment[edge] for edge in node.inputs if edge is not None]
+            outer, tracer.place = tracer.place, node.where
+            try:
+                made = self._node(node, xs)
+            finally:
+                tracer.place = outer
+            for index, one in enumerate(made):
+                environment[node, index] = one
+        return [environment[edge] for edge in graph.outputs]
+
+    def _node(self, node: Node, xs: list[Padded]) -> Sequence[Padded]:
+        call = Call(node.op, xs, node.attrs, node.specs)
+        sized = any([x.open() for x in xs]) or any(map(_has_sizes, node.attrs.values()))
+        if not sized and not any([graph.dims.hints and _mentions_sizes(graph) for graph in nested_graphs(node)]):
+            return [Padded(value, (None,) * value.ndim) for value in self.run(call, *[x.value for x in xs])]
+        rule = _NESTED.get(node.op) or node.op.padded or (pointwise if node.op.has("pointwise") else None)
+        try:
+            if rule is None:
+                raise NoRule("it has no rule for open sizes")
+            return rule(self, call)
+        except NoRule as why:
+            if str(why).startswith("bounds: "):
+                raise
+            where = format_where(node.where) or "an unknown line"
+            raise NoRule(f"bounds: {node.op.name} at {where}: {why}") from None
+
+    def run(self, call: Call, *values: Any, **attrs: Any) -> list[Any]:
+        """Run the operation on values of the bounds' sizes; `attrs` replace some of its attributes."""
+        given = {**call.attrs, **attrs}
+        residuals = bool(given.pop("residuals", False))
+        given = {name: substitute(value, self.bounds) for name, value in given.items()}
+        tracer = cast(GraphBuilder, current().tracer)
+        return [*tracer.bind_all(call.op, values, given, residuals=residuals)]
+
+    # -- sizes ------------------------------------------------------------------------------------------------
+
+    def bound(self, size: Size) -> int:
+        """Return the bound of a size."""
+        return evaluate(size, self.bounds)
+
+    def count(self, size: Size) -> Any:
+        """Return a real size as an int32 tensor of shape ()."""
+        if not isinstance(size, Dim):
+            return asarray(size, dtype="int32")
+        total: Any = None
+        for monomial, factor in size.terms.items():
+            term: Any = None
+            for atom in monomial:
+                own = self.counts[atom] if isinstance(atom, str) else self._quotient(atom)
+                term = own if term is None else term * own
+            term = asarray(factor, dtype="int32") if term is None else term if factor == 1 else term * factor
+            total = term if total is None else total + term
+        return total
+
+    def _quotient(self, atom: Opaque) -> Any:
+        left, right = self.count(atom.left), self.count(atom.right)
+        return left // right if atom.kind == "//" else left % right
+
+    def positions(self, length: int) -> Any:
+        """Return 0, 1, ... as int32."""
+        return self.F.arange(length, dtype="int32")
+
+    # -- padding ----------------------------------------------------------------------------------------------
+
+    def axes_of(self, spec: TensorSpec, fill: Any = None) -> Axes:
+        """Return the axes of a value whose open sizes are no folded ones."""
+        return axes_of(spec, fill)
+
+    def inside(self, x: Padded, axis: int) -> Any:
+        """Return where the elements are within the real size of an axis, in a shape that broadcasts against `x`."""
+        one = cast(Open, x.axes[axis])
+        position = self.positions(x.value.shape[axis])
+        sizes = [self.bound(size) for size in one.sizes]
+        found: Any = None
+        for number, size in enumerate(one.sizes):
+            if not isinstance(size, Dim):
+                continue
+            inner = int(np.prod(sizes[number + 1 :], dtype=np.int64))
+            own = position if inner == 1 else position // inner
+            own = own if number == 0 else own % sizes[number]
+            part = own < self.count(size)
+            found = part if found is None else self.F.logical_and(found, part)
+        shape = tuple([x.value.shape[axis] if at == axis else 1 for at in range(x.value.ndim)])
+        return self.F.reshape(found, shape=shape)
+
+    def filled(self, x: Padded, axis: int, fill: Any) -> Padded:
+        """Return the value with a fill beyond the real size of an axis; an axis that is not open stays as it is."""
+        one = x.axes[axis]
+        if one is None or (one.fill is not None and one.fill == fill):
+            return x
+        value = self.F.where(self.inside(x, axis), x.value, asarray(fill, dtype=x.value.dtype))
+        return Padded(value, (*x.axes[:axis], one._replace(fill=fill), *x.axes[axis + 1 :]))
+
+
+def _mentions_sizes(graph: Graph) -> bool:
+    """Whether a nested graph has open sizes in its attributes or values."""
+    for node in (*graph.inputs, *graph.walk()):
+        if any(map(_has_sizes, node.attrs.values())):
+            return True
+        if any([isinstance(size, Dim) for spec in node.specs for size in spec.shape]):
+            return True
+    return False
+
+
+# -- operations that carry graphs -------------------------------------------------------------------------------------
+
+
+def _body(b: _Bounds, graph: Graph, xs: Sequence[Padded], results: list[Axes]) -> Any:
+    """Trace a nested graph on padded values; return the trace, and add the outputs' axes to `results`."""
+
+    def run(*tensors: Any) -> list[Any]:
+        padded = [Padded(value, x.axes) for value, x in zip(tensors, xs, strict=True)]
+        made = b.evaluate(graph, padded)
+        results[:] = [one.axes for one in made]
+        return [one.value for one in made]
+
+    return trace_body(run, [x.value.spec for x in xs], graph.name)
+
+
+def _plain_attrs(call: Call) -> dict[str, Any]:
+    """Return attributes of a node with graphs whose hidden outputs are visible ones."""
+    if call.attrs.get("residuals"):
+        return {**call.op.saves.expose(call.attrs), "residuals": False}
+    return call.attrs
+
+
+def _anything(axes: Axes) -> Axes:
+    return tuple([one and one.anything for one in axes])
+
+
+def _same_axes(before: Sequence[Axes], after: Sequence[Axes]) -> None:
+    for own, new in zip(before, after, strict=False):
+        for one, other in zip(own, new, strict=True):
+            if (one is None) != (other is None) or (one is not None and not one.same(other)):
+                raise NoRule("a value that the loop carries is padded otherwise after a step")
+
+
+def _scan(b: _Bounds, call: Call) -> list[Padded]:
+    attrs = _plain_attrs(call)
+    counted, carry, length = bool(attrs.get("counted")), attrs["carry"], attrs["length"]
+    xs = [*call.xs[counted:]]
+    end = carry + attrs["sequences"]
+    state = [Padded(x.value, _anything(x.axes)) for x in xs[:carry]]
+    rows: list[Padded] = []
+    for x in xs[carry:end]:
+        if x.axes[0] is not None and len(x.axes[0].sizes) > 1:
+            raise NoRule("it runs over a folded axis")
+        rows.append(Padded(x.value[0], _anything(x.axes[1:])))
+    constants = xs[end:]
+    results: list[Axes] = []
+    traced = _body(b, attrs["body"], [*state, *rows, *constants], results)
+    _same_axes([one.axes for one in state], results[:carry])
+    count = call.xs[0].value if counted else b.count(length) if isinstance(length, Dim) else None
+    if counted and isinstance(length, Dim):
+        count = b.F.minimum(count, b.count(length))
+    made = bind_scan(
+        traced.graph, [one.value for one in state], [one.value for one in xs[carry:end]],
+        [*[one.value for one in constants], *inputs_around(traced)],
+        {"length": b.bound(length), "reverse": attrs["reverse"]}, count,
+    )  # fmt: skip
+    first = Open(canonical([length]), 0) if isinstance(length, Dim) else None
+    axes = [*[one.axes for one in state], *[(first, *_anything(one)) for one in results[carry:]]]
+    return [Padded(value, own) for value, own in zip(made, axes, strict=True)]
+
+
+def _traced(
+    b: _Bounds, graphs: Sequence[Graph], xs: Sequence[Padded]
+) -> tuple[list[Graph], list[Any], list[list[Axes]]]:
+    """Trace the graphs of one node; return them, the values that they read besides `xs`, and their outputs' axes."""
+    results: list[list[Axes]] = [[] for _ in graphs]
+    traced = [_body(b, graph, xs, own) for graph, own in zip(graphs, results, strict=True)]
+    shared = Shared()
+    positions = [shared.add(inputs_around(one)) for one in traced]
+    around = shared.tensors()
+    made = [laid_out(one.graph, len(xs), own, around) for one, own in zip(traced, positions, strict=True)]
+    return made, around, results
+
+
+def _cond(b: _Bounds, call: Call) -> list[Padded]:
+    attrs = _plain_attrs(call)
+    pred, *xs = call.xs
+    (true, false), around, results = _traced(b, (attrs["true"], attrs["false"]), xs)
+    _same_axes(*results)
+    made = bind_all(COND, [pred.value, *[x.value for x in xs], *around], {"true": true, "false": false})
+    return [Padded(value, _anything(axes)) for value, axes in zip(made, results[0], strict=True)]
+
+
+def _while(b: _Bounds, call: Call) -> list[Padded]:
+    attrs = _plain_attrs(call)
+    carry, bound = attrs["carry"], attrs["bound"]
+    xs = [*[Padded(x.value, _anything(x.axes)) for x in call.xs[:carry]], *call.xs[carry:]]
+    (test, body), around, (_, results) = _traced(b, (attrs["cond"], attrs["body"]), xs)
+    _same_axes([one.axes for one in xs[:carry]], results[:carry])
+    given = {"cond": test, "body": body, "carry": carry, "bound": bound}
+    made = bind_all(WHILE, [*[x.value for x in xs], *around], given)
+    axes: list[Axes] = [one.axes for one in xs[:carry]]
+    if bound is not None:
+        axes = [(), *axes, *[(None, *_anything(one)) for one in results[carry:]]]
+    return [Padded(value, own) for value, own in zip(made, axes, strict=True)]
+
+
+Nested = Callable[[Any, Call], Sequence[Padded]]
+_NESTED: dict[Any, Nested] = {SCAN: _scan, COND: _cond, WHILE: _while}
+"""The rules of the operations that carry graphs."""

@@ -1,0 +1,350 @@
+"""Rules for values that are padded up to a bound (see `hybridflow.core.padding`), for families of operations."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from hybridflow.core.dims import Dim, same_size
+from hybridflow.core.dtypes import kind_of
+from hybridflow.core.padding import Axes, Bounds, Call, NoRule, Open, Padded, Rule, Size
+
+Neutral = Callable[[Any], Any]
+"""A function of a dtype that returns the value which changes nothing."""
+
+
+def constant(value: Any) -> Neutral:
+    """Return a neutral value that is the same for every dtype."""
+    return lambda dtype: value
+
+
+def lowest(dtype: Any) -> Any:
+    """Return the smallest value of a dtype: what changes no maximum."""
+    kind = kind_of(dtype)
+    return -np.inf if kind == "float" else False if kind == "bool" else int(np.iinfo(dtype).min)
+
+
+def highest(dtype: Any) -> Any:
+    """Return the largest value of a dtype: what changes no minimum."""
+    kind = kind_of(dtype)
+    return np.inf if kind == "float" else True if kind == "bool" else int(np.iinfo(dtype).max)
+
+
+# -- axis by axis -----------------------------------------------------------------------------------------------------
+
+
+def together(xs: Sequence[Padded], ndim: int) -> Axes:
+    """Return the axes of values that are broadcast against each other, with anything beyond the real sizes.
+
+    Raises:
+        NoRule: two values are padded differently along an axis.
+    """
+    axes: list[Open | None] = [None] * ndim
+    for x in xs:
+        for axis, one in enumerate(x.axes, ndim - len(x.axes)):
+            if one is None:
+                continue
+            before = axes[axis]
+            if before is not None and not before.same(one):
+                raise NoRule(f"sizes {before.sizes} and {one.sizes} meet on axis {axis}")
+            axes[axis] = one.anything
+    for x in xs:
+        for axis, one in enumerate(x.axes, ndim - len(x.axes)):
+            if one is None and axes[axis] is not None and x.value.shape[axis - ndim] != 1:
+                raise NoRule(f"an open size meets {x.value.shape[axis - ndim]} on axis {axis}")
+    return tuple(axes)
+
+
+def pointwise(b: Bounds, call: Call) -> list[Padded]:
+    """Compute every element, those beyond the real sizes too."""
+    values = b.run(call, *[x.value for x in call.xs])
+    ndim = max([len(x.axes) for x in call.xs], default=0)
+    axes = together(call.xs, ndim)
+    return [Padded(value, axes[ndim - value.ndim :]) for value in values]
+
+
+def per_row(fixed: int = 1) -> Rule:
+    """Return the rule of an operation on rows: the first input's last axes belong to a row, and are not open.
+
+    Args:
+        fixed: the number of axes of a row.
+    """
+
+    def rule(b: Bounds, call: Call) -> list[Padded]:
+        first = call.xs[0]
+        count = len(first.axes) - fixed
+        if any(first.axes[count:]):
+            raise NoRule(f"axis {next(i for i in first.open() if i >= count)} of its rows is open")
+        axes = list(first.axes[:count])
+        for x in call.xs[1:]:
+            for axis, one in enumerate(x.axes):
+                if one is not None and not (axis < count and one.same(axes[axis])):
+                    raise NoRule(f"axis {axis} of another input is open")
+        values = b.run(call, *[x.value for x in call.xs])
+        return [_of_rows(value, axes) for value in values]
+
+    return rule
+
+
+def _of_rows(value: Any, axes: list[Open | None]) -> Padded:
+    plain = [one if one is None else one.anything for one in axes]
+    return Padded(value, (*plain, *[None] * (value.ndim - len(plain)))[: value.ndim])
+
+
+def _listed(axis: Any, ndim: int) -> tuple[int, ...]:
+    return tuple(range(ndim)) if axis is None else (axis,) if isinstance(axis, int) else tuple(axis)
+
+
+def along(neutral: Neutral | None = None, *, result: Any = None, name: str = "axis") -> Rule:
+    """Return the rule of an operation that mixes elements of its first input along the axes of an attribute.
+
+    Args:
+        neutral: what changes no result; None if such an axis may not be open.
+        result: the value of the result beyond the real size of such an axis, if the axis stays.
+        name: the attribute.
+    """
+
+    def rule(b: Bounds, call: Call) -> list[Padded]:
+        x, *others = call.xs
+        if any([other.open() for other in others]):
+            raise NoRule("an input but the first has an open size")
+        mixed = _listed(call.attrs[name], len(x.axes))
+        for axis in mixed:
+            if x.axes[axis] is not None and neutral is None:
+                raise NoRule(f"it mixes elements along axis {axis}, whose size is open")
+            if x.axes[axis] is not None and neutral is not None:
+                x = b.filled(x, axis, neutral(x.value.dtype))
+        values = b.run(call, x.value, *[other.value for other in others])
+        return [Padded(value, remaining(x.axes, mixed, value, result)) for value in values]
+
+    return rule
+
+
+def remaining(axes: Axes, mixed: Sequence[int], value: Any, result: Any = None) -> Axes:
+    """Return the axes of a result: those of the input without the mixed ones, unless these stay."""
+    if value.ndim != len(axes):
+        return tuple([one and one.anything for axis, one in enumerate(axes) if axis not in mixed])
+    made: list[Open | None] = []
+    for axis, one in enumerate(axes):
+        reduced = axis in mixed and value.shape[axis] == 1
+        made.append(None if one is None or reduced else one._replace(fill=result if axis in mixed else None))
+    return tuple(made)
+
+
+def mean_of(b: Bounds, call: Call) -> list[Padded]:
+    """Average over the real elements: their sum, divided by their number."""
+    (x,) = call.xs
+    F, attrs = b.F, call.attrs
+    mixed = _listed(attrs["axis"], len(x.axes))
+    if not any([x.axes[axis] for axis in mixed]):
+        return along()(b, call)
+    for axis in mixed:
+        x = b.filled(x, axis, 0)
+    dtype = x.value.dtype
+    wide = x.value.astype("float32") if dtype.itemsize < 4 else x.value
+    total = F.sum(wide, axis=mixed, keepdims=attrs["keepdims"])
+    number = number_of(b, x, mixed).astype(total.dtype)
+    value = (total / number).astype(dtype)
+    return [Padded(value, remaining(x.axes, mixed, value))]
+
+
+def number_of(b: Bounds, x: Padded, axes: Sequence[int]) -> Any:
+    """Return the real number of elements along axes, as an int32 tensor."""
+    sizes: list[Size] = []
+    for axis in axes:
+        one = x.axes[axis]
+        sizes += [int(x.value.shape[axis])] if one is None else one.sizes
+    return b.count(prod(sizes))  # the product of open sizes is an open size
+
+
+def running(neutral: Neutral) -> Rule:
+    """Return the rule of cumulative operations: only reversed ones see elements beyond the real size."""
+
+    def rule(b: Bounds, call: Call) -> list[Padded]:
+        (x,) = call.xs
+        (axis,) = _listed(call.attrs["axis"], len(x.axes))
+        if x.axes[axis] is not None and (call.attrs.get("reverse") or len(x.axes[axis].sizes) > 1):  # pyright: ignore
+            x = b.filled(x, axis, neutral(x.value.dtype))
+        (value,) = b.run(call, x.value)
+        return [Padded(value, tuple([one and one.anything for one in x.axes]))]
+
+    return rule
+
+
+def drawn_by_position(b: Bounds, call: Call) -> list[Padded]:
+    """Draw by position: an element's bits depend on how many come before it, so only the first axis may be open."""
+    axes = b.axes_of(call.specs[0])
+    if any(axes[1:]) or any([x.open() for x in call.xs]):
+        raise NoRule("a draw has an open size behind its first axis")
+    (value,) = b.run(call, *[x.value for x in call.xs])
+    return [Padded(value, axes)]
+
+
+# -- products ---------------------------------------------------------------------------------------------------------
+
+
+def product(b: Bounds, call: Call) -> list[Padded]:
+    """Multiply matrices, with zeros beyond the real size of the axis that is summed over."""
+    x, y = call.xs
+    right = max(len(y.axes) - 2, 0)
+    if x.axes[-1] is not None or y.axes[right] is not None:
+        x, y = b.filled(x, len(x.axes) - 1, 0), b.filled(y, right, 0)
+    (value,) = b.run(call, x.value, y.value)
+    rows = x.axes[-2:-1] if len(x.axes) > 1 else ()
+    columns = y.axes[-1:] if len(y.axes) > 1 else ()
+    batch = value.ndim - len(rows) - len(columns)
+    outer = [Padded(one.value[(*[slice(None)] * len(one.axes[:-2]), 0, 0)], one.axes[:-2]) for one in (x, y)
+             if len(one.axes) > 2]  # fmt: skip
+    axes = (*together(outer, batch), *rows, *columns)
+    return [Padded(value, tuple([one and one.anything for one in axes]))]
+
+
+def summed_products(b: Bounds, call: Call) -> list[Padded]:
+    """Follow an einsum's subscripts: letters that the result has not are summed over."""
+    terms, result = call.attrs["subscripts"].split("->")
+    letters = terms.split(",")
+    axes: dict[str, Open] = {}
+    for term, x in zip(letters, call.xs, strict=True):
+        for letter, one in zip(term, x.axes, strict=True):
+            if one is not None and not axes.setdefault(letter, one.anything).same(one):
+                raise NoRule(f"sizes {axes[letter].sizes} and {one.sizes} meet on axis {letter}")
+    xs = [*call.xs]
+    for number, term in enumerate(letters):
+        for axis, letter in enumerate(term):
+            if letter in axes and letter not in result:
+                xs[number] = b.filled(xs[number], axis, 0)
+    (value,) = b.run(call, *[x.value for x in xs])
+    return [Padded(value, tuple([axes.get(letter) for letter in result]))]
+
+
+def dense(b: Bounds, call: Call) -> list[Padded]:
+    """Multiply rows by a weight whose sizes are known."""
+    x, *others = call.xs
+    if x.axes[-1] is not None or any([other.open() for other in others]):
+        raise NoRule("a weight's size is open")
+    (value,) = b.run(call, *[one.value for one in call.xs])
+    return [Padded(value, (*[one and one.anything for one in x.axes[:-1]], None))]
+
+
+# -- shapes -----------------------------------------------------------------------------------------------------------
+
+
+def made_of_size(b: Bounds, call: Call) -> list[Padded]:
+    """Make a value of the bounds' sizes from attributes; a number that is an open size is the real one."""
+    fill = call.attrs.get("fill_value")
+    axes = b.axes_of(call.specs[0], None if isinstance(fill, Dim) else fill)
+    if not isinstance(fill, Dim):
+        return [Padded(b.run(call)[0], axes)]
+    number = b.count(fill).astype(call.attrs["dtype"])
+    shape = tuple([b.bound(size) for size in call.attrs["shape"]])
+    return [Padded(b.F.broadcast_to(number, shape=shape), axes)]
+
+
+def counted_up(b: Bounds, call: Call) -> list[Padded]:
+    """Count from a number on, which may itself be an open size."""
+    attrs = call.attrs
+    if isinstance(attrs["step"], Dim):
+        raise NoRule("the step is an open size")
+    axes = b.axes_of(call.specs[0])
+    if not isinstance(attrs["start"], Dim):
+        return [Padded(b.run(call)[0], axes)]
+    start = b.count(attrs["start"]).astype(attrs["dtype"])
+    return [Padded(b.run(call, start=0)[0] + start, axes)]
+
+
+def permuted(b: Bounds, call: Call) -> list[Padded]:
+    """Reorder axes."""
+    (x,) = call.xs
+    (value,) = b.run(call, x.value)
+    return [Padded(value, tuple([x.axes[axis] for axis in call.attrs["axes"]]))]
+
+
+def expanded(b: Bounds, call: Call) -> list[Padded]:
+    """Add axes of size 1."""
+    (x,) = call.xs
+    (value,) = b.run(call, x.value)
+    own = iter(x.axes)
+    return [Padded(value, tuple([None if axis in call.attrs["axis"] else next(own) for axis in range(value.ndim)]))]
+
+
+def squeezed(b: Bounds, call: Call) -> list[Padded]:
+    """Remove axes of size 1."""
+    (x,) = call.xs
+    (value,) = b.run(call, x.value)
+    return [Padded(value, tuple([one for axis, one in enumerate(x.axes) if axis not in call.attrs["axis"]]))]
+
+
+def spread(b: Bounds, call: Call) -> list[Padded]:
+    """Repeat a value along axes; what is repeated beyond a real size is anything."""
+    (x,) = call.xs
+    (value,) = b.run(call, x.value)
+    wanted = b.axes_of(call.specs[0])
+    own = (*[None] * (value.ndim - len(x.axes)), *x.axes)
+    return [Padded(value, tuple([one if one is not None else new for one, new in zip(own, wanted, strict=True)]))]
+
+
+def reshaped(b: Bounds, call: Call) -> list[Padded]:
+    """Cut axes apart and fold them together, as long as every open size stays whole."""
+    (x,) = call.xs
+    atoms: list[tuple[Size, Open | None]] = []
+    for size, one in zip(x.value.shape, x.axes, strict=True):
+        parts = (size,) if one is None else one.sizes
+        atoms += [(part, one if isinstance(part, Dim) else None) for part in parts]
+    atoms = [atom for atom in atoms if not same_size(atom[0], 1)]
+    axes = [_group(atoms, size) for size in call.specs[0].shape]
+    if atoms:
+        raise NoRule("it folds an open size apart")
+    (value,) = b.run(call, x.value)
+    return [Padded(value, tuple(axes))]
+
+
+def _group(atoms: list[tuple[Size, Open | None]], size: Size) -> Open | None:
+    """Take the factors that make up a size from the front, and return the axis that they are."""
+    taken: list[tuple[Size, Open | None]] = []
+    have: Size = 1
+    while not same_size(have, size):
+        if not atoms:
+            raise NoRule("it folds an open size apart")
+        part, one = atoms.pop(0)
+        if not same_size(have * part, size):
+            first = _first_part(size, have, part)
+            if first is not None:
+                rest = part // first
+                atoms.insert(0, (rest, one if isinstance(rest, Dim) else None))
+                part, one = first, one if isinstance(first, Dim) else None
+        taken.append((part, one))
+        have = have * part
+    opened = [one for part, one in taken if isinstance(part, Dim)]
+    if not opened:
+        return None
+    fills = {repr(one and one.fill) for one in opened}
+    return Open(canonical([part for part, _ in taken]), opened[0] and opened[0].fill if len(fills) == 1 else None)
+
+
+def _first_part(size: Size, have: Size, part: Size) -> Size | None:
+    """Return what a factor must be cut to for a size to be complete; None if the whole factor belongs to it."""
+    if not same_size(size % have, 0):
+        return None
+    left = size // have
+    if same_size(left, 1) or not same_size(part % left, 0):
+        return None
+    if isinstance(part, Dim) and (not isinstance(left, Dim) or isinstance(part // left, Dim)):
+        raise NoRule("it folds an open size apart")
+    return left
+
+
+def canonical(parts: Sequence[Size]) -> tuple[Size, ...]:
+    """Return the factors of an axis in the only form in which two axes are compared.
+
+    Known factors are one with the open one before them: the first elements of the axis are the real ones there.
+    """
+    made: list[Size] = []
+    for part in parts:
+        if made and (isinstance(part, int) and not isinstance(part, Dim)):
+            made[-1] = made[-1] * part
+        else:
+            made.append(part)
+    return tuple(made)

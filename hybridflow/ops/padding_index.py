@@ -1,0 +1,167 @@
+"""Rules for indexing values that are padded up to a bound (see `hybridflow.core.padding`)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from hybridflow.core.dims import Dim, same_size
+from hybridflow.core.padding import Bounds, Call, NoRule, Open, Padded, Size
+from hybridflow.ops.padding import canonical
+
+
+def _is_known(size: Any) -> bool:
+    return isinstance(size, int) and not isinstance(size, Dim)
+
+
+def _number(b: Bounds, size: Size) -> Any:
+    return b.count(size) if isinstance(size, Dim) else size
+
+
+def picked(b: Bounds, value: Any, axis: int, positions: Any) -> Any:
+    """Return the elements at positions (int32, one axis) along an axis; positions outside give anything."""
+    last = value.shape[axis] - 1
+    return b.F.gather(value, b.F.maximum(b.F.minimum(positions, last), 0), axes=(axis,))
+
+
+def _one(x: Padded, axis: int) -> Open:
+    """Return how an axis is padded, which must be with a single size."""
+    one = x.axes[axis]
+    assert one is not None
+    if len(one.sizes) > 1:
+        raise NoRule(f"axis {axis} is folded from {' and '.join(map(str, one.sizes))}")
+    return one
+
+
+def indexed(b: Bounds, call: Call) -> list[Padded]:
+    """Take parts: positions that depend on an open size are computed from the real one."""
+    (x,) = call.xs
+    value, axes, items, axis = x.value, list[Open | None](), list[Any](), 0
+    for item in call.attrs["index"]:
+        if item is None:
+            items.append(None)
+            axes.append(None)
+            continue
+        one, length = x.axes[axis], value.shape[axis]
+        if isinstance(item, tuple):
+            start, size, step = item
+            if one is not None and not _is_whole(one, item):
+                _one(x, axis)
+            if one is not None and _is_whole(one, item):
+                items.append((0, length, 1))
+                axes.append(one)
+            elif _is_known(start) and _is_known(step) and start + (b.bound(size) - 1) * step < length and step > 0:
+                items.append((start, b.bound(size), step))
+                axes.append(Open(canonical([size])) if isinstance(size, Dim) else None)
+            else:
+                value = picked(b, value, axis, b.positions(b.bound(size)) * _number(b, step) + _number(b, start))
+                items.append((0, b.bound(size), 1))
+                axes.append(Open(canonical([size])) if isinstance(size, Dim) else None)
+        elif isinstance(item, Dim):
+            _one(x, axis)
+            value = picked(b, value, axis, b.F.reshape(b.count(item), shape=(1,)))
+            items.append(0)
+        else:
+            items.append(item)
+        axis += 1
+    axes += x.axes[axis:]
+    (made,) = b.run(call._replace(attrs={}), value, index=tuple(items))
+    return [Padded(made, tuple(axes))]
+
+
+def _is_whole(one: Open, item: Sequence[Any]) -> bool:
+    start, size, step = item
+    whole: Size = 1
+    for part in one.sizes:
+        whole = whole * part
+    return _is_known(start) and start == 0 and _is_known(step) and step == 1 and same_size(size, whole)
+
+
+def placed(b: Bounds, call: Call) -> list[Padded]:
+    """Place values into zeros where an index says; what is beyond their real size is placed nowhere."""
+    (x,) = call.xs
+    value, own, axis = x.value, [*x.axes], 0
+    shape, index = call.attrs["shape"], call.attrs["index"]
+    if not any([isinstance(one, Dim) for one in shape]) and not x.open():
+        return [Padded(b.run(call, value)[0], (None,) * len(shape))]
+    axes: list[Open | None] = []
+    place = 0  # the axis of the result
+    for item in index:
+        if item is None:
+            value = b.F.squeeze(value, axis=(axis,))
+            del own[axis]
+            continue
+        if not isinstance(item, tuple):
+            value = b.F.expand_dims(value, axis=(axis,))
+            own.insert(axis, None)
+        start, size, step = item if isinstance(item, tuple) else (item, 1, 1)
+        one, length = own[axis], b.bound(shape[place])
+        if one is not None and _is_whole(one, (start, shape[place], step)):
+            axes.append(one)
+        else:
+            if one is not None:
+                _one(Padded(value, tuple(own)), axis)
+            value = _into_zeros(b, value, axis, (start, size, step), length)
+            axes.append(Open(canonical([shape[place]]), 0) if isinstance(shape[place], Dim) else None)
+            own[axis] = None
+        axis, place = axis + 1, place + 1
+    axes += own[axis:]
+    return [Padded(value, tuple(axes))]
+
+
+def _into_zeros(b: Bounds, value: Any, axis: int, item: tuple[Any, Any, Any], length: int) -> Any:
+    """Spread a value's elements along an axis of zeros."""
+    F = b.F
+    start, size, step = [_number(b, one) for one in item]
+    away = b.positions(length) - start
+    number = away // step
+    inside = F.logical_and(F.equal(number * step, away), F.logical_and(number >= 0, number < size))
+    spread = picked(b, value, axis, number)
+    shape = tuple([length if one == axis else 1 for one in range(value.ndim)])
+    return F.where(F.reshape(inside, shape=shape), spread, F.full_like(spread, 0))
+
+
+def gathered(b: Bounds, call: Call) -> list[Padded]:
+    """Look up elements by computed indices, which count from the real end if they are negative."""
+    x, *indices = call.xs
+    if len(indices) != 1:
+        if any([x.axes[axis] for axis in call.attrs["axes"]]) or any([one.open() for one in indices]):
+            raise NoRule("several indices, and an open size")
+        (value,) = b.run(call, x.value, *[one.value for one in indices])
+        return [Padded(value, b.axes_of(call.specs[0]))]
+    (axis,), (index,) = call.attrs["axes"], indices
+    where = index.value
+    if x.axes[axis] is not None:
+        real = b.count(_one(x, axis).sizes[0]).astype(where.dtype)
+        where = b.F.where(where < 0, where + real, where)
+    (value,) = b.run(call, x.value, where)
+    axes = (*x.axes[:axis], *index.axes, *x.axes[axis + 1 :])
+    return [Padded(value, tuple([one and one.anything for one in axes]))]
+
+
+def joined(b: Bounds, call: Call) -> list[Padded]:
+    """Join values: the real elements of each come behind the real ones of those before it."""
+    axis = call.attrs["axis"]
+    others = [Padded(x.value, (*x.axes[:axis], None, *x.axes[axis + 1 :])) for x in call.xs]
+    rest: list[Open | None] = [None] * len(others[0].axes)
+    for other in others:
+        for number, one in enumerate(other.axes):
+            before = rest[number]
+            if one is not None and before is not None and not before.same(one):
+                raise NoRule(f"sizes {before.sizes} and {one.sizes} meet on axis {number}")
+            rest[number] = before if one is None else one.anything
+    (value,) = b.run(call, *[x.value for x in call.xs])
+    if not any([x.axes[axis] for x in call.xs]):
+        return [Padded(value, tuple(rest))]
+    real: Size = 0
+    bound, positions = 0, b.positions(value.shape[axis])
+    source = positions
+    for x in call.xs:
+        size = x.value.shape[axis] if x.axes[axis] is None else _one(x, axis).sizes[0]
+        if not same_size(real, bound):  # an earlier value is padded
+            source = b.F.where(positions >= b.count(real), positions - b.count(real) + bound, source)
+        real, bound = real + size, bound + x.value.shape[axis]
+    if call.xs and any([x.axes[axis] for x in call.xs[:-1]]):
+        value = picked(b, value, axis, source)
+    rest[axis] = Open(canonical([real]))
+    return [Padded(value, tuple(rest))]
