@@ -18,7 +18,15 @@ Size = int | Dim
 
 
 class NoRule(HybridflowError):
-    """A graph cannot be compiled for a bound: an operation has no rule for the axis that is open."""
+    """A graph cannot be compiled for a bound: an operation has no rule for the axis that is open.
+
+    Attributes:
+        placed: whether the message names the operation already.
+    """
+
+    def __init__(self, text: str, *, placed: bool = False) -> None:
+        super().__init__(text)
+        self.placed = placed
 
 
 class Open(NamedTuple):
@@ -91,6 +99,10 @@ class Bounds(Protocol):
 
     def run(self, call: Call, *values: Any, **attrs: Any) -> list[Any]:
         """Run the operation on values of the bounds' sizes; `attrs` replace some of its attributes."""
+        ...
+
+    def bind(self, name: str, *values: Any, **attrs: Any) -> Any:
+        """Add an operation with one result, without the checks that its public function makes."""
         ...
 
     def bound(self, size: Size) -> int:

@@ -112,6 +112,8 @@ def _graph_items(record: TraceRecord, shown: int | None) -> Iterator[Item]:
         yield Item("outlined", f"{_nodes(one)}, compiled once and called {one.calls} times")
     for one in record.rolled:
         yield Item("rolled", f"{_nodes(one)}, run {one.runs} times as a loop")
+    if record.unbounded is not None:
+        yield Item("compiled for exact sizes", record.unbounded)
     if record.memory is not None:
         first, *others = [line.strip() for line in record.memory.lines()]
         yield Item("", first, tuple([Item("", line) for line in others]))
@@ -142,7 +144,10 @@ def _alike(executables: Sequence[ExecutableRecord]) -> list[list[_Numbered]]:
     """Group executables, with their numbers: many that differ only in sizes and costs are one group."""
     alike: dict[Any, list[_Numbered]] = {}
     for number, made in enumerate(executables, 1):
-        key = (made.device, made.store, made.donated, made.runs, tuple(made.options.items()), tuple(made.sizes))
+        key = (
+            made.device, made.store, made.donated, made.runs, tuple(made.options.items()), tuple(made.sizes),
+            made.bounded,
+        )  # fmt: skip
         alike.setdefault(key, []).append((number, made))
     groups: list[list[_Numbered]] = []
     for group in alike.values():
@@ -154,7 +159,8 @@ def _executables_item(group: Sequence[_Numbered], shown: int | None) -> Item:
     """Return the item for one executable, or for a group of similar ones."""
     number, made = group[-1]
     several = [one for _, one in group]
-    sizes = ", ".join([f"{name}={_range([one.sizes[name] for one in several])}" for name in made.sizes])
+    upto = "<=" if made.bounded else "="
+    sizes = ", ".join([f"{name}{upto}{_range([one.sizes[name] for one in several])}" for name in made.sizes])
     device = "" if made.device == "default" else f" on {made.device}"
     items = [Item("store on disk", made.store)]
     if made.options:

@@ -11,6 +11,7 @@ from hybridflow.autodiff.namespaces import PUBLIC
 from hybridflow.core.context import current
 from hybridflow.core.dims import Dim, Opaque, SizeFloat, evaluate, substitute
 from hybridflow.core.node import Node, format_where
+from hybridflow.core.op import REGISTRY
 from hybridflow.core.padding import Axes, Call, NoRule, Open, Padded, Size
 from hybridflow.core.spec import TensorSpec, make_spec
 from hybridflow.core.tensor import asarray
@@ -139,16 +140,18 @@ class _Bounds:
         sized = any([x.open() for x in xs]) or any(map(_has_sizes, node.attrs.values()))
         if not sized and not any([graph.dims.hints and _mentions_sizes(graph) for graph in nested_graphs(node)]):
             return [Padded(value, (None,) * value.ndim) for value in self.run(call, *[x.value for x in xs])]
-        rule = _NESTED.get(node.op) or node.op.padded or (pointwise if node.op.has("pointwise") else None)
+        rule = _NESTED.get(node.op) or node.op.padded
+        if rule is None and node.op.traits & {"pointwise", "identity"}:
+            rule = pointwise
         try:
             if rule is None:
                 raise NoRule("it has no rule for open sizes")
             return rule(self, call)
         except NoRule as why:
-            if str(why).startswith("bounds: "):
+            if why.placed:
                 raise
             where = format_where(node.where) or "an unknown line"
-            raise NoRule(f"bounds: {node.op.name} at {where}: {why}") from None
+            raise NoRule(f"{node.op.name} at {where}: {why}", placed=True) from None
 
     def run(self, call: Call, *values: Any, **attrs: Any) -> list[Any]:
         """Run the operation on values of the bounds' sizes; `attrs` replace some of its attributes."""
@@ -157,6 +160,11 @@ class _Bounds:
         given = {name: substitute(value, self.bounds) for name, value in given.items()}
         tracer = cast(GraphBuilder, current().tracer)
         return [*tracer.bind_all(call.op, values, given, residuals=residuals)]
+
+    def bind(self, name: str, *values: Any, **attrs: Any) -> Any:
+        """Add an operation with one result, without the checks that its public function makes."""
+        tracer = cast(GraphBuilder, current().tracer)
+        return tracer.bind_all(REGISTRY[name], values, attrs, residuals=False)[0]
 
     # -- sizes ------------------------------------------------------------------------------------------------
 

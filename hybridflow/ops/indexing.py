@@ -34,6 +34,7 @@ from hybridflow.ops.index_checks import checked_indices, explained, gathered_sha
 from hybridflow.ops.index_keys import StaticIndex, check_position, numpy_index, parse_key, static_shape
 from hybridflow.ops.onnx import from_front, index_rows, positions, scatter_rows, scattered, sliced, zeros
 from hybridflow.ops.padding_index import gathered, indexed, placed
+from hybridflow.ops.padding_nn import added_rows
 from hybridflow.ops.shape import reshape
 from hybridflow.ops.sizes import Axes, normalize_shape
 
@@ -380,6 +381,7 @@ def _index_add_onnx(o: Any, x: Any, *indices: Any, axes: Axes, shape: Shape) -> 
     samples=_index_add_samples,
     traits=("inner",),
     onnx=_index_add_onnx,
+    padded=added_rows,
 )
 def index_add(x: TensorLike, /, *indices: TensorLike, axes: Axes, shape: Shape) -> Tensor:
     """Add values up where integer tensors point, in a tensor of zeros: the adjoint of `gather`.

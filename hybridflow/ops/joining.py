@@ -30,6 +30,7 @@ from hybridflow.ops.common import (
 )
 from hybridflow.ops.index_keys import normalize_slice, part_of
 from hybridflow.ops.padding_index import joined
+from hybridflow.ops.padding_nn import stacked
 from hybridflow.ops.shape import reshape
 
 # -- joining ------------------------------------------------------------------------------------------------------
@@ -163,6 +164,7 @@ def _stack_samples(rng: np.random.Generator) -> Any:
     traits=("layout",),
     ulp=0,
     onnx=lambda o, *xs, axis: o.Concat(*[o.Unsqueeze(x, o.ints([axis])) for x in xs], axis=axis),
+    padded=stacked,
 )
 def stack(arrays: Sequence[TensorLike], /, axis: int = 0, **other: Unpack[Other]) -> Tensor:
     """Join tensors along a new axis.

@@ -11,6 +11,7 @@ import numpy as np
 from hybridflow.core.dims import Dim, same_size
 from hybridflow.core.dtypes import kind_of
 from hybridflow.core.padding import Axes, Bounds, Call, NoRule, Open, Padded, Rule, Size
+from hybridflow.core.spec import make_spec
 
 Neutral = Callable[[Any], Any]
 """A function of a dtype that returns the value which changes nothing."""
@@ -94,7 +95,8 @@ def _of_rows(value: Any, axes: list[Open | None]) -> Padded:
     return Padded(value, (*plain, *[None] * (value.ndim - len(plain)))[: value.ndim])
 
 
-def _listed(axis: Any, ndim: int) -> tuple[int, ...]:
+def listed(axis: Any, ndim: int) -> tuple[int, ...]:
+    """Return the axes of an attribute, which is None for all of them."""
     return tuple(range(ndim)) if axis is None else (axis,) if isinstance(axis, int) else tuple(axis)
 
 
@@ -111,7 +113,7 @@ def along(neutral: Neutral | None = None, *, result: Any = None, name: str = "ax
         x, *others = call.xs
         if any([other.open() for other in others]):
             raise NoRule("an input but the first has an open size")
-        mixed = _listed(call.attrs[name], len(x.axes))
+        mixed = listed(call.attrs[name], len(x.axes))
         for axis in mixed:
             if x.axes[axis] is not None and neutral is None:
                 raise NoRule(f"it mixes elements along axis {axis}, whose size is open")
@@ -138,7 +140,7 @@ def mean_of(b: Bounds, call: Call) -> list[Padded]:
     """Average over the real elements: their sum, divided by their number."""
     (x,) = call.xs
     F, attrs = b.F, call.attrs
-    mixed = _listed(attrs["axis"], len(x.axes))
+    mixed = listed(attrs["axis"], len(x.axes))
     if not any([x.axes[axis] for axis in mixed]):
         return along()(b, call)
     for axis in mixed:
@@ -165,7 +167,7 @@ def running(neutral: Neutral) -> Rule:
 
     def rule(b: Bounds, call: Call) -> list[Padded]:
         (x,) = call.xs
-        (axis,) = _listed(call.attrs["axis"], len(x.axes))
+        (axis,) = listed(call.attrs["axis"], len(x.axes))
         if x.axes[axis] is not None and (call.attrs.get("reverse") or len(x.axes[axis].sizes) > 1):  # pyright: ignore
             x = b.filled(x, axis, neutral(x.value.dtype))
         (value,) = b.run(call, x.value)
@@ -183,6 +185,11 @@ def drawn_by_position(b: Bounds, call: Call) -> list[Padded]:
     return [Padded(value, axes)]
 
 
+def outer(x: Padded) -> Padded:
+    """Return the axes before the last two, with a spec as the value."""
+    return Padded(make_spec(x.value.shape[:-2], x.value.dtype), x.axes[:-2])
+
+
 # -- products ---------------------------------------------------------------------------------------------------------
 
 
@@ -196,9 +203,7 @@ def product(b: Bounds, call: Call) -> list[Padded]:
     rows = x.axes[-2:-1] if len(x.axes) > 1 else ()
     columns = y.axes[-1:] if len(y.axes) > 1 else ()
     batch = value.ndim - len(rows) - len(columns)
-    outer = [Padded(one.value[(*[slice(None)] * len(one.axes[:-2]), 0, 0)], one.axes[:-2]) for one in (x, y)
-             if len(one.axes) > 2]  # fmt: skip
-    axes = (*together(outer, batch), *rows, *columns)
+    axes = (*together([outer(one) for one in (x, y) if len(one.axes) > 2], batch), *rows, *columns)
     return [Padded(value, tuple([one and one.anything for one in axes]))]
 
 

@@ -7,6 +7,7 @@ from typing import Any
 
 from hybridflow.core.dims import Dim, same_size
 from hybridflow.core.padding import Bounds, Call, NoRule, Open, Padded, Size
+from hybridflow.core.tensor import asarray
 from hybridflow.ops.padding import canonical
 
 
@@ -21,10 +22,10 @@ def _number(b: Bounds, size: Size) -> Any:
 def picked(b: Bounds, value: Any, axis: int, positions: Any) -> Any:
     """Return the elements at positions (int32, one axis) along an axis; positions outside give anything."""
     last = value.shape[axis] - 1
-    return b.F.gather(value, b.F.maximum(b.F.minimum(positions, last), 0), axes=(axis,))
+    return b.bind("gather", value, b.F.maximum(b.F.minimum(positions, last), 0), axes=(axis,))
 
 
-def _one(x: Padded, axis: int) -> Open:
+def single(x: Padded, axis: int) -> Open:
     """Return how an axis is padded, which must be with a single size."""
     one = x.axes[axis]
     assert one is not None
@@ -46,7 +47,7 @@ def indexed(b: Bounds, call: Call) -> list[Padded]:
         if isinstance(item, tuple):
             start, size, step = item
             if one is not None and not _is_whole(one, item):
-                _one(x, axis)
+                single(x, axis)
             if one is not None and _is_whole(one, item):
                 items.append((0, length, 1))
                 axes.append(one)
@@ -58,7 +59,7 @@ def indexed(b: Bounds, call: Call) -> list[Padded]:
                 items.append((0, b.bound(size), 1))
                 axes.append(Open(canonical([size])) if isinstance(size, Dim) else None)
         elif isinstance(item, Dim):
-            _one(x, axis)
+            single(x, axis)
             value = picked(b, value, axis, b.F.reshape(b.count(item), shape=(1,)))
             items.append(0)
         else:
@@ -100,7 +101,7 @@ def placed(b: Bounds, call: Call) -> list[Padded]:
             axes.append(one)
         else:
             if one is not None:
-                _one(Padded(value, tuple(own)), axis)
+                single(Padded(value, tuple(own)), axis)
             value = _into_zeros(b, value, axis, (start, size, step), length)
             axes.append(Open(canonical([shape[place]]), 0) if isinstance(shape[place], Dim) else None)
             own[axis] = None
@@ -118,7 +119,7 @@ def _into_zeros(b: Bounds, value: Any, axis: int, item: tuple[Any, Any, Any], le
     inside = F.logical_and(F.equal(number * step, away), F.logical_and(number >= 0, number < size))
     spread = picked(b, value, axis, number)
     shape = tuple([length if one == axis else 1 for one in range(value.ndim)])
-    return F.where(F.reshape(inside, shape=shape), spread, F.full_like(spread, 0))
+    return F.where(F.reshape(inside, shape=shape), spread, asarray(0, dtype=spread.dtype))
 
 
 def gathered(b: Bounds, call: Call) -> list[Padded]:
@@ -132,7 +133,7 @@ def gathered(b: Bounds, call: Call) -> list[Padded]:
     (axis,), (index,) = call.attrs["axes"], indices
     where = index.value
     if x.axes[axis] is not None:
-        real = b.count(_one(x, axis).sizes[0]).astype(where.dtype)
+        real = b.count(single(x, axis).sizes[0]).astype(where.dtype)
         where = b.F.where(where < 0, where + real, where)
     (value,) = b.run(call, x.value, where)
     axes = (*x.axes[:axis], *index.axes, *x.axes[axis + 1 :])
@@ -157,7 +158,7 @@ def joined(b: Bounds, call: Call) -> list[Padded]:
     bound, positions = 0, b.positions(value.shape[axis])
     source = positions
     for x in call.xs:
-        size = x.value.shape[axis] if x.axes[axis] is None else _one(x, axis).sizes[0]
+        size = x.value.shape[axis] if x.axes[axis] is None else single(x, axis).sizes[0]
         if not same_size(real, bound):  # an earlier value is padded
             source = b.F.where(positions >= b.count(real), positions - b.count(real) + bound, source)
         real, bound = real + size, bound + x.value.shape[axis]

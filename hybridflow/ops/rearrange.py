@@ -35,6 +35,7 @@ from hybridflow.ops.common import (
 from hybridflow.ops.index_keys import part_of
 from hybridflow.ops.indexing import take
 from hybridflow.ops.onnx import backwards
+from hybridflow.ops.padding_nn import bordered, rolled, turned
 from hybridflow.ops.shape import broadcast_to, expand_dims, permute_dims, reshape
 from hybridflow.ops.sizes import Axis, normalize_shape
 
@@ -205,6 +206,7 @@ def _roll_onnx(o: Any, x: Any, *, shift: tuple[Any, ...], axis: tuple[int, ...])
     traits=("layout",),
     ulp=0,
     onnx=_roll_onnx,
+    padded=rolled,
 )
 def roll(x: TensorLike, /, shift: int | tuple[int, ...], axis: Axis = None, **other: Unpack[Other]) -> Tensor:
     """Move elements along axes; those that leave at one end come in at the other.
@@ -365,6 +367,7 @@ def _flip_samples(rng: np.random.Generator) -> Any:
     method="flip",
     ulp=0,
     onnx=lambda o, x, *, axis: backwards(o, x, axis),
+    padded=turned,
 )
 def flip(x: TensorLike, /, axis: int | tuple[int, ...] | None = None, **other: Unpack[Other]) -> Tensor:
     """Reverse the order of the elements along axes.
@@ -447,6 +450,7 @@ def _pad_onnx(o: Any, x: Any, value: Any, *, pads: Pads) -> Any:
     traits=("layout",),
     ulp=0,
     onnx=_pad_onnx,
+    padded=bordered,
 )
 def pad(x: TensorLike, /, pad_width: Any, value: TensorLike = 0, *, mode: PadMode = "constant") -> Tensor:
     """Put a border around a tensor, made of one value or of the tensor's own elements.

@@ -38,6 +38,7 @@ from hybridflow.ops.comparison import isnan
 from hybridflow.ops.index_keys import part_of
 from hybridflow.ops.indexing import getitem, take
 from hybridflow.ops.order_keys import order_keys
+from hybridflow.ops.padding_nn import ordered
 from hybridflow.ops.shape import reshape, squeeze
 
 _ORDERED = ("bool", "int", "uint", "float")
@@ -142,6 +143,7 @@ def _sort_onnx(o: Any, x: Any, *, axis: int, descending: bool, residuals: bool =
     samples=_order_samples,
     ulp=0,
     onnx=_sort_onnx,
+    padded=ordered,
 )
 def sort(
     x: TensorLike, /, axis: int = -1, *, descending: bool = False, stable: bool = True, **other: Unpack[Other]
@@ -194,6 +196,7 @@ def _argsort_infer(x: TensorSpec, *, axis: int, descending: bool) -> TensorSpec:
     method="argsort",
     ulp=0,
     onnx=lambda o, x, *, axis, descending: _onnx_order(o, x, axis, descending)[1],
+    padded=ordered,
 )
 def argsort(
     x: TensorLike, /, axis: int = -1, *, descending: bool = False, stable: bool = True, **other: Unpack[Other]

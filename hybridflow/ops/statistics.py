@@ -33,6 +33,7 @@ from hybridflow.ops.host_rows import extremum
 from hybridflow.ops.onnx import counted, mean_over, position
 from hybridflow.ops.order_keys import order_keys
 from hybridflow.ops.padding import along, constant, highest, lowest, running
+from hybridflow.ops.padding_nn import position_of, variance
 from hybridflow.ops.rearrange import pad
 from hybridflow.ops.shape import expand_dims, reshape
 from hybridflow.ops.sizes import (
@@ -147,6 +148,7 @@ def _var_onnx(o: Any, x: Any, *, axis: Axes, correction: float, keepdims: bool) 
     method="var",
     ulp=16,
     onnx=_var_onnx,
+    padded=variance(root=False),
 )
 def var(
     x: TensorLike, /, axis: Axis = None, *, correction: float = 0.0, keepdims: bool = False, **other: Unpack[Other]
@@ -214,6 +216,7 @@ def _std_samples(rng: np.random.Generator) -> Any:
     method="std",
     ulp=16,
     onnx=lambda o, x, **attrs: o.Sqrt(_var_onnx(o, x, **attrs)),
+    padded=variance(root=True),
 )
 def std(
     x: TensorLike, /, axis: Axis = None, *, correction: float = 0.0, keepdims: bool = False, **other: Unpack[Other]
@@ -291,7 +294,7 @@ _POSITION = Stops("a position has no gradient")
     method="argmax",
     ulp=0,
     onnx=position("ArgMax"),
-    padded=along(lowest),
+    padded=position_of(lowest),
 )
 def argmax(x: TensorLike, /, axis: int | None = None, *, keepdims: bool = False, **other: Unpack[Other]) -> Tensor:
     """Find the position of the largest element, the first of equal ones; NaN counts as the largest.
@@ -329,7 +332,7 @@ def argmax(x: TensorLike, /, axis: int | None = None, *, keepdims: bool = False,
     method="argmin",
     ulp=0,
     onnx=position("ArgMin"),
-    padded=along(highest),
+    padded=position_of(highest),
 )
 def argmin(x: TensorLike, /, axis: int | None = None, *, keepdims: bool = False, **other: Unpack[Other]) -> Tensor:
     """Find the position of the smallest element, the first of equal ones; NaN counts as the smallest.

@@ -23,6 +23,7 @@ from hybridflow.ops.common import (
     normals,
 )
 from hybridflow.ops.creation import _diagonal
+from hybridflow.ops.padding import pointwise
 
 
 def _triangle_infer(name: str) -> Any:
@@ -97,6 +98,7 @@ def _triangle_onnx(upper: int) -> Any:
     method="tril",
     ulp=0,
     onnx=_triangle_onnx(0),
+    padded=pointwise,
 )
 def tril(x: TensorLike, /, *, k: int = 0, **other: Unpack[Other]) -> Tensor:
     """Keep the lower triangle of matrices and set the rest to zero.
@@ -133,6 +135,7 @@ def tril(x: TensorLike, /, *, k: int = 0, **other: Unpack[Other]) -> Tensor:
     method="triu",
     ulp=0,
     onnx=_triangle_onnx(1),
+    padded=pointwise,
 )
 def triu(x: TensorLike, /, *, k: int = 0, **other: Unpack[Other]) -> Tensor:
     """Keep the upper triangle of matrices and set the rest to zero.

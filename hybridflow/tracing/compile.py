@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any, ParamSpec, TypeVar, cast, overload
 
 from hybridflow.guards.dynamic import Dynamic
+from hybridflow.tracing.bounded import SizesOption
 from hybridflow.tracing.function import CompiledFunction
 
 P = ParamSpec("P")
@@ -23,6 +24,7 @@ def compile(
     autograph: bool = True,
     max_depth: int = 32,
     memory_budget: int | str | None = None,
+    sizes: SizesOption = "exact",
     max_traces: int = 64,
     name: str | None = None,
 ) -> CompiledFunction[P, R]: ...
@@ -37,6 +39,7 @@ def compile(
     autograph: bool = True,
     max_depth: int = 32,
     memory_budget: int | str | None = None,
+    sizes: SizesOption = "exact",
     max_traces: int = 64,
     name: str | None = None,
 ) -> Callable[[Callable[P, R]], CompiledFunction[P, R]]: ...
@@ -50,6 +53,7 @@ def compile(
     autograph: bool = True,
     max_depth: int = 32,
     memory_budget: int | str | None = None,
+    sizes: SizesOption = "exact",
     max_traces: int = 64,
     name: str | None = None,
 ) -> Any:
@@ -80,6 +84,11 @@ def compile(
             first and no more than needed by XLA's own figure. Results and random draws stay the same. A smaller budget
             never takes more memory. `explain` tells what is recomputed and at what cost. A budget takes a few extra
             compilations, and does not count what a tape outside the function keeps of its call.
+        sizes: whether sizes that are left open are compiled for exactly (``"exact"``), or for a bound that doubles as
+            they grow (``"bounded"``): a call pads its arguments up to the bound, the program takes the real sizes as
+            inputs and keeps the padding out of every result, and results are cut. They are those of exact sizes up
+            to rounding. Where an operation has no rule for padding, sizes stay exact, and `explain` names it. Calls
+            that a tape outside the function records stay exact, and everything does on other devices than the CPU.
         max_traces: the number of traces that are kept; the least recently used one is dropped.
         name: a name for graphs and messages.
 
@@ -89,8 +98,8 @@ def compile(
     Raises:
         ArgumentTypeError: `fn` is not callable, a leaf of `input_signature` is no `TensorSpec`, or `memory_budget` is
             neither a number nor a string.
-        ArgumentError: a static argument is unknown, `input_signature` is longer than the arguments, `dynamic` is none
-            of the choices, `memory_budget` is no size, or `max_traces` or `max_depth` is less than 1.
+        ArgumentError: a static argument is unknown, `input_signature` is longer than the arguments, `dynamic` or
+            `sizes` is none of the choices, `memory_budget` is no size, or `max_traces` or `max_depth` is less than 1.
 
     Example:
         >>> import hybridflow as hf
@@ -110,6 +119,7 @@ def compile(
             autograph=autograph,
             max_depth=max_depth,
             memory_budget=memory_budget,
+            sizes=sizes,
             max_traces=max_traces,
             name=name,
             input_signature=input_signature,

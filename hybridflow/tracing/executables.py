@@ -44,6 +44,7 @@ class ExecutableRecord:
         options: XLA's compiler options.
         donated: the Variables whose buffers it reuses for their new values.
         runs: how often a call runs each program, if it has several.
+        bounded: whether it takes all sizes up to `sizes`.
     """
 
     sizes: Mapping[str, int]
@@ -55,12 +56,13 @@ class ExecutableRecord:
     options: Mapping[str, Any]
     donated: tuple[str, ...]
     runs: tuple[int, ...]
+    bounded: bool
     _made: weakref.ref[Executable] = field(repr=False, compare=False)
     _fused: list[tuple[Fused, ...]] = field(repr=False, compare=False, default_factory=list[tuple[Fused, ...]])
 
     @classmethod
     def of(
-        cls, made: Executable, sizes: Mapping[str, int], device: Any, names: Mapping[int, str]
+        cls, made: Executable, sizes: Mapping[str, int], device: Any, names: Mapping[int, str], bounded: bool = False
     ) -> ExecutableRecord:
         """Return the record of an executable.
 
@@ -69,11 +71,12 @@ class ExecutableRecord:
             sizes: the size of each symbol.
             device: its jax device; None for the default one.
             names: the names of the graph's inputs, by position.
+            bounded: whether it takes all sizes up to `sizes`.
         """
         return cls(
             dict(sizes), device_label(device), made.lower_ms, made.xla_ms, made.load_ms, made.store,
             dict(made.options), tuple([names[index] for index in made.donated]),
-            tuple([part.runs for part in made.parts]), weakref.ref(made),
+            tuple([part.runs for part in made.parts]), bounded, weakref.ref(made),
         )  # fmt: skip
 
     @property

@@ -51,6 +51,7 @@ from hybridflow.guards.signature import (
     named_leaves,
 )
 from hybridflow.ir.variables import NeedsIdentity
+from hybridflow.tracing.bounded import BoundedSizes, SizesOption, check_sizes
 from hybridflow.tracing.cache import TraceCache
 from hybridflow.tracing.calls import as_outputs, call_with_tensors, holds_arrays, keeps_open_size
 from hybridflow.tracing.costing import Specs
@@ -97,6 +98,7 @@ class CompiledFunction(Entry, Views[P, R]):
         dynamic: Dynamic = "auto",
         max_depth: int = 32,
         memory_budget: int | str | None = None,
+        sizes: SizesOption = "exact",
         bound: bool = False,
     ) -> None:
         if not callable(function):
@@ -123,7 +125,7 @@ class CompiledFunction(Entry, Views[P, R]):
         self._check_static()
         self._options: dict[str, Any] = {
             "input_signature": input_signature, "dynamic": check_dynamic(dynamic), "max_depth": max_depth,
-            "memory_budget": memory_budget,
+            "memory_budget": memory_budget, "sizes": check_sizes(sizes),
         }  # fmt: skip
         self._budget = None if memory_budget is None else _budget_of(memory_budget)
         self._shapes = SeenShapes(dynamic)
@@ -362,10 +364,12 @@ class CompiledFunction(Entry, Views[P, R]):
             dropped=dropped,
             others=len(self._traces),
         )
-        return make_trace(
+        trace = make_trace(
             self._function, self._caller(args), signature, named, self._static, record, self._name, current(),
             self._roots(args), self._floats, self._budget,
         )  # fmt: skip
+        trace.bounds = BoundedSizes() if self._options["sizes"] == "bounded" else None
+        return trace
 
     def _nearest(self, signature: Signature) -> tuple[Change, ...]:
         """Return the differences from the most similar cached trace."""

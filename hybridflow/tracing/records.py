@@ -60,6 +60,7 @@ class TraceRecord:
         once: whether it serves only its own call, because it changed what it read or read what cannot be watched.
         created: the Variables that it created, each with its line.
         again: what it read that cannot be watched, so that it serves only its own call; else None.
+        unbounded: why its executables are for exact sizes although bounds were asked for; else None.
     """
 
     number: int
@@ -86,6 +87,7 @@ class TraceRecord:
     once: bool = False
     created: tuple[str, ...] = ()
     again: str | None = None
+    unbounded: str | None = None
     memory: MemoryRecord | None = None
     executables: list[ExecutableRecord] = field(default_factory=list[ExecutableRecord])
     outlined: tuple[Outlined, ...] = ()

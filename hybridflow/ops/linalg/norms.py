@@ -42,6 +42,7 @@ from hybridflow.ops.linalg.common import (
 )
 from hybridflow.ops.linalg.svd import pinv, svdvals
 from hybridflow.ops.matmul import matmul
+from hybridflow.ops.padding_nn import normed
 from hybridflow.ops.reductions import max as reduce_max
 from hybridflow.ops.reductions import min as reduce_min
 from hybridflow.ops.reductions import sum as reduce_sum
@@ -121,6 +122,7 @@ def _norm_onnx(o: Any, x: Any, *, axis: Axes, keepdims: bool, order: float) -> A
     traits=("full_precision",),
     ulp=16,
     onnx=_norm_onnx,
+    padded=normed,
 )
 def vector_norm(
     x: TensorLike,

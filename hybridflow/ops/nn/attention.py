@@ -41,6 +41,7 @@ from hybridflow.ops.matmul import matmul
 from hybridflow.ops.nn.common import REAL_FLOAT, compute_dtype, lower_narrow, lower_wide, narrow, wide
 from hybridflow.ops.nn.regularization import dropout as drop
 from hybridflow.ops.onnx import in_range
+from hybridflow.ops.padding_nn import attended, probabilities
 from hybridflow.ops.reductions import max as largest_of
 from hybridflow.ops.reductions import sum as sum_of
 from hybridflow.ops.shape import broadcast_to, expand_dims, matrix_transpose
@@ -338,6 +339,7 @@ def _probabilities_samples(rng: np.random.Generator) -> Any:
     traits=("inner",),
     ulp=64,
     onnx=_probabilities_onnx,
+    padded=probabilities,
 )
 def attention_probabilities(
     query: TensorLike,
@@ -418,6 +420,7 @@ def _onnx(
     traits=("low_precision",),
     ulp=64,
     onnx=_onnx,
+    padded=attended,
 )
 def scaled_dot_product_attention(
     query: TensorLike,

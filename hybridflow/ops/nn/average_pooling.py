@@ -48,6 +48,7 @@ from hybridflow.ops.nn.windows import (
     window_slice,
 )
 from hybridflow.ops.onnx import channels_to
+from hybridflow.ops.padding_nn import per_example
 
 # -- avg_pool -----------------------------------------------------------------------------------------------------
 
@@ -105,6 +106,7 @@ def _avg_infer(x: TensorSpec, *, window: Sizes, stride: Sizes, padding: Any, cha
     traits=("windowed",),
     ulp=16,
     onnx=lambda o, x, **attrs: pool_onnx(o, "AveragePool", x, **attrs),
+    padded=per_example(),
 )
 def avg_pool(
     x: TensorLike,
@@ -220,6 +222,7 @@ def _avg_gradient_onnx(
     traits=("windowed",),
     ulp=16,
     onnx=_avg_gradient_onnx,
+    padded=per_example(),
 )
 def avg_pool_gradient(g: TensorLike, *, shape: Sizes, **attrs: Any) -> Tensor:
     """Spread every window's gradient evenly over its elements."""

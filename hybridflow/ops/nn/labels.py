@@ -29,6 +29,7 @@ from hybridflow.ops.common import (
 from hybridflow.ops.comparison import greater_equal, less, logical_and
 from hybridflow.ops.creation import full
 from hybridflow.ops.onnx import in_range
+from hybridflow.ops.padding_nn import coded
 from hybridflow.ops.reductions import all as all_of
 from hybridflow.ops.sizes import normalize_shape
 
@@ -134,6 +135,7 @@ def _one_hot_onnx(o: Any, x: Any, *, classes: Any, dtype: Any) -> Any:
     samples=_one_hot_samples,
     ulp=0,
     onnx=_one_hot_onnx,
+    padded=coded,
 )
 def one_hot_rows(ids: TensorLike, classes: Any, dtype: Any) -> Tensor:
     """Return one row per label with 1 in its column; labels are not checked, and one that is no class gives zeros."""

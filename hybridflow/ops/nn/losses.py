@@ -34,6 +34,7 @@ from hybridflow.ops.nn.common import REAL_FLOAT, compute_dtype, lower_narrow, lo
 from hybridflow.ops.nn.labels import check_labels, one_hot
 from hybridflow.ops.nn.softmax import lower_spread
 from hybridflow.ops.onnx import log_1p
+from hybridflow.ops.padding import per_row
 from hybridflow.ops.summation import add_up
 
 # -- softmax cross-entropy ----------------------------------------------------------------------------------------
@@ -157,6 +158,7 @@ def _integer_onnx(o: Any, logits: Any, labels: Any, *, residuals: bool = False) 
     traits=("log_sum", "full_precision"),
     ulp=64,
     onnx=_integer_onnx,
+    padded=per_row(),
 )
 def _with_integers(logits: TensorLike, labels: TensorLike) -> Tensor:
     scores = as_tensor(logits)

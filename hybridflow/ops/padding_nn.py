@@ -1,0 +1,282 @@
+"""Rules of single operations for values that are padded up to a bound (see `hybridflow.core.padding`)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from hybridflow.core.dims import Dim
+from hybridflow.core.dtypes import bool_, kind_of
+from hybridflow.core.padding import Bounds, Call, NoRule, Open, Padded, Rule
+from hybridflow.core.spec import make_spec
+from hybridflow.core.tensor import asarray
+from hybridflow.ops.padding import Neutral, along, canonical, listed, number_of, outer, remaining, together
+from hybridflow.ops.padding_index import picked, single
+
+# -- statistics -------------------------------------------------------------------------------------------------------
+
+
+def variance(root: bool) -> Rule:
+    """Return the rule of `var`, or of `std` if `root`: deviations of real elements from the mean of real elements."""
+
+    def rule(b: Bounds, call: Call) -> list[Padded]:
+        (x,) = call.xs
+        F, axis = b.F, call.attrs["axis"]
+        if not any([x.axes[one] for one in axis]):
+            return along()(b, call)
+        dtype = x.value.dtype
+        wide = Padded(x.value.astype("float32") if dtype.itemsize < 4 else x.value, x.axes)
+        for one in axis:
+            wide = b.filled(wide, one, 0)
+        number = number_of(b, wide, axis).astype(wide.value.dtype)
+        away = Padded(wide.value - F.sum(wide.value, axis=axis, keepdims=True) / number, x.axes)
+        away = Padded(away.value, tuple([one and one.anything for one in x.axes]))
+        for one in axis:
+            away = b.filled(away, one, 0)
+        total = F.sum(away.value * away.value, axis=axis, keepdims=call.attrs["keepdims"])
+        value = total / (number - call.attrs["correction"])
+        value = (F.sqrt(value) if root else value).astype(dtype)
+        return [Padded(value, remaining(x.axes, axis, value))]
+
+    return rule
+
+
+def normed(b: Bounds, call: Call) -> list[Padded]:
+    """Take norms: zeros change none of a positive order."""
+    order = call.attrs["order"]
+    if not isinstance(order, int | float) or order <= 0:
+        return along()(b, call)
+    return along(lambda dtype: 0)(b, call)
+
+
+def ordered(b: Bounds, call: Call) -> list[Padded]:
+    """Sort: NaN and the largest integers come last, behind equal real elements."""
+    (x,) = call.xs
+    kind = kind_of(x.value.dtype)
+    axis = call.attrs["axis"]
+    if x.axes[axis] is not None and (call.attrs["descending"] or kind not in ("float", "int", "uint")):
+        raise NoRule("it sorts an open axis downwards, or values that have no last one")
+    if x.axes[axis] is not None:
+        single(x, axis)
+    last = np.nan if kind == "float" else 0 if kind not in ("int", "uint") else int(np.iinfo(x.value.dtype).max)
+    return along(lambda dtype: last)(b, call)
+
+
+def position_of(neutral: Neutral) -> Rule:
+    """Return the rule of `argmax` and `argmin`, whose result counts real elements in row-major order.
+
+    Args:
+        neutral: what is never found.
+    """
+
+    def rule(b: Bounds, call: Call) -> list[Padded]:
+        (x,) = call.xs
+        (made,) = along(neutral)(b, call)
+        (axis,) = listed(call.attrs["axis"], len(x.axes))
+        one = x.axes[axis]
+        if one is None or len(one.sizes) == 1:
+            return [made]
+        rest, total, stride = made.value, None, None
+        for size in reversed(one.sizes):
+            bound = b.bound(size)
+            here, rest = rest % bound, rest // bound
+            part = here if stride is None else here * stride
+            total = part if total is None else total + part
+            stride = b.count(size) if stride is None else stride * b.count(size)
+        return [Padded(total, made.axes)]
+
+    return rule
+
+
+# -- order of elements ------------------------------------------------------------------------------------------------
+
+
+def turned(b: Bounds, call: Call) -> list[Padded]:
+    """Reverse axes: the first element is the last real one."""
+    (x,) = call.xs
+    value = x.value
+    known = tuple([axis for axis in call.attrs["axis"] if x.axes[axis] is None])
+    (value,) = b.run(call, value, axis=known)
+    for axis in call.attrs["axis"]:
+        if axis not in known:
+            last = b.count(single(x, axis).sizes[0]) - 1
+            value = picked(b, value, axis, last - b.positions(value.shape[axis]))
+    return [Padded(value, tuple([one and one.anything for one in x.axes]))]
+
+
+def rolled(b: Bounds, call: Call) -> list[Padded]:
+    """Shift elements around the real ends."""
+    (x,) = call.xs
+    value = x.value
+    pairs = list(zip(call.attrs["axis"], call.attrs["shift"], strict=True))
+    known = [(axis, shift) for axis, shift in pairs if x.axes[axis] is None]
+    if any([isinstance(shift, Dim) for _, shift in known]):
+        raise NoRule("the shift is an open size")
+    if known:
+        (value,) = b.run(call, value, axis=tuple([a for a, _ in known]), shift=tuple([s for _, s in known]))
+    for axis, shift in pairs:
+        if x.axes[axis] is not None:
+            size = b.F.maximum(b.count(single(x, axis).sizes[0]), 1)
+            away = b.count(shift) if isinstance(shift, Dim) else shift
+            value = picked(b, value, axis, (b.positions(value.shape[axis]) - away) % size)
+    return [Padded(value, tuple([one and one.anything for one in x.axes]))]
+
+
+def stacked(b: Bounds, call: Call) -> list[Padded]:
+    """Join values of one shape along a new axis."""
+    axes = together(call.xs, len(call.xs[0].axes))
+    (value,) = b.run(call, *[x.value for x in call.xs])
+    at = call.attrs["axis"]
+    return [Padded(value, (*axes[:at], None, *axes[at:]))]
+
+
+def bordered(b: Bounds, call: Call) -> list[Padded]:
+    """Pad by a value: it takes the place of everything beyond the real size."""
+    x, outside = call.xs
+    value, axes = x.value, [*x.axes]
+    for axis, (low, high) in enumerate(call.attrs["pads"]):
+        one = axes[axis]
+        if one is None:
+            if isinstance(low, Dim) or isinstance(high, Dim):
+                raise NoRule("it pads by an open size")
+            continue
+        if isinstance(low, Dim) or isinstance(high, Dim) or low < 0 or high < 0:
+            raise NoRule("it cuts an open axis, or pads it by an open size")
+        value = b.F.where(b.inside(Padded(value, tuple(axes)), axis), value, outside.value)
+        axes[axis] = Open(canonical([single(x, axis).sizes[0] + low + high]))
+    (value,) = b.run(call, value, outside.value)
+    return [Padded(value, tuple(axes))]
+
+
+# -- parts of networks ------------------------------------------------------------------------------------------------
+
+
+def per_example(inputs: int = 1) -> Rule:
+    """Return the rule of an operation that computes each example of a batch, the first axis, on its own.
+
+    Args:
+        inputs: how many of its first inputs have that axis; the others are parameters.
+    """
+
+    def rule(b: Bounds, call: Call) -> list[Padded]:
+        batch = call.xs[0].axes[0]
+        for number, x in enumerate(call.xs):
+            own = x.axes[0] if x.axes else None
+            fits = own is None if batch is None or number >= inputs else batch.same(own)
+            if not fits or any(x.axes[1:]):
+                raise NoRule("an axis besides that of the batch is open")
+        if batch is not None and not all([batch.same(b.axes_of(spec)[0]) for spec in call.specs]):
+            raise NoRule("a result has another batch")
+        values = b.run(call, *[x.value for x in call.xs])
+        axis = batch and batch.anything
+        return [Padded(value, (axis, *[None] * (value.ndim - 1))) for value in values]
+
+    return rule
+
+
+def weights_alone(b: Bounds, call: Call) -> list[Padded]:
+    """Compute with the first input's elements and other inputs of known sizes."""
+    first, *others = call.xs
+    if any([other.open() for other in others]):
+        raise NoRule("a parameter has an open size")
+    values = b.run(call, *[x.value for x in call.xs])
+    ndim = len(first.axes)
+    axes = [one and one.anything for one in first.axes]
+    return [Padded(value, tuple(axes) if value.ndim == ndim else (None,) * value.ndim) for value in values]
+
+
+def summed_examples(b: Bounds, call: Call) -> list[Padded]:
+    """Sum over a batch, with zeros beyond its real size."""
+    x, g = call.xs
+    same = x.axes[0].same(g.axes[0]) if x.axes[0] is not None else g.axes[0] is None
+    if not same or any([*x.axes[1:], *g.axes[1:]]):
+        raise NoRule("an axis besides that of the batch is open")
+    x, g = b.filled(x, 0, 0), b.filled(g, 0, 0)
+    (value,) = b.run(call, x.value, g.value)
+    return [Padded(value, (None,) * value.ndim)]
+
+
+def coded(b: Bounds, call: Call) -> list[Padded]:
+    """Add an axis of classes."""
+    (x,) = call.xs
+    (value,) = b.run(call, x.value)
+    return [Padded(value, (*[one and one.anything for one in x.axes], None))]
+
+
+def attended(b: Bounds, call: Call) -> list[Padded]:
+    """Attend to real keys only."""
+    query, key, value, *mask = call.xs
+    if query.axes[-1] is not None or key.axes[-1] is not None or value.axes[-1] is not None:
+        raise NoRule("the features of queries, keys or values have an open size")
+    batch = together([outer(one) for one in (query, key, value)], len(query.axes) - 2)
+    shape, scores = _scores(query, key)
+    together([*mask, Padded(make_spec(shape, bool_), (*batch, *scores))], len(shape))  # raises if the mask does not fit
+    values = [query.value, key.value, value.value, *[one.value for one in mask]]
+    length = key.axes[-2]
+    has_mask = call.attrs["has_mask"]
+    if length is not None:
+        inside = b.F.permute_dims(b.inside(value, len(value.axes) - 2), axes=_swapped(len(value.axes)))
+        values = [query.value, key.value, b.filled(value, len(value.axes) - 2, 0).value, _masked(b, mask, inside)]
+        has_mask = True
+    made = b.run(call, *values, has_mask=has_mask)
+    rows = query.axes[-2] and query.axes[-2].anything
+    axes = [(*batch, rows, None), (*batch, rows)]
+    return [Padded(one, own) for one, own in zip(made, axes, strict=False)]
+
+
+def probabilities(b: Bounds, call: Call) -> list[Padded]:
+    """Compute the weight of each key for each query; those of keys beyond the real size are anything."""
+    query, key, _, *mask = call.xs
+    if query.axes[-1] is not None or key.axes[-1] is not None:
+        raise NoRule("the features of queries or keys have an open size")
+    batch = together([outer(one) for one in (query, key)], len(query.axes) - 2)
+    shape, scores = _scores(query, key)
+    together([*mask, Padded(make_spec(shape, bool_), (*batch, *scores))], len(shape))
+    (value,) = b.run(call, *[x.value for x in call.xs])
+    return [Padded(value, (*batch, *scores))]
+
+
+def _scores(query: Padded, key: Padded) -> tuple[tuple[int, ...], tuple[Open | None, Open | None]]:
+    """Return the shape of the scores, and how their last two axes are padded."""
+    shape = (*query.value.shape[:-1], key.value.shape[-2])
+    return shape, (query.axes[-2] and query.axes[-2].anything, key.axes[-2] and key.axes[-2].anything)
+
+
+def _swapped(ndim: int) -> tuple[int, ...]:
+    return (*range(ndim - 2), ndim - 1, ndim - 2)
+
+
+def _masked(b: Bounds, mask: list[Padded], inside: Any) -> Any:
+    """Return a mask that also hides what is beyond the real number of keys."""
+    if not mask:
+        return inside
+    own = mask[0].value
+    if own.dtype == bool_:
+        return b.F.logical_and(own, inside)
+    return b.F.where(inside, own, asarray(-np.inf, dtype=own.dtype))
+
+
+def added_rows(b: Bounds, call: Call) -> list[Padded]:
+    """Add values at computed indices into zeros; values beyond a real size add nothing."""
+    x, *indices = call.xs
+    axes, shape = call.attrs["axes"], call.attrs["shape"]
+    if len(indices) != 1:
+        if x.open() or any([one.open() for one in indices]) or any([isinstance(one, Dim) for one in shape]):
+            raise NoRule("several indices, and an open size")
+        (value,) = b.run(call, x.value, *[one.value for one in indices])
+        return [Padded(value, (None,) * value.ndim)]
+    (axis,), (index,) = axes, indices
+    for number in range(len(index.axes)):
+        x = b.filled(x, axis + number, 0)
+    where = index.value
+    target = shape[axis]
+    if isinstance(target, Dim) or index.open():
+        where = b.F.where(where < 0, where + b.count(target).astype(where.dtype), where)
+    if index.open():
+        where = b.F.minimum(b.F.maximum(where, 0), b.bound(target) - 1)
+    (value,) = b.run(call, x.value, where)
+    own = Open(canonical([target]), 0) if isinstance(target, Dim) else None
+    rest = [one and one.anything for one in x.axes]
+    return [Padded(value, (*rest[:axis], own, *rest[axis + len(index.axes) :]))]
+
