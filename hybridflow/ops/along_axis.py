@@ -34,6 +34,7 @@ from hybridflow.ops.index_checks import (
     lowered_key,
 )
 from hybridflow.ops.onnx import zeros
+from hybridflow.ops.padding_index import added_along, along_indices
 from hybridflow.ops.shape import broadcast_to
 from hybridflow.ops.sizes import normalize_shape
 
@@ -109,6 +110,7 @@ def _take_along_samples(rng: np.random.Generator) -> Any:
     traits=("layout",),
     ulp=0,
     onnx=lambda o, x, indices, *, axis: o.GatherElements(x, o.cast(indices, np.int64), axis=axis),
+    padded=along_indices,
 )
 def take_along_axis(x: TensorLike, indices: TensorLike, /, axis: int = -1, **other: Unpack[Other]) -> Tensor:
     """Take, at every position of an index tensor, the element it names along an axis.
@@ -204,6 +206,7 @@ def _add_along_onnx(o: Any, x: Any, indices: Any, *, axis: int, size: Any) -> An
     samples=_add_along_samples,
     traits=("inner",),
     onnx=_add_along_onnx,
+    padded=added_along,
 )
 def add_along_axis(x: TensorLike, indices: TensorLike, /, *, axis: int, size: Any) -> Tensor:
     """Add values up where an index tensor points along an axis: the adjoint of `take_along_axis`.

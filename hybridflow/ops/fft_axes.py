@@ -25,6 +25,7 @@ from hybridflow.ops.common import (
 from hybridflow.ops.fft_call import COMPLEX_OF, OTHER_WAY, Axes, transform
 from hybridflow.ops.index_keys import part_of
 from hybridflow.ops.onnx import COMPLEX
+from hybridflow.ops.padding import along
 
 _REAL_OF = {complex64: float32, complex128: float64}
 
@@ -91,6 +92,7 @@ def _bad_samples(rng: np.random.Generator) -> Any:
     traits=("full_precision",),
     ulp=16,
     onnx=COMPLEX,
+    padded=along(name="axes"),
 )
 def fftn(
     x: TensorLike,
@@ -138,6 +140,7 @@ def fftn(
     traits=("full_precision",),
     ulp=16,
     onnx=COMPLEX,
+    padded=along(name="axes"),
 )
 def ifftn(
     x: TensorLike,
@@ -216,6 +219,7 @@ def _rfftn_samples(rng: np.random.Generator) -> Any:
     traits=("full_precision",),
     ulp=16,
     onnx=COMPLEX,
+    padded=along(name="axes"),
 )
 def rfftn(
     x: TensorLike,
@@ -301,6 +305,7 @@ def _irfftn_samples(rng: np.random.Generator) -> Any:
     traits=("full_precision",),
     ulp=16,
     onnx=COMPLEX,
+    padded=along(name="axes"),
 )
 def irfftn(
     x: TensorLike,

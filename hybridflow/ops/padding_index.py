@@ -7,8 +7,9 @@ from typing import Any
 
 from hybridflow.core.dims import Dim, same_size
 from hybridflow.core.padding import Bounds, Call, NoRule, Open, Padded, Size
+from hybridflow.core.spec import make_spec
 from hybridflow.core.tensor import asarray
-from hybridflow.ops.padding import canonical
+from hybridflow.ops.padding import canonical, together
 
 
 def _is_known(size: Any) -> bool:
@@ -133,11 +134,47 @@ def gathered(b: Bounds, call: Call) -> list[Padded]:
     (axis,), (index,) = call.attrs["axes"], indices
     where = index.value
     if x.axes[axis] is not None:
-        real = b.count(single(x, axis).sizes[0]).astype(where.dtype)
-        where = b.F.where(where < 0, where + real, where)
+        where = _from_the_end(b, where, single(x, axis).sizes[0])
     (value,) = b.run(call, x.value, where)
     axes = (*x.axes[:axis], *index.axes, *x.axes[axis + 1 :])
     return [Padded(value, tuple([one and one.anything for one in axes]))]
+
+
+def along_indices(b: Bounds, call: Call) -> list[Padded]:
+    """Take along an axis by indices of the result's shape, which count from the real end if they are negative."""
+    x, indices = call.xs
+    axis = call.attrs["axis"]
+    axes = [*together([_but(one, axis) for one in (x, indices)], len(x.axes))]
+    where = indices.value
+    if x.axes[axis] is not None:
+        where = _from_the_end(b, where, single(x, axis).sizes[0])
+    (value,) = b.run(call, x.value, where)
+    own = indices.axes[axis]
+    axes[axis] = own and own.anything
+    return [Padded(value, tuple(axes))]
+
+
+def _but(x: Padded, axis: int) -> Padded:
+    """Return how a value is padded but for one axis, with a spec as the value."""
+    shape = tuple([1 if at == axis else size for at, size in enumerate(x.value.shape)])
+    return Padded(make_spec(shape, x.value.dtype), (*x.axes[:axis], None, *x.axes[axis + 1 :]))
+
+
+def _from_the_end(b: Bounds, where: Any, size: Size) -> Any:
+    return b.F.where(where < 0, where + b.count(size).astype(where.dtype), where)
+
+
+def added_along(b: Bounds, call: Call) -> list[Padded]:
+    """Add values along an axis; those beyond a real size add nothing."""
+    x, indices = call.xs
+    axis, size = call.attrs["axis"], call.attrs["size"]
+    axes = [*together([x, indices], len(x.axes))]
+    where = _from_the_end(b, indices.value, size)
+    if indices.open():
+        where = b.F.minimum(b.F.maximum(where, 0), b.bound(size) - 1)
+    (value,) = b.run(call, b.filled(x, axis, 0).value, where)
+    axes[axis] = Open(canonical([size])) if isinstance(size, Dim) else None
+    return [Padded(value, tuple(axes))]
 
 
 def joined(b: Bounds, call: Call) -> list[Padded]:

@@ -197,6 +197,41 @@ def summed_examples(b: Bounds, call: Call) -> list[Padded]:
     return [Padded(value, (None,) * value.ndim)]
 
 
+def normalized_batch(b: Bounds, call: Call) -> list[Padded]:
+    """Normalise by the statistics of real elements."""
+    x, *parameters = call.xs
+    if x.axes[1] is not None or any([one.open() for one in parameters]):
+        raise NoRule("the number of channels is open")
+    F, attrs = b.F, call.attrs
+    dtype = x.value.dtype
+    wide = Padded(x.value.astype("float32") if dtype.itemsize < 4 else x.value, x.axes)
+    axes = tuple([axis for axis in range(len(x.axes)) if axis != 1])
+    aligned = tuple([size if axis == 1 else 1 for axis, size in enumerate(x.value.shape)])
+    number = number_of(b, x, axes).astype(wide.value.dtype)
+
+    def mean(values: Any) -> Any:
+        one = Padded(values, tuple([own and own.anything for own in x.axes]))
+        for axis in axes:
+            one = b.filled(one, axis, 0)
+        return F.sum(one.value, axis=axes, keepdims=True) / number
+
+    center = mean(wide.value)
+    away = wide.value - center
+    spread = mean(away * away)
+    rstd = F.rsqrt(spread + asarray(attrs["epsilon"], dtype=spread.dtype))
+    y = away * rstd
+    if attrs["has_scale"]:
+        y = y * F.reshape(parameters[0].value, shape=aligned)
+    if attrs["has_shift"]:
+        y = y + F.reshape(parameters[-1].value, shape=aligned)
+    channels = (x.value.shape[1],)
+    mean_, variance_, rstd = [F.reshape(one, shape=channels) for one in (center, spread, rstd)]
+    made = [y.astype(dtype), mean_.astype(dtype), variance_.astype(dtype)]
+    made += [mean_, rstd] if attrs.get("residuals") else []
+    own = tuple([one and one.anything for one in x.axes])
+    return [Padded(value, own if number == 0 else (None,)) for number, value in enumerate(made)]
+
+
 def coded(b: Bounds, call: Call) -> list[Padded]:
     """Add an axis of classes."""
     (x,) = call.xs

@@ -22,6 +22,7 @@ from hybridflow.ops.common import (
 )
 from hybridflow.ops.nn.common import REAL_FLOAT, compute_dtype, lower_narrow, lower_wide, narrow, wide
 from hybridflow.ops.onnx import mean_over
+from hybridflow.ops.padding_nn import normalized_batch
 from hybridflow.ops.sizes import count_along, lowered_count, size_value
 from hybridflow.ops.summation import add_up
 from hybridflow.ops.xla_algebra import float_sum
@@ -248,6 +249,7 @@ def _onnx(
     traits=("full_precision", "inner"),
     ulp=64,
     onnx=_onnx,
+    padded=normalized_batch,
 )
 def normalize_batch(
     x: TensorLike, scale: TensorLike | None = None, shift: TensorLike | None = None, *, epsilon: float = 1e-5

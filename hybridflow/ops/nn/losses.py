@@ -234,6 +234,7 @@ def _dense_onnx(o: Any, logits: Any, labels: Any, *, residuals: bool = False) ->
     traits=("log_sum", "full_precision"),
     ulp=64,
     onnx=_dense_onnx,
+    padded=per_row(),
 )
 def softmax_cross_entropy(
     logits: TensorLike, labels: TensorLike, *, label_smoothing: float = 0.0, **other: Unpack[Other]

@@ -23,6 +23,7 @@ from hybridflow.ops.common import (
 )
 from hybridflow.ops.index_keys import part_of
 from hybridflow.ops.nn.common import REAL_FLOAT, compute_dtype, lower_narrow, lower_wide, narrow, wide
+from hybridflow.ops.padding import per_row
 
 # The gates are side by side in the last axis: input, forget, cell, output.
 
@@ -176,6 +177,7 @@ def _onnx(o: Any, gates: Any, c: Any, *, residuals: bool = False) -> Any:
     traits=("full_precision", "inner"),
     ulp=16,
     onnx=_onnx,
+    padded=per_row(),
 )
 def lstm_update(gates: TensorLike, c: TensorLike, /) -> tuple[Tensor, Tensor]:
     """Return the new hidden and cell state, given the gates' inputs ``(..., 4 * width)`` and the cell state."""
