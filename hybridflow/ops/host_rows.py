@@ -54,7 +54,7 @@ def in_blocks(compute: Callable[..., None], buffers: int, *arrays: Any) -> Any:
 def row_sums(x: Any) -> Any:
     """Sum the last axis, kept with size 1."""
     length = x.shape[-1]
-    if length > LONG_ROW or x.dtype.kind != "f" or x.ndim < 2:
+    if not 0 < length <= LONG_ROW or x.dtype.kind != "f" or x.ndim < 2:
         return add_up(x, (x.ndim - 1,), True)
     return add_short_rows(x.reshape(-1, length)).reshape(*x.shape[:-1], 1)
 

@@ -142,7 +142,7 @@ def mean_of(b: Bounds, call: Call) -> list[Padded]:
     F, attrs = b.F, call.attrs
     mixed = listed(attrs["axis"], len(x.axes))
     if not any([x.axes[axis] for axis in mixed]):
-        return along()(b, call)
+        return [*along()(b, call)]
     for axis in mixed:
         x = b.filled(x, axis, 0)
     dtype = x.value.dtype

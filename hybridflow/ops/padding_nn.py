@@ -24,7 +24,7 @@ def variance(root: bool) -> Rule:
         (x,) = call.xs
         F, axis = b.F, call.attrs["axis"]
         if not any([x.axes[one] for one in axis]):
-            return along()(b, call)
+            return [*along()(b, call)]
         dtype = x.value.dtype
         wide = Padded(x.value.astype("float32") if dtype.itemsize < 4 else x.value, x.axes)
         for one in axis:
@@ -35,7 +35,7 @@ def variance(root: bool) -> Rule:
         for one in axis:
             away = b.filled(away, one, 0)
         total = F.sum(away.value * away.value, axis=axis, keepdims=call.attrs["keepdims"])
-        value = total / (number - call.attrs["correction"])
+        value = total / F.maximum(number - call.attrs["correction"], 0)
         value = (F.sqrt(value) if root else value).astype(dtype)
         return [Padded(value, remaining(x.axes, axis, value))]
 
@@ -46,8 +46,8 @@ def normed(b: Bounds, call: Call) -> list[Padded]:
     """Take norms: zeros change none of a positive order."""
     order = call.attrs["order"]
     if not isinstance(order, int | float) or order <= 0:
-        return along()(b, call)
-    return along(lambda dtype: 0)(b, call)
+        return [*along()(b, call)]
+    return [*along(lambda dtype: 0)(b, call)]
 
 
 def ordered(b: Bounds, call: Call) -> list[Padded]:
@@ -60,7 +60,7 @@ def ordered(b: Bounds, call: Call) -> list[Padded]:
     if x.axes[axis] is not None:
         single(x, axis)
     last = np.nan if kind == "float" else 0 if kind not in ("int", "uint") else int(np.iinfo(x.value.dtype).max)
-    return along(lambda dtype: last)(b, call)
+    return [*along(lambda dtype: last)(b, call)]
 
 
 def position_of(neutral: Neutral) -> Rule:

@@ -1,0 +1,419 @@
+"""Executables for a bound: what is padded is seen in no result, for every size up to the bound."""
+
+from __future__ import annotations
+
+import os
+import random
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+import pytest
+
+import hybridflow as hf
+from hybridflow import nn
+from hybridflow.core.dims import Dim, evaluate
+from hybridflow.core.errors import ArgumentError, CheckError, HybridflowError
+from hybridflow.core.op import REGISTRY, No, Sample
+from hybridflow.core.padding import Axes, NoRule
+from hybridflow.ir.evaluate import evaluate as run_graph
+from hybridflow.ir.evaluate import run_eagerly
+from hybridflow.ir.verify import verify
+from hybridflow.nested import bounded as module
+from hybridflow.nested.bounded import bounded
+from hybridflow.tracing.views import Specs
+
+PROGRAMS = int(os.environ.get("HYBRIDFLOW_PROGRAMS", "60"))
+BOUND = 8
+Function = Callable[..., Any]
+Arrays = list[Any]
+
+
+# -- one graph at every size ------------------------------------------------------------------------------------------
+
+
+def dirty(array: Any, axes: Axes, bounds: dict[str, int]) -> Any:
+    """Pad an array up to the bounds with what would be seen in any result: NaN, True, 1."""
+    for axis, one in enumerate(axes):
+        if one is not None:
+            (size,) = one.sizes
+            width = [(0, 0)] * array.ndim
+            width[axis] = (0, evaluate(size, bounds) - array.shape[axis])
+            fill = np.nan if array.dtype.kind in "fcV" else 1
+            array = np.pad(array, width, constant_values=np.asarray(fill).astype(array.dtype))
+    return array
+
+
+def cut(array: Any, axes: Axes, sizes: dict[str, int], bounds: dict[str, int]) -> Any:
+    """Cut a result to its real sizes."""
+    for axis, one in enumerate(axes):
+        if one is not None:
+            before, after = array.shape[:axis], array.shape[axis + 1 :]
+            whole, part = [[evaluate(size, some) for size in one.sizes] for some in (bounds, sizes)]
+            array = array.reshape(*before, *whole, *after)[(*[slice(None)] * axis, *map(slice, part))]
+            array = array.reshape(*before, int(np.prod(part)), *after)
+    return array
+
+
+def close(found: Any, expected: Any) -> None:
+    expected, found = np.asarray(expected), np.asarray(found)
+    assert found.shape == expected.shape
+    if expected.dtype.kind not in "fcV":
+        np.testing.assert_array_equal(found, expected)
+        return
+    wide = np.complex128 if expected.dtype.kind == "c" else np.float64
+    narrow = expected.dtype.itemsize < 4
+    expected, found = expected.astype(wide), found.astype(wide)
+    largest = float(np.max(np.abs(expected), where=np.isfinite(expected), initial=1.0))
+    # Sums of padded rows are added in another order.
+    tolerance = 2e-2 if narrow else 1e-4
+    np.testing.assert_allclose(found, expected, rtol=tolerance, atol=tolerance * largest)
+
+
+def check(function: Function, specs: Sequence[Any], make: Callable[[int], Arrays], sizes: Sequence[int]) -> int:
+    """Compare a function's graph for a bound with its eager run; return at how many sizes.
+
+    Raises:
+        NoRule: there is no graph for a bound.
+    """
+    trace, _, _ = hf.compile(function)._trace_of(Specs(tuple(specs), {}))
+    graph = trace.raw_graph
+    bounds = dict.fromkeys(graph.dims.hints, BOUND)
+    made = bounded(graph, bounds)
+    verify(made.graph)
+    count = 0
+    for size in sizes:
+        arrays = make(size)
+        real = {
+            one.symbol: length
+            for node, array in zip(graph.inputs, arrays, strict=False)
+            for one, length in zip(node.spec().shape, array.shape, strict=True)
+            if isinstance(one, Dim) and one.symbol
+        }
+        if not graph.dims.holds(real):
+            continue
+        hf.random.seed(3)
+        state = [np.asarray(hf.random.default_generator().state)] if len(graph.inputs) > len(arrays) else []
+        expected = jax.tree_util.tree_leaves(function(*map(hf.asarray, arrays)))
+        given = [dirty(array, axes, bounds) for array, axes in zip(arrays, made.inputs, strict=False)]
+        counts = [np.asarray(real[name], np.int32) for name in made.symbols]
+        with np.errstate(all="ignore"):
+            found = run_graph(made.graph, [*given, *state, *counts], run_eagerly)
+        for one, axes, wanted in zip(found, made.outputs, expected, strict=False):
+            close(cut(np.asarray(one), axes, real, bounds), wanted)
+        count += 1
+    return count
+
+
+def rows(n: int, *more: int) -> Any:
+    return np.random.default_rng(n).standard_normal((n, *(more or (3,)))).astype(np.float32)
+
+
+def integers(n: int, high: int) -> Any:
+    return np.random.default_rng(n).integers(0, high, n).astype(np.int32)
+
+
+def squares(x: Any) -> Any:
+    return hf.sum(x * x)
+
+
+OPEN = hf.TensorSpec([None, 3])
+CASES: dict[str, tuple[Function, Sequence[Any], Callable[[int], Arrays]]] = {
+    "means": (lambda x: (hf.mean(x, axis=0), hf.mean(x), hf.var(x, axis=0), hf.std(x)), [OPEN], lambda n: [rows(n)]),
+    "extrema": (lambda x: (hf.max(x, axis=0), hf.argmax(x), hf.argmin(x.T), hf.logsumexp(x)), [OPEN],
+                lambda n: [rows(n)]),
+    "parts": (lambda x: (x[-1], x[1:], x[::-1], x[:-1], x[0], x[::2]), [OPEN], lambda n: [rows(n)]),
+    "slopes of parts": (
+        hf.grad(lambda x: hf.sum(hf.tanh(x[-1]) * x[0]) + hf.sum(x[1:] * x[:-1]) + hf.sum(hf.sin(x[::-1]) * x)),
+        [OPEN], lambda n: [rows(n)],
+    ),
+    "sizes as numbers": (lambda x: x.shape[0] * x / (x.shape[0] + 1), [OPEN], lambda n: [rows(n)]),
+    "joined": (lambda x: (hf.concat([x, hf.ones((2, 3)), x]), hf.mean(hf.concat([x, x]), axis=0)), [OPEN],
+               lambda n: [rows(n)]),
+    "counted": (lambda x: hf.zeros((x.shape[0], 2)) + hf.arange(x.shape[0])[:, None], [OPEN], lambda n: [rows(n)]),
+    "attention": (hf.value_and_grad(lambda x: hf.mean((nn.softmax(x @ x.T) @ x) ** 2)), [OPEN], lambda n: [rows(n)]),
+    "fused attention": (
+        hf.value_and_grad(lambda q: squares(nn.scaled_dot_product_attention(q, q, q))), [hf.TensorSpec([2, None, 4])],
+        lambda n: [rows(2 * n, 4).reshape(2, n, 4)],
+    ),
+    "causal attention": (
+        hf.value_and_grad(lambda q: squares(nn.scaled_dot_product_attention(q, q, q, is_causal=True))),
+        [hf.TensorSpec([2, None, 4])], lambda n: [rows(2 * n, 4).reshape(2, n, 4)],
+    ),
+    "cross entropy": (
+        lambda x, y: hf.value_and_grad(lambda x: hf.mean(nn.softmax_cross_entropy(x, y)))(x),
+        [hf.TensorSpec(["n", 3]), hf.TensorSpec(["n"], "int32")], lambda n: [rows(n), integers(n, 3)],
+    ),
+    "folded": (
+        lambda x: (hf.reshape(x, (-1, 3)) * 2, hf.mean(hf.reshape(x, (-1, 3)), axis=0), hf.argmax(x)),
+        [hf.TensorSpec([4, None, 3])], lambda n: [rows(4 * n).reshape(4, n, 3)],
+    ),
+    "two open sizes": (
+        lambda x: (hf.sum(hf.reshape(x, (-1, 3)), axis=0), hf.mean(x, axis=(0, 1)), hf.permute_dims(x, (1, 0, 2))),
+        [hf.TensorSpec([None, None, 3])], lambda n: [rows(n * (9 - n)).reshape(n, 9 - n, 3)],
+    ),
+    "embedding": (
+        lambda table, i: hf.value_and_grad(lambda table: squares(hf.take(table, i, axis=0)))(table),
+        [hf.TensorSpec([7, 3]), hf.TensorSpec([None], "int32")],
+        lambda n: [rows(7), integers(n, 7) - 3],
+    ),
+    "looked up": (
+        lambda x, i: (hf.take(x, i, axis=0), hf.grad(lambda x: squares(hf.take(x, i, axis=0)))(x)),
+        [OPEN, hf.TensorSpec([2], "int32")], lambda n: [rows(n), np.int32([-1, 0])],
+    ),
+    "turned": (lambda x: (hf.flip(x, axis=0), hf.roll(x, 1, axis=0), hf.stack([x, x]), hf.pad(x, ((1, 2), (0, 0)))),
+               [OPEN], lambda n: [rows(n)]),
+    "running": (lambda x: (hf.cumulative_sum(x, axis=0), hf.grad(lambda x: squares(hf.cumulative_sum(x, axis=0)))(x)),
+                [OPEN], lambda n: [rows(n)]),
+    "sorted": (lambda x: (hf.sort(x, axis=0), hf.argsort(x, axis=0)), [OPEN], lambda n: [rows(n)]),
+    "normalised": (hf.value_and_grad(lambda x: hf.sum(nn.layer_norm(x) ** 3) + hf.linalg.norm(x)), [OPEN],
+                   lambda n: [rows(n)]),
+    "scan": (
+        lambda x: (
+            hf.scan(lambda c, row: (hf.tanh(c + row), c), hf.zeros((3,)), x),
+            hf.grad(lambda x: hf.sum(hf.scan(lambda c, row: (hf.tanh(c * row), c), hf.ones((3,)), x)[1]))(x),
+        ),
+        [OPEN], lambda n: [rows(n)],
+    ),
+    "branch": (lambda x: hf.cond(hf.sum(x) > 0, lambda: x * 2, lambda: x[::-1]), [OPEN], lambda n: [rows(n)]),
+    "while": (lambda x: hf.while_loop(lambda a: squares(a) > 1e-3, lambda a: a * 0.5, x), [OPEN], lambda n: [rows(n)]),
+    "convolution": (
+        lambda x, w: hf.value_and_grad(lambda x, w: squares(nn.max_pool(nn.conv(x, w), 2)), argnums=(0, 1))(x, w),
+        [hf.TensorSpec([None, 1, 6, 6]), hf.TensorSpec([2, 1, 3, 3])], lambda n: [rows(n, 1, 6, 6), rows(2, 1, 3, 3)],
+    ),
+    "batch norm": (
+        hf.value_and_grad(lambda x: hf.sum(nn.normalize_batch(x)[0] ** 3) if hasattr(nn, "normalize_batch")
+                          else hf.sum(nn.batch_norm(x, *hf.nn.moments(x, (0,))) ** 3)),
+        [OPEN], lambda n: [rows(n)],
+    ),
+    "draws": (lambda x: (x * hf.random.normal((x.shape[0], 3)), nn.dropout(x, 0.5)), [OPEN], lambda n: [rows(n)]),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_programs_are_the_same_at_every_size(case: str):
+    function, specs, make = CASES[case]
+    assert check(function, specs, make, range(9 if case != "two open sizes" else 1, 9) or range(1, 9)) >= 5
+
+
+# -- operations -------------------------------------------------------------------------------------------------------
+
+
+def with_size(array: Any, axis: int, size: int) -> Any:
+    times = -(-size // array.shape[axis]) if size else 1
+    return np.concatenate([array] * times, axis=axis).take(range(size), axis=axis)
+
+
+def openings(arrays: Arrays, axis: int) -> Iterator[dict[int, int]]:
+    """Yield which arrays get an open axis: the first, or all that have its size at the same axis from either end."""
+    yield {0: axis}
+    size = arrays[0].shape[axis]
+    for back in (False, True):
+        opened = {0: axis}
+        for number, array in enumerate(arrays[1:], 1):
+            own = axis - arrays[0].ndim + array.ndim if back else axis
+            if 0 <= own < array.ndim and array.shape[own] == size:
+                opened[number] = own
+        if len(opened) > 1:
+            yield opened
+
+
+def slopes(call: Function, arrays: Arrays) -> Function | None:
+    """Return the gradient of a function's floats by its float arguments."""
+    floats = [number for number, array in enumerate(arrays) if array.dtype.kind == "f"]
+    if not floats:
+        return None
+
+    def gradient(*xs: Any) -> Any:
+        def loss(*ys: Any) -> Any:
+            full = [*xs]
+            for number, y in zip(floats, ys, strict=True):
+                full[number] = y
+            total: Any = hf.asarray(0.0)
+            for one in jax.tree_util.tree_leaves(call(*full)):
+                if one.dtype in ("float32", "float64"):
+                    total = total + hf.sum(one * one * 0.5 + one)
+            return total
+
+        return hf.grad(loss, argnums=tuple(range(len(floats))))(*[xs[number] for number in floats])
+
+    return gradient
+
+
+def is_array(value: Any) -> bool:
+    return isinstance(value, np.ndarray | np.generic | hf.Tensor)
+
+
+@pytest.mark.parametrize("name", sorted(REGISTRY))
+def test_operations_are_the_same_at_every_size(name: str):
+    op = REGISTRY[name]
+    if isinstance(op.samples, No) or op.public is None:
+        pytest.skip("it has no samples")
+    compared = ruled = 0
+    for sample in op.samples(np.random.default_rng(0)):
+        if not isinstance(sample, Sample) or compared > 100:
+            continue
+        places = [number for number, value in enumerate(sample.args) if is_array(value)]
+        arrays = [np.asarray(sample.args[number]) for number in places]
+
+        def call(*xs: Any, sample: Sample = sample, places: Sequence[int] = tuple(places)) -> Any:
+            full = [*sample.args]
+            for number, x in zip(places, xs, strict=True):
+                full[number] = x
+            return op.public(*full, **sample.kwargs)  # pyright: ignore[reportOptionalCall]
+
+        functions = [call, slopes(call, arrays) if sample.gradient else None]
+        axes = [axis for axis, size in enumerate(arrays[0].shape) if size > 1] if arrays else []
+        for opened in [one for axis in axes for one in openings(arrays, axis)]:
+            specs = [
+                hf.TensorSpec([*array.shape[: opened[number]], "n", *array.shape[opened[number] + 1 :]], array.dtype)
+                if number in opened else hf.TensorSpec(array.shape, array.dtype)
+                for number, array in enumerate(arrays)
+            ]  # fmt: skip
+
+            def make(n: int, opened: dict[int, int] = opened, arrays: Arrays = arrays) -> Arrays:
+                return [with_size(one, opened[k], n) if k in opened else one for k, one in enumerate(arrays)]
+
+            for function in functions:
+                if function is None:
+                    continue
+                with warnings.catch_warnings():
+                    warnings.simplefilter("ignore")
+                    try:
+                        compared += check(function, specs, make, (0, 1, 2, 5, 8))
+                        ruled += 1
+                    except NoRule:
+                        continue
+                    except HybridflowError:
+                        continue  # the operation takes these sizes in no form
+    assert compared or not ruled
+
+
+# -- compiled functions -----------------------------------------------------------------------------------------------
+
+
+def test_few_programs_serve_many_sizes():
+    @hf.compile(sizes="bounded")
+    def attend(x: Any) -> Any:
+        return nn.softmax(x @ x.T) @ x, hf.mean(x)
+
+    for n in range(2, 70):
+        x = hf.asarray(rows(n))
+        found, mean = attend(x)
+        assert found.shape == (n, 3)
+        close(found, nn.softmax(x @ x.T) @ x)
+        close(mean, hf.mean(x))
+    assert (attend.trace_count, attend.compile_count) == (2, 1 + 5)  # the first size; 8, 16, 32, 64, 128
+    assert "x_0<=8 to 128" in str(attend.explain())
+
+
+def test_a_training_step_with_any_batch():
+    def trained(sizes: str) -> Any:
+        weight = hf.Variable(np.ones(3, np.float32))
+        optimizer = hf.optim.Adam([weight], rate=0.1)
+
+        @hf.compile(sizes=sizes)
+        def step(x: Any) -> Any:
+            with hf.GradientTape() as tape:
+                loss = hf.mean((x @ weight - 1) ** 2)
+            optimizer.update(tape.gradient(loss, [weight]))
+            return loss
+
+        losses = [float(step(hf.asarray(rows(n)))) for n in (*range(2, 30), 16, 5)]
+        return losses, np.asarray(weight.read()), step.compile_count
+
+    exact, weight, many = trained("exact")
+    bounded_, found, few = trained("bounded")
+    np.testing.assert_allclose(bounded_, exact, rtol=1e-4)
+    np.testing.assert_allclose(found, weight, rtol=1e-4)
+    assert many == 28
+    assert few == 4
+
+
+def test_the_largest_size_of_a_spec_is_the_bound():
+    spec = hf.TensorSpec([hf.dim("t", max=20), 3])
+    f = hf.compile(lambda x: hf.sum(x, axis=0), sizes="bounded", input_signature=[spec])
+    for n in (3, 17, 20):
+        close(f(hf.asarray(rows(n))), hf.sum(hf.asarray(rows(n)), axis=0))
+    assert f.compile_count == 2  # 8 and 20
+    assert "t<=20" in str(f.explain())
+
+
+def test_checks_see_real_elements_only():
+    @hf.compile(sizes="bounded")
+    def logs(x: Any, i: Any) -> Any:
+        hf.debugging.check(hf.all(x > 0), "positive")
+        return hf.take(hf.log(x), i, axis=0)
+
+    for n in (2, 3, 5, 6):
+        x = hf.asarray(np.arange(1, n + 1, dtype=np.float32))
+        close(logs(x, hf.asarray([-1, 0])), hf.log(x)[np.array([-1, 0])])
+        with pytest.raises(CheckError, match="positive"):
+            hf.synchronize(logs(x - 2, hf.asarray([0])))
+        with pytest.raises(IndexError):
+            hf.synchronize(logs(x, hf.asarray([n])))
+
+
+def test_what_has_no_rule_stays_exact_and_is_named():
+    @hf.compile(sizes="bounded")
+    def inverse(x: Any) -> Any:
+        return hf.linalg.inv(x @ x.T + hf.eye(x.shape[0]))
+
+    for n in (2, 3, 4):
+        x = hf.asarray(rows(n))
+        close(inverse(x), hf.linalg.inv(x @ x.T + hf.eye(n)))
+    assert inverse.compile_count == 3
+    assert "compiled for exact sizes: " in str(inverse.explain())
+    assert "test_bounded.py" in str(inverse.explain()).split("compiled for exact sizes: ")[1].splitlines()[0]
+
+
+def test_the_option_is_checked():
+    with pytest.raises(ArgumentError, match="sizes='some'"):
+        hf.compile(lambda x: x, sizes="some")  # pyright: ignore[reportArgumentType]
+
+
+# -- random programs --------------------------------------------------------------------------------------------------
+
+STEPS: list[Function] = [
+    lambda x, y: hf.tanh(x), lambda x, y: x * y, lambda x, y: x - hf.mean(y, axis=0), lambda x, y: x[::-1] + y,
+    lambda x, y: nn.softmax(x @ y.T) @ x, lambda x, y: x + hf.max(y, axis=0, keepdims=True),
+    lambda x, y: hf.cumulative_sum(x, axis=0) / (1 + x.shape[0]), lambda x, y: hf.concat([y[1:], x[:1]]),
+    lambda x, y: hf.where(x > hf.mean(y), x, y * 0.5),
+    lambda x, y: hf.scan(lambda c, r: (hf.tanh(c + r), c), y[0], x)[1],
+    lambda x, y: hf.reshape(hf.reshape(x, (-1,)) + 1, (-1, 3)) * y, lambda x, y: hf.sort(x, axis=0),
+    lambda x, y: nn.layer_norm(x) + y[-1], lambda x, y: hf.roll(x, 1, axis=0) * hf.exp(-y * y),
+    lambda x, y: hf.take(x, hf.argsort(y[:, 0]), axis=0),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("part", range(6))
+def test_random_programs_are_the_same_at_every_size(part: int):
+    for number in range(PROGRAMS // 6):
+        rng = random.Random(1_000_003 * part + number)
+        chosen = [(rng.choice(STEPS), rng.random(), rng.random()) for _ in range(rng.randint(2, 7))]
+
+        def program(x: Any, chosen: Any = tuple(chosen)) -> Any:
+            values = [x]
+            for step, a, b in chosen:
+                values.append(step(values[int(a * len(values))], values[int(b * len(values))]))
+            return hf.sum(values[-1] * values[len(values) // 2])
+
+        function = hf.value_and_grad(program) if number % 2 else program
+        assert check(function, [OPEN], lambda n: [rows(n)], range(2, 9)) >= 5
+
+
+# -- planted faults ---------------------------------------------------------------------------------------------------
+
+
+def test_a_missing_neutral_element_is_seen(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(module._Bounds, "filled", lambda self, x, axis, fill: x)
+    with pytest.raises(AssertionError):
+        check(lambda x: hf.sum(x, axis=0), [OPEN], lambda n: [rows(n)], range(2, 5))
+
+
+def test_a_mean_by_the_bound_is_seen(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(module._Bounds, "count", lambda self, size: hf.asarray(self.bound(size), dtype="int32"))
+    with pytest.raises(AssertionError):
+        check(lambda x: x * x.shape[0], [OPEN], lambda n: [rows(n)], range(2, 5))
