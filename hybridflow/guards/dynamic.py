@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from hybridflow.core.dims import DimScope
 from hybridflow.core.errors import ArgumentError, message
@@ -12,6 +12,7 @@ from hybridflow.core.spec import SizeName, TensorSpec, make_spec
 from hybridflow.guards.signature import TENSOR, Leaf, Signature
 
 Dynamic = Literal["auto"] | bool
+Sizes = Literal["exact", "bounded"]
 ANY = -1
 """In a pattern: a size that `input_signature` leaves open, which may be any size."""
 Pattern = tuple[int | SizeName | None, ...]
@@ -36,6 +37,17 @@ def check_dynamic(dynamic: Any) -> Dynamic:
     raise ArgumentError(
         message(f"compile: dynamic={dynamic!r} is not a choice", hint="Choose 'auto', True or False.")
     )
+
+
+def check_sizes(sizes: Any) -> Sizes:
+    """Return the option if it is valid.
+
+    Raises:
+        ArgumentError: it is none of the choices.
+    """
+    if sizes in get_args(Sizes):
+        return sizes
+    raise ArgumentError(message(f"compile: sizes={sizes!r} is not a choice", hint="Choose 'exact' or 'bounded'."))
 
 
 def with_patterns(signature: Signature, patterns: Mapping[int, Pattern]) -> Signature:

@@ -344,6 +344,12 @@ def broadcasting(primitive: Callable[..., Any]) -> Callable[..., Any]:
     return lowered
 
 
+def lower_offsets(rows: int, columns: int) -> Any:
+    """Return the distance of every element of a matrix to the right of the diagonal, as int32."""
+    column, row = [lax.broadcasted_iota(np.int32, (rows, columns), axis) for axis in (1, 0)]
+    return lax.sub(column, row)
+
+
 def broadcast_lowered(x: Any, shape: tuple[int, ...]) -> Any:
     """Broadcast a jax value with lax only."""
     if tuple(x.shape) == tuple(shape):

@@ -1,4 +1,4 @@
-"""Tensors made from nothing: constants, ranges, identity matrices; and triangles of matrices."""
+"""Tensors made from nothing: constants, ranges, identity matrices."""
 
 from __future__ import annotations
 
@@ -37,6 +37,7 @@ from hybridflow.ops.common import (
     asarray,
     cast_to,
     is_number,
+    lower_offsets,
     make_spec,
     no_flops,
     truth,
@@ -529,14 +530,8 @@ def _eye_kernel(*, rows: int, columns: int, offset: int, dtype: Any) -> Any:
     return np.eye(rows, columns, offset, dtype)
 
 
-def _diagonal(rows: int, columns: int) -> Any:
-    """Return the distance of every element of a matrix to the right of the diagonal."""
-    shape = (rows, columns)
-    return lax.broadcasted_iota(int32, shape, 1) - lax.broadcasted_iota(int32, shape, 0)
-
-
 def _eye_lower(*, rows: int, columns: int, offset: int, dtype: Any) -> Any:
-    return lax.convert_element_type(_diagonal(rows, columns) == offset, dtype)
+    return lax.convert_element_type(lower_offsets(rows, columns) == offset, dtype)
 
 
 def _eye_samples(rng: np.random.Generator) -> Any:
@@ -568,6 +563,7 @@ def _eye_onnx(o: Any, *, rows: Any, columns: Any, offset: int, dtype: Any) -> An
     samples=_eye_samples,
     ulp=0,
     onnx=_eye_onnx,
+    padded=made_of_size,
 )
 def eye(
     n_rows: int, n_cols: int | None = None, /, *, k: int = 0, dtype: Any = None, device: str | None = None

@@ -18,11 +18,11 @@ from hybridflow.ops.common import (
     TensorSpec,
     as_tensor,
     call_text,
+    lower_offsets,
     make_spec,
     no_flops,
     normals,
 )
-from hybridflow.ops.creation import _diagonal
 from hybridflow.ops.padding import pointwise
 
 
@@ -66,7 +66,7 @@ def _triangle_kernel(name: str, *, upper: bool) -> Any:
 
 def _triangle_lower(upper: bool) -> Any:
     def lowered(x: Any, *, k: int) -> Any:
-        diagonal = _diagonal(*x.shape[-2:])
+        diagonal = lower_offsets(*x.shape[-2:])
         inside = diagonal >= k if upper else diagonal <= k
         inside = lax.broadcast_in_dim(inside, x.shape, (x.ndim - 2, x.ndim - 1))
         return lax.select(inside, x, lax.full_like(x, 0))

@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import starmap
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from typing import TYPE_CHECKING, Any
 
 import jax
 import numpy as np
 
 from hybridflow.core.dims import Dim, evaluate
-from hybridflow.core.errors import ArgumentError, message
 from hybridflow.core.padding import Axes, NoRule, Open
 from hybridflow.nested.bounded import Bounded, bounded
 from hybridflow.passes import run_passes
@@ -20,24 +19,12 @@ from hybridflow.xla.executable import Executable, compile_graph
 if TYPE_CHECKING:
     from hybridflow.tracing.trace import Trace
 
-SizesOption = Literal["exact", "bounded"]
 Sizes = Mapping[str, int]
 
 _SMALLEST = 8
 """The smallest bound of a size."""
 _FACTOR = 2
 """How many times as large the next bound is: padding wastes at most this, and sizes up to `n` take log2(n) programs."""
-
-
-def check_sizes(sizes: str) -> str:
-    """Return the option ``sizes=`` of `hf.compile`.
-
-    Raises:
-        ArgumentError: it is none of the choices.
-    """
-    if sizes not in get_args(SizesOption):
-        raise ArgumentError(message(f"compile: sizes={sizes!r}", hint="Choose 'exact' or 'bounded'."))
-    return sizes
 
 
 class BoundedSizes:

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, ParamSpec, TypeVar, cast, overload
 
-from hybridflow.guards.dynamic import Dynamic
-from hybridflow.tracing.bounded import SizesOption
+from hybridflow.guards.dynamic import Dynamic, Sizes
 from hybridflow.tracing.function import CompiledFunction
 
 P = ParamSpec("P")
@@ -24,7 +23,7 @@ def compile(
     autograph: bool = True,
     max_depth: int = 32,
     memory_budget: int | str | None = None,
-    sizes: SizesOption = "exact",
+    sizes: Sizes = "exact",
     max_traces: int = 64,
     name: str | None = None,
 ) -> CompiledFunction[P, R]: ...
@@ -39,7 +38,7 @@ def compile(
     autograph: bool = True,
     max_depth: int = 32,
     memory_budget: int | str | None = None,
-    sizes: SizesOption = "exact",
+    sizes: Sizes = "exact",
     max_traces: int = 64,
     name: str | None = None,
 ) -> Callable[[Callable[P, R]], CompiledFunction[P, R]]: ...
@@ -53,7 +52,7 @@ def compile(
     autograph: bool = True,
     max_depth: int = 32,
     memory_budget: int | str | None = None,
-    sizes: SizesOption = "exact",
+    sizes: Sizes = "exact",
     max_traces: int = 64,
     name: str | None = None,
 ) -> Any:

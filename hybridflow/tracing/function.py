@@ -39,7 +39,7 @@ from hybridflow.guards.arguments import (
     quick_arguments,
     without_first,
 )
-from hybridflow.guards.dynamic import Dynamic, SeenShapes, check_dynamic, is_open
+from hybridflow.guards.dynamic import Dynamic, SeenShapes, Sizes, check_dynamic, check_sizes, is_open
 from hybridflow.guards.input_signature import ConcreteFunction, InputSignature
 from hybridflow.guards.needs import Needs
 from hybridflow.guards.outside_floats import SeenFloats
@@ -51,7 +51,6 @@ from hybridflow.guards.signature import (
     named_leaves,
 )
 from hybridflow.ir.variables import NeedsIdentity
-from hybridflow.tracing.bounded import BoundedSizes, SizesOption, check_sizes
 from hybridflow.tracing.cache import TraceCache
 from hybridflow.tracing.calls import as_outputs, call_with_tensors, holds_arrays, keeps_open_size
 from hybridflow.tracing.costing import Specs
@@ -98,7 +97,7 @@ class CompiledFunction(Entry, Views[P, R]):
         dynamic: Dynamic = "auto",
         max_depth: int = 32,
         memory_budget: int | str | None = None,
-        sizes: SizesOption = "exact",
+        sizes: Sizes = "exact",
         bound: bool = False,
     ) -> None:
         if not callable(function):
@@ -351,6 +350,7 @@ class CompiledFunction(Entry, Views[P, R]):
         return sum(one.trace_ms + one.passes_ms + one.lower_ms + one.xla_ms + one.load_ms for one in self._records)
 
     def _trace(self, signature: Signature, args: tuple[Any, ...]) -> Trace:
+        from hybridflow.tracing.bounded import BoundedSizes
         from hybridflow.tracing.make_trace import make_trace
         from hybridflow.tracing.records import TraceRecord
 
