@@ -174,7 +174,7 @@ def finished(kinds: Kinds, raw: Any) -> StagedNumber:
 
 
 def _tensor(self: StagedNumber, dtype: DType | None = None) -> Tensor:
-    """Return the number as a tensor of a dtype, as `asarray` makes one of a Python number."""
+    """Return the staged number as a tensor of a dtype, as `asarray` converts a Python number."""
     target = default_dtype_of(self) if dtype is None else dtype
     raw = self.raw
     if target == bool_:

@@ -133,7 +133,7 @@ def structure_text(tree: object) -> str:
 
 
 class EffectWarning(UserWarning):
-    """A compiled function that reads something that changes at every call, but is traced only once."""
+    """A compiled function reads something that cannot be watched, so it is traced anew at every call."""
 
 
 class BroadcastWarning(UserWarning):

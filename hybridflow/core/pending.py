@@ -21,7 +21,7 @@ MOST = 16
 
 
 class PendingChecks:
-    """The checks of one call.
+    """The checks of one call of a compiled function, whose outcomes may not be computed yet.
 
     Args:
         flags: whether each check held, bool of shape () or (n,): a `jax.Array` that may not be computed yet.

@@ -412,7 +412,7 @@ class Observations:
         if origin is not None:
             self.orders.add(origin[2])
         elif items and self.origin_of(items) is None:
-            for given, _, way in self._inputs.values():  # Python creates a new dict for keywords
+            for given, _, way in self._inputs.values():  # a new dict at each call
                 same = type(given) is dict and len(way) == 1 and list(given) == list(items)
                 if same and all(map(is_, given.values(), items.values())):
                     self.orders.add(way)

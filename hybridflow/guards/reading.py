@@ -207,7 +207,7 @@ def looked_up(observations: Observations, container: Any, key: Any) -> None:
 
 
 def made_array(observations: Observations, values: Iterable[Any]) -> None:
-    """Record users' objects that hybridflow, or indexing an array, converts to numbers or arrays."""
+    """Record users' objects that will be converted to numbers or arrays, by hybridflow or as an index of an array."""
     for one in values:
         if isinstance(one, list | tuple):
             made_array(observations, cast("list[Any]", one))

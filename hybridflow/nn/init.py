@@ -146,7 +146,7 @@ he_uniform, he_normal = kaiming_uniform, kaiming_normal
 
 
 def orthogonal(gain: float = 1.0) -> Initializer:
-    """Return an initializer of rows, or columns, that are orthonormal, times a gain."""
+    """Return an initializer of orthonormal columns (rows, if there are more columns than rows), times a gain."""
 
     def draw(generator: np.random.Generator, shape: tuple[int, ...]) -> Array:
         rows, columns = shape[0], math.prod(shape[1:])

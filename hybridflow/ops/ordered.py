@@ -8,7 +8,7 @@ import numpy as np
 
 
 def halved_sum(xp: Any, x: Any) -> Any:
-    """Sum along the last axis, of at least one element, by repeatedly adding its second half to its first.
+    """Sum along the last axis, which is not empty: add its second half to its first half until one element is left.
 
     Args:
         xp: `numpy`, or `jax.numpy` in a lowering.

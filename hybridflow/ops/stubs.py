@@ -38,7 +38,7 @@ _OVERRIDES = ("__eq__", "__ne__")
 
 
 def _installed() -> Iterator[tuple[str, Callable[..., Any], property | None]]:
-    """Yield the installed members of tensors: the name, the public function, and the property if it is one."""
+    """Yield the methods and properties of `Tensor`: the name, the function, and the property, None for a method."""
     public = {name: op.public for op in REGISTRY.values() for name in op.method if op.public is not None}
     for name, value in sorted(vars(TensorMethods).items()):
         if name in public:

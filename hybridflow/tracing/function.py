@@ -500,7 +500,7 @@ class CompiledFunction(Entry, Views[P, R]):
         return trace, signature, given.opened
 
     def _serve(self, example: Signature, trace: Signature) -> None:
-        """Let calls of any sizes find a trace in which these were left open."""
+        """Let later calls with other sizes find a trace by the sizes that it leaves open."""
         opened = {index: leaf.key[1] for index, leaf in enumerate(trace.leaves) if is_open(leaf)}
         self._shapes.add(example, opened)
 

@@ -48,10 +48,10 @@ class EigResult(NamedTuple):
 
 
 def _order(xp: Any, values: Any) -> Any:
-    """Return the order of eigenvalues along `_DIRECTION`.
+    """Return the indices that sort eigenvalues by their projection on `_DIRECTION`.
 
-    Magnitudes and choices of signs keep XLA from contracting a product with the sum, which would round, and order
-    numbers that nearly tie, differently.
+    The products are made of magnitudes and get their signs afterwards. Otherwise XLA might fuse a product with the sum
+    into one operation, which rounds differently and changes the order of eigenvalues that nearly tie.
     """
     along = _DIRECTION.astype(values.real.dtype)
     parts = [(xp.abs(part * factor), part < 0) for part, factor in zip((values.real, values.imag), along, strict=True)]

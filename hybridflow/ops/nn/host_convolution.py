@@ -173,9 +173,9 @@ def _windows(x: Any, shape: _Shape) -> Any:
 
 
 def _columns(view: Any, shape: _Shape, length: int) -> Iterator[tuple[slice, Any]]:
-    """Yield the parts of a batch, each with its columns; the next part overwrites them.
+    """Yield slices of a batch, each with its columns, which the next slice overwrites.
 
-    Allocating memory for each part would take longer than filling it, because the system clears it page by page.
+    All slices share one buffer: a new one for each would be slower, because the system clears fresh memory.
     """
     scratch: Any = None
     for part in shape.parts():

@@ -96,7 +96,7 @@ def _of_each(function: Callable[[Any], Any], images: Any, shape: Sizes) -> Any:
         return lax.dynamic_update_index_in_dim(results, function(image), number, 0), None
 
     count = images.shape[0]
-    anything = jnp.broadcast_to(images[(0,) * images.ndim], (count, *shape))  # it is there when the images are
+    anything = jnp.broadcast_to(images[(0,) * images.ndim], (count, *shape))  # not zeros, which XLA would make before
     return lax.scan(step, anything, (jnp.arange(count), images))[0]
 
 

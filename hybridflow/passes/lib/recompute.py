@@ -110,10 +110,10 @@ class Recomputed(NamedTuple):
 
 @dataclass(frozen=True)
 class Plan:
-    """An order of first and second runs.
+    """The order in which a graph's nodes run, with nodes that run a second time to save memory.
 
     Attributes:
-        peak: the bytes of computed values that are alive at its peak, as far as the graph tells.
+        peak: the largest number of bytes of computed values that are alive at once, estimated from the graph.
         steps: the runs.
     """
 
