@@ -160,6 +160,7 @@ FAULTS = {
     "false identity": ("traits_hold", broken("negative", traits=frozenset({"identity"})), "identity does not hold"),
     "false involution": ("traits_hold", broken("exp", traits=frozenset({"involution"})), "involution does not hold"),
     "false idempotent": ("traits_hold", broken("negative", traits=frozenset({"idempotent"})), "idempotent does not"),
+    "false picks": ("traits_hold", broken("sum", traits=frozenset({"picks"})), "trait picks does not hold"),
     "false product": ("traits_hold", broken("add", traits=frozenset({"product"})), "trait product does not hold"),
     "false matrix_product": (
         "traits_hold",

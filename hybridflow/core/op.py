@@ -207,6 +207,7 @@ TRAITS = {
     "dot": "its lowering holds a product of matrices, for which XLA:CPU has a library",
     "convolution": "its lowering holds a convolution, which XLA:CPU runs fast only outside of called functions",
     "windowed": "computes each element from a window of its input, or the other way round",
+    "picks": "its result is elements of its input, or their positions: who compares with them must see the same bits",
     "involution": "applied twice it gives its input back",
     "idempotent": "applied twice it gives what it gives applied once",
     "unit_one": "leaves its first input as it is where the second is 1",

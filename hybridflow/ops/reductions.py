@@ -304,6 +304,7 @@ def _extremum_samples(rng: np.random.Generator) -> Any:
     ulp=0,
     onnx=kept_nan("ReduceMax"),
     padded=along(lowest),
+    traits=("picks",),
 )
 def max(x: TensorLike, /, axis: Axis = None, *, keepdims: bool = False, **other: Unpack[Other]) -> Tensor:
     """Find the largest element along axes.
@@ -348,6 +349,7 @@ def max(x: TensorLike, /, axis: Axis = None, *, keepdims: bool = False, **other:
     ulp=0,
     onnx=kept_nan("ReduceMin"),
     padded=along(highest),
+    traits=("picks",),
 )
 def min(x: TensorLike, /, axis: Axis = None, *, keepdims: bool = False, **other: Unpack[Other]) -> Tensor:
     """Find the smallest element along axes.

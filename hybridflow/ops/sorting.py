@@ -144,6 +144,7 @@ def _sort_onnx(o: Any, x: Any, *, axis: int, descending: bool, residuals: bool =
     ulp=0,
     onnx=_sort_onnx,
     padded=ordered,
+    traits=("picks",),
 )
 def sort(
     x: TensorLike, /, axis: int = -1, *, descending: bool = False, stable: bool = True, **other: Unpack[Other]
@@ -197,6 +198,7 @@ def _argsort_infer(x: TensorSpec, *, axis: int, descending: bool) -> TensorSpec:
     ulp=0,
     onnx=lambda o, x, *, axis, descending: _onnx_order(o, x, axis, descending)[1],
     padded=ordered,
+    traits=("picks",),
 )
 def argsort(
     x: TensorLike, /, axis: int = -1, *, descending: bool = False, stable: bool = True, **other: Unpack[Other]

@@ -295,6 +295,7 @@ _POSITION = Stops("a position has no gradient")
     ulp=0,
     onnx=position("ArgMax"),
     padded=position_of(lowest),
+    traits=("picks",),
 )
 def argmax(x: TensorLike, /, axis: int | None = None, *, keepdims: bool = False, **other: Unpack[Other]) -> Tensor:
     """Find the position of the largest element, the first of equal ones; NaN counts as the largest.
@@ -333,6 +334,7 @@ def argmax(x: TensorLike, /, axis: int | None = None, *, keepdims: bool = False,
     ulp=0,
     onnx=position("ArgMin"),
     padded=position_of(highest),
+    traits=("picks",),
 )
 def argmin(x: TensorLike, /, axis: int | None = None, *, keepdims: bool = False, **other: Unpack[Other]) -> Tensor:
     """Find the position of the smallest element, the first of equal ones; NaN counts as the smallest.

@@ -11,7 +11,7 @@ from hybridflow.ir.fusion import BREAK
 from hybridflow.ir.graph import Graph, edges_of
 from hybridflow.passes.lib.graph_pass import PassContext, graph_pass
 from hybridflow.passes.lib.rewrite import followed, placed, readers_of, rebuilt
-from hybridflow.passes.lib.stored import is_kept
+from hybridflow.passes.lib.stored import is_kept, is_stored
 
 
 class Limits(NamedTuple):
@@ -50,6 +50,9 @@ def fusion_breaks(graph: Graph, context: PassContext, limits: Limits = LIMITS) -
     Breaks cost compile time. So a graph that would get fewer than 10 breaks gets none, unless it has a chain of more
     than 18 operations between two stored values. Chains that grow with every layer are that long.
 
+    A value that `max`, `sort` and their like read besides others always gets a break: whoever compares it with its
+    maximum must see the same bits, and computing it again in another fusion may round differently.
+
     Large random draws, and values computed from large convolutions and poolings, get a break at the first value with
     several readers, however short the chain is.
 
@@ -86,7 +89,7 @@ def fusion_breaks(graph: Graph, context: PassContext, limits: Limits = LIMITS) -
     long = _ends_of_chains(graph, readers, kept, dear, limits)
     if len(long) < limits.fewest and _longest(graph, readers, kept) <= limits.long:
         long = set()
-    return _broken(graph, dear | long, context)
+    return _broken(graph, dear | long | _compared(graph, readers), context)
 
 
 def _broken(graph: Graph, ends: Set[Node], context: PassContext) -> Graph:
@@ -144,6 +147,27 @@ def _dear(graph: Graph, readers: Mapping[Node, Sequence[Node]], kept: Set[Node],
             ends.add(node)
         else:
             costly.add(node)
+    return ends
+
+
+def _compared(graph: Graph, readers: Mapping[Node, Sequence[Node]]) -> set[Node]:
+    """Return the nodes whose results elements are picked from, and that others read too.
+
+    Stored values need no break, nor do values that only move elements of stored ones: these have the same bits each
+    time they are computed.
+    """
+    rounded: set[Node] = set()
+    ends: set[Node] = set()
+    for node in graph.nodes:
+        if is_stored(node) or not node.inputs or len(node.outputs) != 1:
+            continue
+        if "layout" in node.op.traits and not any(edge[0] in rounded for edge in edges_of(node)):
+            continue
+        reading = readers.get(node, ())
+        if len(reading) > 1 and any(one.op.has("picks") for one in reading):
+            ends.add(node)
+        else:
+            rounded.add(node)
     return ends
 
 

@@ -131,6 +131,19 @@ claims("convolution")(_lowered_to("convolution"))
 claims("dot")(_lowered_to("dot_general"))
 
 
+@claims("picks")
+def _picks(call: Call, outputs: tuple[Array, ...]) -> str | None:
+    """Every element of the result is an element of the first input, or a position."""
+    first = call.inputs[0].astype(np.complex128).ravel()
+    for output in outputs:
+        positions = np.arange(first.size) if output.dtype.kind in "iu" else []
+        elements = output.astype(np.complex128).ravel()
+        new = elements[~np.isin(elements, [*first, *positions]) & (elements == elements)]
+        if new.size:
+            return f"{new[0]} is neither an element of the input nor a position"
+    return None
+
+
 @claims("windowed")
 def _windowed(call: Call, outputs: tuple[Array, ...]) -> str | None:
     """An element of the first input affects no more results than a window has elements."""

@@ -16,6 +16,11 @@ _KEPT = frozenset({"effect", "random", "nested", "source", "foreign", "tensor_ru
 """Traits of nodes that XLA computes once, however many nodes read them."""
 
 
+def is_stored(node: Node) -> bool:
+    """Whether XLA computes a node once in any case: `is_kept` only says that recomputing would not pay."""
+    return not (_KEPT | {"dot", "convolution"}).isdisjoint(node.op.traits)
+
+
 def is_kept(node: Node, graph: Graph, readers: int) -> bool:
     """Whether XLA computes a node once for this many readers, because recomputing costs more than storing."""
     op = node.op

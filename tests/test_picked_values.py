@@ -1,0 +1,62 @@
+"""What a maximum, a minimum or a sort picks has the bits of what it is compared with, in compiled functions too."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+import hybridflow as hf
+from hybridflow import nn
+
+STEPS: list[Callable[[Any], Any]] = [
+    hf.tanh, hf.sin, nn.sigmoid, nn.gelu, nn.softmax,
+    lambda x: x * 0.37 + 1.1, lambda x: x * x, lambda x: x / 3.3, lambda x: hf.log(hf.abs(x) + 1),
+    lambda x: hf.sqrt(hf.abs(x) + 0.1), lambda x: x - hf.mean(x), lambda x: hf.exp(x * 0.1),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("seed", range(24))
+def test_a_picked_value_is_found_again(seed: int):
+    rng = random.Random(seed)
+    steps = [rng.choice(STEPS) for _ in range(rng.randint(2, 5))]
+    shape, axis, pick = rng.choice([(16, 3), (100, 7), (33,)]), 0, rng.choice([hf.max, hf.min])
+
+    def value(x: Any) -> Any:
+        for step in steps:
+            x = step(x)
+        return x
+
+    def found(x: Any) -> Any:
+        y = value(x)
+        ordered = hf.sort(y, axis=axis)
+        return hf.sum(y == pick(y, axis=axis), axis=axis), hf.sum(y == ordered[:1], axis=axis)
+
+    def loss(x: Any) -> Any:
+        y = value(x)
+        picked = pick(y, axis=axis)
+        return hf.sum(picked * picked + picked) + hf.sum(y * 0.1)
+
+    fast_found, fast_slope, slope = hf.compile(found), hf.compile(hf.grad(loss)), hf.grad(loss)
+    for number in range(4):
+        x = hf.asarray(np.random.default_rng(number).standard_normal(shape).astype(np.float32))
+        assert all(np.all(np.asarray(count) >= 1) for count in fast_found(x))
+        expected = np.asarray(slope(x))
+        tolerance = 1e-3 * max(1.0, float(np.abs(expected).max()))
+        np.testing.assert_allclose(np.asarray(fast_slope(x)), expected, rtol=1e-3, atol=tolerance)
+
+
+def test_a_break_only_where_bits_are_compared():
+    def broken(function: Callable[[Any], Any]) -> int:
+        graph = hf.ir.parse(str(hf.compile(function).graph(hf.TensorSpec([8, 8]))))
+        return sum(node.op.name == "fusion_break" for node in graph.walk())
+
+    assert broken(lambda x: hf.max(hf.tanh(x) * 2, axis=0)) == 0  # nobody else reads it
+    assert broken(lambda x: (hf.max(x, axis=0), x + 1)) == 0  # an argument is stored
+    assert broken(lambda x: (hf.max(x.T, axis=0), x.T + 1)) == 0  # so are its elements in another order
+    assert broken(lambda x: (hf.max(x @ x, axis=0), x @ x + 1)) == 0  # and a product of matrices
+    assert broken(lambda x: (hf.max(hf.tanh(x) * 2, axis=0), hf.tanh(x) * 2 + 1)) == 1
+    assert broken(lambda x: hf.scan(lambda c, row: (c, hf.tanh(row + c) == hf.max(hf.tanh(row + c))), x[0], x)) == 1
