@@ -1,7 +1,7 @@
 """`hf.nn.init`: initial values, drawn from a random stream of their own.
 
-The stream is NumPy's, on the host, so that the values do not depend on where and when a layer is made, and that making
-one draws nothing from `hf.random`. `hf.random.seed` starts it anew as well.
+NumPy draws them on the host. So the values do not depend on the device, and making a layer does not advance
+`hf.random`. `hf.random.seed` restarts this stream too.
 """
 
 from __future__ import annotations
@@ -40,10 +40,10 @@ ABSTRACT: ContextVar[bool] = ContextVar("hybridflow abstract values", default=Fa
 
 
 def seed(seed: int | None = None) -> None:
-    """Start the stream of initial values from its beginning.
+    """Restart the stream of initial values.
 
     Args:
-        seed: an integer from 0 on; without one, the operating system's entropy chooses the stream.
+        seed: a non-negative integer; None for a seed from the operating system.
 
     Example:
         >>> import hybridflow as hf

@@ -20,14 +20,14 @@ def label(layer: Any) -> str:
 
 
 def require_size(layer: Any, name: str, x: Any, axis: int, make: Callable[[Any, int], None]) -> None:
-    """Make a layer's parameters if this is its first call; else see to it that the input fits them.
+    """Make a layer's parameters in its first call; in later calls, check that the input fits them.
 
     Args:
         layer: the layer.
-        name: the attribute that has the size, None before the first call.
+        name: the attribute for the size, which is None before the first call.
         x: the input.
-        axis: the axis of the input whose size it is.
-        make: makes the parameters of a layer for a size.
+        axis: the axis of the input that has this size.
+        make: a function of a size that makes the parameters.
 
     Raises:
         ShapeError: another size, or no such axis.
@@ -94,12 +94,12 @@ def require_axes(layer: Any, x: Any) -> None:
 
 
 def in_and_out(layer: str, sizes: tuple[Any, ...], more: int = 0) -> tuple[Any, ...]:
-    """Return the sizes that a layer was made with, None for that of its input if it was left out.
+    """Return the sizes that a layer was made with; an input size that was left out is None.
 
     Args:
         layer: the class, for messages.
         sizes: the arguments.
-        more: how many follow the size of the result.
+        more: the number of sizes after that of the result.
     """
     count = 1 + more
     if len(sizes) not in (count, count + 1):

@@ -19,13 +19,13 @@ M = TypeVar("M", bound=Whole)
 def stack(models: Sequence[M]) -> M:
     """Return a model whose parameters and buffers are those of several models, stacked along a new first axis.
 
-    It is for `hf.vmap`, which hands each call the slices of one model. The models stay as they are.
+    With `hf.vmap`, each call gets the slices of one model. The given models do not change.
 
     Args:
-        models: modules of one structure, all of whose sizes are known.
+        models: modules of one structure; all their sizes must be known.
 
     Returns:
-        A module with Variables of its own.
+        A new module with its own Variables.
 
     Raises:
         ArgumentError: no models, or models of different structures.

@@ -33,15 +33,15 @@ _SHAPES: ContextVar[dict[str, str] | None] = ContextVar("hybridflow summary", de
 
 @dataclass(frozen=True)
 class SummaryRow:
-    """One module of a model; what modules in it have is in their rows.
+    """A row of the table: one module, without the modules in it.
 
     Attributes:
-        path: where it is; empty for the model itself.
+        path: its path; empty for the model itself.
         type: its class.
         shape: the shape of its result, as text; empty if it is not called.
-        parameters: how many numbers its parameters have.
+        parameters: the number of elements of its parameters.
         macs: multiply-adds of its operations.
-        activations: bytes of their results.
+        activations: the size of their results, in bytes.
     """
 
     path: str
@@ -54,11 +54,11 @@ class SummaryRow:
 
 @dataclass(frozen=True)
 class Summary:
-    """What `summary` returns; printed, or shown in a notebook, it is a table.
+    """The result of `summary`; it prints as a table, in notebooks too.
 
     Attributes:
         rows: one per module, the model itself first.
-        cost: what one call costs, as `hf.cost` has it.
+        cost: the cost of one call, from `hf.cost`.
     """
 
     rows: tuple[SummaryRow, ...]
@@ -115,7 +115,7 @@ def summary(model: Any, *specs: Any) -> Summary:
 
     Args:
         model: a module.
-        specs: what a call gets: `hf.TensorSpec` in place of tensors, or tensors.
+        specs: the arguments of a call: tensors, or `hf.TensorSpec` in their place.
 
     Returns:
         The table: ``.rows``, ``.parameters``, ``.macs``, ``.activations``.

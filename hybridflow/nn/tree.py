@@ -1,7 +1,7 @@
-"""What a module is made of: its modules, parameters and buffers by their paths, and the module as a pytree.
+"""The modules, parameters and buffers of a module by path, and the module as a pytree.
 
-One walk finds them all, so that lists of parameters, gradients and files agree on order and names. It goes by the order
-in which attributes were set, and into lists, tuples and dicts.
+One walk finds them all, so lists of parameters, gradients and files agree on order and names. It visits attributes in
+the order in which they were set, and goes into lists, tuples and dicts.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class Part(NamedTuple):
 
     Attributes:
         kind: see `LEAF`.
-        value: the number of the leaf or module, the items of a container by their keys, or what is kept as it is.
+        value: the number of the leaf or module, a container's items by key, or any other value itself.
         type: the container's type.
     """
 
@@ -54,7 +54,7 @@ class Part(NamedTuple):
 
 
 class Inside(NamedTuple):
-    """One of the modules in a module.
+    """One of the modules inside a module.
 
     Attributes:
         path: where it is.
@@ -72,10 +72,10 @@ class Inside(NamedTuple):
 
 
 class Copied(NamedTuple):
-    """What a module knows that was made of another one's structure.
+    """The structure that a copied module shares with the original.
 
     Attributes:
-        parts: its attributes, as those of the other.
+        parts: its attributes, as in the original.
         plan: the structure.
         whole: whether it is a model of its own: see `hybridflow.nn.stack`.
     """
@@ -96,7 +96,7 @@ def take_for_parameter(variable: Variable) -> None:
 
 
 class Plan:
-    """The structure of a module: what there is beside its parameters, and their paths.
+    """The structure of a module: everything but its parameters, and their paths.
 
     Attributes:
         modules: the modules, each once, the module itself first.

@@ -20,7 +20,7 @@ class EMA:
 
     Args:
         target: a model, or an iterable or mapping of Variables.
-        decay: how much of the mean stays.
+        decay: the weight of the old mean in the new one.
 
     Example:
         >>> import hybridflow as hf

@@ -26,9 +26,9 @@ class Group:
     """Parameters with the same settings.
 
     Attributes:
-        settings: what the optimizer makes rules of.
-        rate: the rate; under a schedule NaN, unless another one was assigned.
-        schedule: the function of the step, or None.
+        settings: the settings of the optimizer's rule.
+        rate: the learning rate; NaN if the schedule gives it.
+        schedule: a function of the step that gives the rate, or None.
     """
 
     __slots__ = ("rate", "schedule", "settings")
@@ -75,7 +75,7 @@ class Parameter:
 
 
 def number(label: str, value: Any) -> float:
-    """Return a rate that is a number.
+    """Check a learning rate and return it as a number.
 
     Raises:
         ArgumentError: it is negative or not finite.
@@ -90,8 +90,8 @@ def pattern_of(label: str, group: Any, settings: Mapping[str, Any]) -> dict[str,
     """Return one entry of ``groups=`` as a dict.
 
     Raises:
-        ArgumentTypeError: it is no mapping with a pattern.
-        ArgumentError: it sets what there is not.
+        ArgumentTypeError: it is not a mapping with a pattern.
+        ArgumentError: it has an unknown setting.
     """
     if not isinstance(group, Mapping) or not isinstance(cast(Any, group).get("match"), str):
         raise ArgumentTypeError(

@@ -36,14 +36,14 @@ class _Point(NamedTuple):
 
 
 class _Memory:
-    """What one call of `LBFGS.step` changes, written to the Variables at its end.
+    """The state that one call of `LBFGS.step` changes; it is written to the Variables at the end.
 
     Attributes:
         moves, turns: changes of the parameters and of the gradients, the oldest pair first.
-        iterations: how many there were so far.
+        iterations: the number of iterations so far.
         direction, gradient, loss: those of the last iteration.
-        t: how far along the direction it went.
-        scale: the inverse Hessian that the history starts from, times the identity.
+        t: the step size along the direction.
+        scale: the factor of the identity that serves as the initial inverse Hessian.
     """
 
     def __init__(self, kept: dict[str, Variable]) -> None:
@@ -90,21 +90,21 @@ class _Memory:
 
 
 class LBFGS(Optimizer):
-    """Quasi-Newton steps from the changes of the last gradients, for losses without noise.
+    """L-BFGS: quasi-Newton steps from the last changes of the gradient, for losses without noise.
 
-    `step` takes a closure that computes the loss: it calls ``.backward()`` and returns the loss, or it returns the loss
-    and the gradients in the order of the parameters. It is called several times; `hf.compile` it for speed. If it
-    raises or is interrupted, everything is as it was before the step.
+    `step` takes a closure. The closure calls ``.backward()`` and returns the loss, or it returns the loss and the
+    gradients in the order of the parameters. Each step calls it several times; `hf.compile` it for speed. If it raises
+    or is interrupted, the step changes nothing.
 
     Args:
         target: a model, or an iterable or mapping of Variables.
-        rate: how long steps are, or where the line search begins.
-        iterations: how many directions one step takes at most.
-        evaluations: how often it calls the closure at most; one and a quarter of the iterations if not given.
-        tolerance: it stops at a gradient whose elements are this small.
-        least_change: it stops at changes of the parameters or the loss that are this small.
-        history: how many pairs of changes are kept.
-        line_search: ``"strong_wolfe"``, or None for steps of the rate.
+        rate: the step size, or the first one that the line search tries.
+        iterations: the largest number of iterations in a step.
+        evaluations: the largest number of calls of the closure in a step; ``1.25 * iterations`` if not given.
+        tolerance: a step ends when no element of the gradient is larger.
+        least_change: a step ends when the parameters or the loss change by less.
+        history: the number of changes that are remembered.
+        line_search: ``"strong_wolfe"``, or None for steps of size `rate`.
 
     Example:
         >>> import hybridflow as hf
@@ -164,7 +164,7 @@ class LBFGS(Optimizer):
         return super()._state() | self._kept
 
     def update(self, gradients: Any) -> None:
-        """Raise: it evaluates the loss itself.
+        """Raise an error: L-BFGS needs a closure, see `step`.
 
         Raises:
             ArgumentTypeError: always.
@@ -175,7 +175,7 @@ class LBFGS(Optimizer):
         )
 
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
-        """Change the parameters so that a loss falls.
+        """Change the parameters so that the loss decreases.
 
         Args:
             closure: computes the loss; see the class.
@@ -310,17 +310,17 @@ def _largest(x: Array) -> float:
 def _search(
     point: Callable[[float], _Point], start: _Point, t: float, limit: int, narrow: float
 ) -> tuple[_Point, int]:
-    """Search along a line for a point that satisfies the strong Wolfe conditions, with a limited number of tries.
+    """Search along a line for a point that satisfies the strong Wolfe conditions.
 
     Args:
-        point: evaluates.
-        start: where the line begins.
+        point: a function that evaluates a step size.
+        start: the point at step size 0.
         t: the first step size to try.
-        limit: how many tries there are.
-        narrow: an interval that is narrower is not searched.
+        limit: the largest number of evaluations.
+        narrow: the search ends at an interval narrower than this.
 
     Returns:
-        The point, and how often it was evaluated.
+        The point, and the number of evaluations.
     """
 
     def rises(one: _Point) -> bool:

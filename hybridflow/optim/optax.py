@@ -21,14 +21,14 @@ from hybridflow.optim.writes import assign_all
 
 
 class Optax(Optimizer):
-    """An optimizer whose updates are those of a gradient transformation of optax.
+    """An optimizer that applies a gradient transformation of optax.
 
-    The transformation gets the parameters by name, so its own masks and labels are mappings by name. Its rate is its
-    own: `rate` is 1.
+    The transformation gets parameters as a mapping by name, so masks and labels are mappings by name too. It scales its
+    updates by its own learning rate; `rate` is 1.
 
     Args:
         target: a model, or an iterable or mapping of Variables.
-        tx: the transformation: what has ``init`` and ``update``.
+        tx: the transformation, an object with ``init`` and ``update``.
         nonfinite: see `Optimizer`.
     """
 

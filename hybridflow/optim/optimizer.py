@@ -35,17 +35,17 @@ _NONFINITE = ("apply", "skip", "raise")
 
 
 class Optimizer:
-    """What all optimizers share.
+    """The base class of all optimizers.
 
     Args:
-        target: a model (what has ``named_parameters()``), a Variable, or an iterable or mapping of Variables.
+        target: a model (an object with ``named_parameters()``), a Variable, or an iterable or mapping of Variables.
         rate: the learning rate: a number, a Variable, or a function of the number of updates so far, such as a
             schedule of `hybridflow.optim`.
-        clip: the largest norm of all gradients together; larger ones are scaled down.
-        groups: settings for some of the parameters, each a mapping with a pattern ``"match"`` of their names and what
-            is different for them; the first that matches counts.
-        nonfinite: what an update does whose gradients are not all finite: ``"apply"`` does not look, ``"skip"`` leaves
-            everything as it is, the number of updates included, ``"raise"`` raises and leaves everything likewise.
+        clip: the largest norm of all gradients together; if it is larger, all are scaled down.
+        groups: settings for some of the parameters. Each group is a mapping with ``"match"``, a pattern of names, and
+            the settings that differ. The first group that matches a parameter counts.
+        nonfinite: what an update does if a gradient is not finite. ``"apply"`` does not check; ``"skip"`` changes
+            nothing, not even the number of updates; ``"raise"`` raises an error and changes nothing.
         settings: the rule's attributes.
     """
 
@@ -135,7 +135,7 @@ class Optimizer:
         """Return the group of each parameter.
 
         Raises:
-            ArgumentError: a pattern that matches nothing.
+            ArgumentError: a pattern matches nothing.
         """
         for pattern in self._patterns:
             match = pattern["match"]
@@ -178,10 +178,10 @@ class Optimizer:
 
     @property
     def rate(self) -> Tensor:
-        """The present learning rate: that of the next update.
+        """The learning rate of the next update.
 
-        It may be assigned, which makes no new trace. A number stays until the next assignment, under a schedule too;
-        None goes back to the schedule that the optimizer was made with.
+        Assigning it makes no new trace. A number replaces the schedule until the next assignment; None restores the
+        schedule that the optimizer was made with.
 
         Example:
             >>> import hybridflow as hf
@@ -242,10 +242,10 @@ class Optimizer:
         return {name: np.array(variable.numpy()) for name, variable in self._state().items()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Take up the state that `state_dict` returned: all of it, or nothing.
+        """Load the state that `state_dict` returned. If something does not fit, nothing is loaded.
 
         Raises:
-            ArgumentError: keys that are missing, extra or misshaped, all of them named.
+            ArgumentError: keys are missing, unknown or misshaped; the message names all of them.
         """
         mine = self._state()
         arrays = {name: np.asarray(value) for name, value in state.items()}
@@ -265,11 +265,11 @@ class Optimizer:
     # -- updates --------------------------------------------------------------------------------------------------
 
     def update(self, gradients: Any) -> None:
-        """Change the parameters by their gradients.
+        """Update the parameters with gradients.
 
         Args:
-            gradients: in the structure that was given to the optimizer: what `GradientTape.gradient` or `hf.grad`
-                returned for the model or the list, or a mapping by name.
+            gradients: the gradients in the structure of `target`, as `GradientTape.gradient` and `hf.grad` return them,
+                or a mapping by name.
 
         Raises:
             ArgumentError: another structure, a parameter that the optimizer does not have, a rate that is not finite.
@@ -280,10 +280,10 @@ class Optimizer:
         self._apply(parameters, self._checked(parameters, self._matched(gradients)))
 
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
-        """Change the parameters by what `.backward()` accumulated in their ``.grad``.
+        """Update the parameters with their ``.grad``, which `.backward()` accumulated.
 
         Args:
-            closure: computes the loss and its gradients before, if it is given.
+            closure: a function that computes the loss and calls ``.backward()``; it is called first.
 
         Returns:
             What the closure returned.
@@ -353,7 +353,7 @@ class Optimizer:
         return self._checked(parameters, list(gradients))
 
     def _require_known(self, pairs: list[tuple[Any, Any]]) -> None:
-        """See to it that no gradient is of a parameter that there was not, or was frozen, at the first update.
+        """Check that every parameter with a gradient was there, and not frozen, at the first update.
 
         Raises:
             ArgumentError: one is.

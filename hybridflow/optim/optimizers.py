@@ -26,7 +26,7 @@ def _betas(label: str, betas: Any) -> tuple[float, float]:
 
 
 class SGD(Optimizer):
-    """Stochastic gradient descent, with momentum if asked for.
+    """Stochastic gradient descent, optionally with momentum.
 
     Example:
         >>> import hybridflow as hf
@@ -61,7 +61,7 @@ class SGD(Optimizer):
 
 
 class Adam(Optimizer):
-    """Adam: steps of the size of the rate, from running means of the gradients and of their squares.
+    """Adam: steps from running means of the gradients and of their squares.
 
     Reference:
         D. Kingma, J. Ba, "Adam: a method for stochastic optimization", ICLR 2015.
@@ -86,7 +86,7 @@ class Adam(Optimizer):
 
 
 class AdamW(Adam):
-    """Adam with weight decay that is apart from the gradients.
+    """Adam with decoupled weight decay.
 
     Reference:
         I. Loshchilov, F. Hutter, "Decoupled weight decay regularization", ICLR 2019.
@@ -105,8 +105,8 @@ class AdamW(Adam):
 class RMSprop(Optimizer):
     """Gradients divided by the root of the running mean of their squares.
 
-    With ``centered=True`` the squares are those of what is away from the running mean of the gradients; a momentum sums
-    up the quotients.
+    With ``centered=True``, the running mean of the gradients is subtracted before squaring. A momentum accumulates the
+    quotients.
 
     Reference:
         A. Graves, "Generating sequences with recurrent neural networks", 2013, equations 38 to 45.
@@ -167,7 +167,7 @@ class Adadelta(Optimizer):
 
 
 class Lion(Optimizer):
-    """Steps of one size in the direction of the sign of a running mean of the gradients.
+    """Lion: steps of the same size for every element, in the direction of the sign of a running mean of the gradients.
 
     Reference:
         X. Chen et al., "Symbolic discovery of optimization algorithms", NeurIPS 2023.
@@ -187,16 +187,16 @@ class Lion(Optimizer):
 
 
 class Adafactor(Optimizer):
-    """Adam without its memory: of a matrix it keeps only the means of the squares of rows and of columns.
+    """Adafactor: like Adam with less memory. Of a matrix it keeps only the mean squares of its rows and columns.
 
-    Steps are relative to the size of the parameter, and shrink as one over the root of their number.
+    Steps are relative to the parameter's root mean square, and decrease with the square root of the number of updates.
 
     Args:
         target: a model, or an iterable or mapping of Variables.
         rate: the largest step, relative to the parameter's root mean square.
-        beta2_decay: the power of the number of the step that gives how much the newest squares count.
+        beta2_decay: the weight of the newest squares is the number of the update to this power.
         epsilon: the least root mean square of gradients (None: the dtype's precision) and of parameters.
-        threshold: what the root mean square of a change, before the rate, is limited to.
+        threshold: the largest root mean square of a change before it is multiplied by the rate.
         decay: decoupled decay.
         clip, groups, nonfinite: see `Optimizer`.
 
@@ -228,21 +228,22 @@ class Adafactor(Optimizer):
 
 
 class Muon(Optimizer):
-    """Momentum with steps made nearly orthogonal; parameters that are not matrices are updated by AdamW.
+    """Muon: momentum with nearly orthogonal steps for matrices. AdamW updates the other parameters.
 
-    The products are computed in the parameter's dtype (float32 at least), where torch rounds to bfloat16.
+    Matrix products use the parameter's dtype, at least float32; torch rounds to bfloat16.
 
     Args:
         target: a model, or an iterable or mapping of Variables.
         rate: the learning rate.
-        momentum: how much of the velocity stays.
-        nesterov: whether the step looks ahead.
+        momentum: the weight of the old velocity in the new one.
+        nesterov: whether to use Nesterov's momentum.
         decay: decoupled decay.
-        coefficients: of the polynomial that each round applies to the singular values.
-        rounds: how many rounds.
-        epsilon: the least norm that a step is divided by.
+        coefficients: the polynomial that each round applies to the singular values.
+        rounds: the number of rounds.
+        epsilon: the smallest norm that a step is divided by.
         scale: how steps grow with the shape: ``"original"``, or ``"adam"`` for the size that Adam's steps have.
-        matrices: whether matrices are taken; a group with False leaves its own to AdamW, as is usual for embeddings.
+        matrices: whether matrices get orthogonal steps. A group with False leaves them to AdamW, as is usual for
+            embeddings.
         betas, adam_epsilon: AdamW's settings, for parameters that are not matrices.
         clip, groups, nonfinite: see `Optimizer`.
 

@@ -1,7 +1,7 @@
-"""What a rule of an optimizer is, and how it becomes an operation.
+"""The rules of optimizers, and the operations that are made from them.
 
-Every operation takes ``(parameter, gradient, *slots, step, rate)`` and gives ``(parameter, *slots)`` anew; `step` is
-the number of the updates so far. The rules are in `hybridflow.optim.rules` and `hybridflow.optim.matrix_rules`, the
+Every operation takes ``(parameter, gradient, *slots, step, rate)`` and returns the new ``(parameter, *slots)``; `step`
+is the number of updates so far. The rules are in `hybridflow.optim.rules` and `hybridflow.optim.matrix_rules`, the
 public classes in `hybridflow.optim.optimizers`.
 """
 
@@ -37,9 +37,9 @@ The two scratch arrays hold what lies between two steps. No array is written bef
 
 
 def run_steps(steps: Iterable[Step]) -> None:
-    """Run steps so that no signal's handler runs between two of them.
+    """Run steps without running a signal's handler between two of them.
 
-    Python calls handlers between two instructions of its own, and here is none: the loop is in C.
+    Python calls handlers between two of its own instructions. This loop is in C and has none.
     """
     deque(starmap(operator.call, steps), 0)
 
@@ -65,11 +65,12 @@ class Rule:
 
     Attributes:
         op: its operation.
-        slots: the names of the values that it keeps for every parameter.
-        shapes: a parameter's shape to those of its slots.
-        numbers: ``(step, rate, **attrs)`` to the Python numbers that one update of all parameters shares.
-        host: what to do to one parameter's arrays in place, element by element; None for a rule that looks at a whole
-            parameter at once and makes new arrays.
+        slots: the names of the values that are kept for every parameter.
+        shapes: a function from a parameter's shape to the shapes of its slots.
+        numbers: a function ``(step, rate, **attrs)`` that returns the Python numbers that an update of all parameters
+            shares.
+        host: a function that updates one parameter's arrays in place, element by element; None for a rule that needs a
+            whole parameter at once and returns new arrays.
     """
 
     op: Op
@@ -162,7 +163,7 @@ def make_rule(
     operations: int,
     settings: Iterable[dict[str, Any]],
 ) -> Rule:
-    """Register the operation of a rule of single elements.
+    """Register the operation of an element-wise rule.
 
     Args:
         name: the operation's name.
@@ -198,7 +199,7 @@ def make_whole_rule(
     tried: Any,
     settings: Iterable[dict[str, Any]],
 ) -> Rule:
-    """Register the operation of a rule that looks at a whole parameter.
+    """Register the operation of a rule that needs a whole parameter at once.
 
     Args:
         name: the operation's name.

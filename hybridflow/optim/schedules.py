@@ -26,7 +26,7 @@ def constant(value: float) -> Schedule:
 
 
 def linear(start: float, end: float, steps: int) -> Schedule:
-    """Return a straight line from one rate to another, which stays.
+    """Return a schedule that goes linearly from one rate to another, and stays there.
 
     Example:
         >>> import hybridflow as hf
@@ -40,7 +40,7 @@ def linear(start: float, end: float, steps: int) -> Schedule:
 
 
 def cosine(start: float, steps: int, final: float = 0.0) -> Schedule:
-    """Return half a cosine wave from one rate down to another, which stays.
+    """Return a schedule that falls from one rate to another along half a cosine wave, and stays there.
 
     Reference:
         I. Loshchilov, F. Hutter, "SGDR: stochastic gradient descent with warm restarts", ICLR 2017.
@@ -74,7 +74,7 @@ def step(start: float, factor: float, every: int) -> Schedule:
 
 
 def piecewise(values: Sequence[float], boundaries: Sequence[int]) -> Schedule:
-    """Return one rate before the first boundary, another from it on, and so forth.
+    """Return a schedule with a constant rate between each two boundaries.
 
     Example:
         >>> import hybridflow as hf
@@ -100,17 +100,17 @@ def piecewise(values: Sequence[float], boundaries: Sequence[int]) -> Schedule:
 
 
 def one_cycle(peak: float, steps: int, *, warmup: float = 0.3, start: float = 25.0, final: float = 1e4) -> Schedule:
-    """Return two half cosine waves: from ``peak / start`` up, and from there down to ``peak / start / final``.
+    """Return a schedule of two half cosines: up from ``peak / start``, then down to ``peak / start / final``.
 
     Args:
         peak: the largest rate.
-        steps: how many steps both take.
-        warmup: which part of them the first one takes.
-        start: what the first rate is smaller by.
-        final: what the last rate is smaller than the first one by.
+        steps: the number of steps of both parts together.
+        warmup: the fraction of the steps that the rise takes.
+        start: `peak` divided by the first rate.
+        final: the first rate divided by the last one.
 
     Raises:
-        ArgumentError: too few steps to rise and fall, or a warmup that is no part of them.
+        ArgumentError: there are too few steps, or `warmup` is not between 0 and 1.
 
     Reference:
         L. Smith, N. Topin, "Super-convergence", 2018.

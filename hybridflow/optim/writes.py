@@ -1,7 +1,7 @@
-"""How an eager update is written: all of it or nothing, in place where nobody else can see the arrays.
+"""Write an eager update: all of it or nothing, in place where nobody else holds the arrays.
 
-Ctrl-C raises between any two instructions of Python's. So whatever changes state is gathered as steps first, and then
-run by a loop that has no such instructions.
+Ctrl-C can raise between any two Python instructions. So everything that changes state is first collected as steps, and
+then run by a loop in C.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def write(
     Args:
         parameters: the parameters.
         gradients: their gradients.
-        step: the number of the updates so far.
+        step: the number of updates so far.
         rates: the rate of each group, by its identity.
         steps: the Variable that counts updates.
     """
@@ -68,7 +68,7 @@ def _made(rule: Rule, one: Parameter, g: Any, step: int, rate: float) -> list[An
 
 
 def assign_all(pairs: Iterable[tuple[Variable, Any]]) -> None:
-    """Assign values to Variables; what interrupts it in eager code finds all of them assigned, or none.
+    """Assign values to Variables: all of them or, if it is interrupted, none.
 
     Assigning twice is the same as assigning once, so an interrupted write starts again.
     """

@@ -22,11 +22,11 @@ from hybridflow.ops.trigonometric import cos, sin
 
 
 class KeyValueCache(Module):
-    """The keys and values of the positions that a `MultiHeadAttention` has seen; it makes one by ``cache``.
+    """The keys and values of earlier positions; `MultiHeadAttention.cache` returns one.
 
     Attributes:
-        keys, values: ``(batch, heads, length, width / heads)``, zeros after the present position.
-        position: how many positions there are, a number.
+        keys, values: ``(batch, heads, length, width / heads)``; zeros from `position` on.
+        position: the number of positions that are stored.
     """
 
     keys: Variable
@@ -52,20 +52,20 @@ class KeyValueCache(Module):
 
 
 class MultiHeadAttention(Module):
-    """Attention of several heads; see `hf.nn.scaled_dot_product_attention`.
+    """Multi-head attention; see `hf.nn.scaled_dot_product_attention`.
 
     Args:
-        width: the size of the last axis of the result, which the heads share.
-        heads: how many heads there are.
-        is_causal: whether a position sees none after it.
-        bias: whether the products have biases.
-        dropout: the rate at which weights are dropped in training mode.
-        rotary: whether queries and keys are rotated by their positions.
-        base: the base of the rotation's wave lengths.
+        width: the size of the result's last axis; each head gets ``width / heads`` of it.
+        heads: the number of heads.
+        is_causal: whether a position attends only to itself and earlier ones.
+        bias: whether the four linear layers have biases.
+        dropout: the probability that an attention weight is dropped in training mode.
+        rotary: whether to apply rotary position embeddings to queries and keys.
+        base: the base of the rotary wavelengths.
         dtype: the dtype of the parameters.
 
     Attributes:
-        query, key, value, out: the products, `Linear` each.
+        query, key, value, out: the linear layers.
 
     Example:
         >>> import hybridflow as hf
@@ -126,14 +126,15 @@ class MultiHeadAttention(Module):
         mask: TensorLike | None = None,
         cache: KeyValueCache | None = None,
     ) -> Tensor:
-        """Return what the queries' positions take from the values.
+        """Return the values, averaged for each query by attention.
 
         Args:
             query: ``(batch, length, features)``.
             key: ``(batch, others, features)``; the queries if not given.
             value: ``(batch, others, features)``; the keys if not given.
-            mask: broadcasts to ``(batch, heads, length, others)``: True where attended, or floats that are added.
-            cache: what earlier calls have seen, to which this one's keys and values are appended.
+            mask: broadcasts to ``(batch, heads, length, others)``. Bool: True where a query may attend; floats are
+                added to the scores.
+            cache: keys and values of earlier calls; those of this call are appended.
 
         Returns:
             ``(batch, length, width)``.

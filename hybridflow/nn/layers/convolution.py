@@ -18,15 +18,15 @@ from hybridflow.ops.shape import permute_dims
 
 
 class Conv(Module):
-    """A convolution: a window that slides over the spatial axes of ``(n, channels, *spatial)``.
+    """A convolution over the spatial axes of ``(n, channels, *spatial)``.
 
     Args:
         sizes: the channels of the input, which the first call gives if they are left out, the channels of the result,
             and the window: a tuple has a number per axis, one number stands for all axes.
-        stride: the window's step.
+        stride: the step of the window.
         padding: how many zeros are put before and after each axis, pairs of these, ``"same"`` or ``"valid"``.
-        dilation: the distance of the elements that the window takes.
-        groups: how many groups of channels are convolved apart.
+        dilation: the distance between the elements of a window.
+        groups: the number of groups of channels that are convolved independently.
         bias: whether there is a bias.
         channels_last: whether the input is ``(n, *spatial, channels)``; the weight is the same.
         dtype: the dtype of the parameters.
@@ -138,12 +138,12 @@ def _with_bias(layer: Any, y: Tensor) -> Tensor:
 
 
 class ConvTranspose(Conv):
-    """The transpose of a convolution, which enlarges: every input element is spread over a window of the result.
+    """A transposed convolution: every input element is spread over a window of the result.
 
     Args:
         sizes: as for `Conv`.
         stride, padding, dilation, groups, bias, channels_last, dtype: as for `Conv`, of the convolution it transposes.
-        output_padding: how much longer the result's axes are at their ends.
+        output_padding: how many elements are added at the end of each spatial axis of the result.
 
     Attributes:
         weight: ``(in, out / groups, *window)``; uniform in ±1/sqrt(out / groups * window) at first.

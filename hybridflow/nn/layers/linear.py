@@ -21,7 +21,7 @@ def parameter(values: Any, name: str) -> Variable:
 
 
 class Linear(Module):
-    """A product with a matrix, and a bias: ``x @ weight.T + bias``.
+    """A linear layer: ``x @ weight.T + bias``.
 
     Args:
         sizes: the size of the last axis of the input, which the first call gives if it is left out, and of the result.
@@ -81,15 +81,15 @@ def _make_linear(layer: Linear, size: int) -> None:
 
 
 class Embedding(Module):
-    """A table of vectors, read by number.
+    """A table of vectors that is read by integer ids.
 
     Args:
-        count: how many vectors there are.
+        count: the number of vectors.
         width: their length.
         dtype: the dtype of the table.
 
     Attributes:
-        weight: ``(count, width)``; normally distributed at first.
+        weight: ``(count, width)``; drawn from a standard normal distribution at first.
 
     Example:
         >>> import hybridflow as hf

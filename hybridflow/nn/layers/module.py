@@ -12,13 +12,13 @@ from hybridflow.nn import show, state, tree
 
 
 class Module(Whole):
-    """A part of a model: it holds parameters and other modules as attributes, and computes its result from them.
+    """A part of a model, with parameters and other modules as attributes.
 
-    A subclass writes ``forward`` (or ``__call__``). Attributes are ordinary attributes: Variables are parameters, and
-    what is in modules, lists, tuples and dicts is found by its path, such as ``blocks.0.mlp.weight``, which is its name
-    everywhere. ``super().__init__()`` may be called, and need not be.
+    A subclass defines ``forward`` (or ``__call__``). Its attributes are ordinary ones. Variables are parameters, also
+    inside other modules, lists, tuples and dicts. Their paths, such as ``blocks.0.mlp.weight``, are their names
+    everywhere. Calling ``super().__init__()`` is optional.
 
-    To jax a module is a pytree of its parameters, so that ``hf.grad(loss)(model)`` is a module of gradients.
+    A module is a pytree of its parameters, so ``hf.grad(loss)(model)`` is a module of gradients.
 
     Example:
         >>> import hybridflow as hf
@@ -91,21 +91,21 @@ class Module(Whole):
         return state.named_modules(self)
 
     def register_buffer(self, name: str, value: Any) -> Variable:
-        """Keep a Variable as an attribute that is saved with the module and not learned.
+        """Set an attribute to a Variable that is saved with the module but not trained.
 
         Args:
             name: the attribute.
             value: its initial value.
 
         Returns:
-            The Variable, which is assigned as others are.
+            The Variable.
         """
         return state.register_buffer(self, name, value)
 
     # -- modes ----------------------------------------------------------------------------------------------------
 
     def train(self, mode: bool = True) -> Self:
-        """Put the module and those in it into training mode, or out of it, and return it.
+        """Set training or evaluation mode for the module and all modules in it, and return it.
 
         Raises:
             TraceError: inside of a compiled function.
@@ -119,10 +119,10 @@ class Module(Whole):
         return self
 
     def freeze(self, pattern: str = "*") -> Self:
-        """Let parameters stay as they are: tapes do not watch them and optimizers skip them.
+        """Freeze parameters: tapes do not watch them, and optimizers skip them.
 
         Args:
-            pattern: which paths, as `fnmatch` reads it, such as ``"encoder.*"``.
+            pattern: a pattern of paths for `fnmatch`, such as ``"encoder.*"``.
 
         Raises:
             ArgumentError: no path matches.
@@ -142,11 +142,11 @@ class Module(Whole):
         return state.state_dict(self)
 
     def load_state_dict(self, values: Any, strict: bool = True) -> None:
-        """Assign parameters and buffers, all of them or, if something does not fit, none.
+        """Assign parameters and buffers. If something does not fit, nothing is assigned.
 
         Args:
             values: arrays by path.
-            strict: whether paths may neither be missing nor be more than there are.
+            strict: whether missing and unknown paths are errors.
 
         Raises:
             ArgumentError: paths or shapes that do not fit; all are named.

@@ -55,8 +55,8 @@ class LayerNorm(_Norm):
     Args:
         size: the size of the last axis; the first call gives it if it is left out.
         epsilon: a small number that is added to the variance.
-        scale: whether there are parameters.
-        bias: whether there is a shift among them.
+        scale: whether to scale (and shift) the result by parameters.
+        bias: whether to shift too.
         dtype: their dtype.
 
     Attributes:
@@ -90,7 +90,7 @@ class RMSNorm(_Norm):
     Args:
         size: the size of the last axis; the first call gives it if it is left out.
         epsilon: a small number that is added to the mean square.
-        scale: whether there is a parameter.
+        scale: whether to scale the result by a parameter.
         dtype: its dtype.
 
     Attributes:
@@ -120,10 +120,10 @@ class GroupNorm(_Norm):
     """Normalisation over groups of channels of every example; see `hf.nn.group_norm`.
 
     Args:
-        groups: how many groups there are.
-        size: how many channels; the first call gives it if it is left out.
+        groups: the number of groups.
+        size: the number of channels; the first call gives it if it is left out.
         epsilon: a small number that is added to the variance.
-        scale: whether there are parameters.
+        scale: whether to scale (and shift) the result by parameters.
         dtype: their dtype.
 
     Attributes:
@@ -159,9 +159,9 @@ class InstanceNorm(_Norm):
     """Normalisation over the spatial axes of every channel of every example; see `hf.nn.instance_norm`.
 
     Args:
-        size: how many channels; the first call gives it if it is left out.
+        size: the number of channels; the first call gives it if it is left out.
         epsilon: a small number that is added to the variance.
-        scale: whether there are parameters.
+        scale: whether to scale (and shift) the result by parameters.
         dtype: their dtype.
 
     Attributes:
@@ -201,16 +201,16 @@ def _require_spatial(layer: Any, x: Tensor) -> None:
 
 
 class BatchNorm(_Norm):
-    """Normalisation of every channel with the batch's mean and variance, or in `eval` with moving averages.
+    """Normalisation of every channel: by the batch's mean and variance, or in evaluation mode by moving averages.
 
-    In training mode each call moves the averages towards the batch's statistics, the variance taken without bias. A
-    compiled function does so if the call counts, as with every Variable that it assigns.
+    In training mode, each call moves the averages towards the batch's mean and unbiased variance. If a compiled call
+    fails, they stay unchanged, like every Variable.
 
     Args:
-        size: how many channels, axis 1; the first call gives it if it is left out.
-        momentum: how far a call moves the averages; 1 forgets the earlier ones.
+        size: the number of channels (axis 1); the first call gives it if it is left out.
+        momentum: the weight of a call's statistics in the new averages; 1 forgets the earlier ones.
         epsilon: a small number that is added to the variance.
-        scale: whether there are parameters.
+        scale: whether to scale (and shift) the result by parameters.
         dtype: their dtype, and that of the averages.
 
     Attributes:

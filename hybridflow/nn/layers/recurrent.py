@@ -58,14 +58,14 @@ class _Recurrent(Module):
             make_parameters(self, self.input_size, _make)
 
     def forward(self, x: TensorLike, state: Any = None) -> tuple[Tensor, Any]:
-        """Run over time.
+        """Run over all time steps.
 
         Args:
             x: ``(batch, time, features)``.
-            state: the state before, ``(layers * directions, batch, hidden)``; zeros if not given. An LSTM has two.
+            state: the initial state, ``(layers * directions, batch, hidden)``; zeros if not given. An LSTM has a pair.
 
         Returns:
-            The last layer's results ``(batch, time, directions * hidden)``, and the state after.
+            The last layer's results ``(batch, time, directions * hidden)``, and the final state.
         """
         x = as_tensor(x)
         if x.ndim != 3:
@@ -148,10 +148,10 @@ class RNN(_Recurrent):
     Args:
         sizes: the features of the input, which the first call gives if they are left out, and the size of the state.
         activation: ``"tanh"`` or ``"relu"``.
-        layers: how many run on each other's results.
-        bidirectional: whether a second one runs backwards in time beside each.
+        layers: the number of stacked layers.
+        bidirectional: whether each layer also runs backwards in time.
         bias: whether there are biases.
-        dropout: the rate at which results between layers are dropped in training mode.
+        dropout: the probability that a result between two layers is dropped in training mode.
         dtype: the dtype of the parameters.
 
     Example:
@@ -177,10 +177,10 @@ class GRU(_Recurrent):
 
     Args:
         sizes: the features of the input, which the first call gives if they are left out, and the size of the state.
-        layers: how many run on each other's results.
-        bidirectional: whether a second one runs backwards in time beside each.
+        layers: the number of stacked layers.
+        bidirectional: whether each layer also runs backwards in time.
         bias: whether there are biases.
-        dropout: the rate at which results between layers are dropped in training mode.
+        dropout: the probability that a result between two layers is dropped in training mode.
         dtype: the dtype of the parameters.
 
     Example:
@@ -210,10 +210,10 @@ class LSTM(_Recurrent):
 
     Args:
         sizes: the features of the input, which the first call gives if they are left out, and the size of the state.
-        layers: how many run on each other's results.
-        bidirectional: whether a second one runs backwards in time beside each.
+        layers: the number of stacked layers.
+        bidirectional: whether each layer also runs backwards in time.
         bias: whether there are biases.
-        dropout: the rate at which results between layers are dropped in training mode.
+        dropout: the probability that a result between two layers is dropped in training mode.
         dtype: the dtype of the parameters.
 
     Example:

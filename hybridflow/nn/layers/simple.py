@@ -22,10 +22,10 @@ from hybridflow.ops.shape import reshape
 
 
 class Sequential(Module):
-    """Layers, or any functions, that are called one after the other.
+    """Layers or functions that are called one after the other.
 
     Args:
-        layers: modules and functions of one tensor; their numbers are in the paths.
+        layers: modules and functions of one tensor; paths contain their positions, from 0 on.
 
     Example:
         >>> import hybridflow as hf
@@ -71,7 +71,7 @@ class Sequential(Module):
 
 
 class Identity(Module):
-    """What returns its input as it is.
+    """A layer that returns its input.
 
     Example:
         >>> import hybridflow as hf
@@ -95,10 +95,10 @@ def _require_axes(layer: Dropout | _Adaptive, x: Tensor) -> None:
 
 
 class Dropout(Module):
-    """Zeros in place of randomly chosen elements, in training mode; see `hf.nn.dropout`.
+    """Dropout: in training mode, zeros replace randomly chosen elements; see `hf.nn.dropout`.
 
     Args:
-        rate: the probability with which an element is dropped.
+        rate: the probability that an element is dropped.
 
     Example:
         >>> import hybridflow as hf
@@ -128,7 +128,7 @@ class Dropout(Module):
 
 
 class Flatten(Module):
-    """All axes from one on as one.
+    """A layer that merges all axes from one on into one axis.
 
     Args:
         start: the first of the axes.
@@ -149,10 +149,10 @@ class Flatten(Module):
 
 
 class Upsample(Module):
-    """Spatial axes made longer, each element repeated.
+    """A layer that repeats each element along the spatial axes.
 
     Args:
-        scale: how often, one number or one per spatial axis.
+        scale: the number of repetitions, one for all spatial axes or one per axis.
 
     Example:
         >>> import hybridflow as hf
@@ -220,7 +220,7 @@ class AvgPool(_Pool):
     Args:
         window: its size, one number or one per spatial axis.
         stride: its step; the window's size if not given.
-        padding: how many elements are put before and after each axis, which do not count.
+        padding: how many elements are put before and after each axis; the mean ignores them.
 
     Example:
         >>> import hybridflow as hf
@@ -272,7 +272,7 @@ def _parts(x: Tensor, axis: int, count: int, reduce: Callable[..., Tensor]) -> T
 
 
 class AdaptiveAvgPool(_Adaptive):
-    """Means over windows that are chosen so that the spatial axes come out in given sizes.
+    """Means over windows whose sizes are chosen so that the result has a given size.
 
     Args:
         size: one number, or one per spatial axis; None leaves an axis as it is.
@@ -289,7 +289,7 @@ class AdaptiveAvgPool(_Adaptive):
 
 
 class AdaptiveMaxPool(_Adaptive):
-    """Maxima over windows that are chosen so that the spatial axes come out in given sizes.
+    """Maxima over windows whose sizes are chosen so that the result has a given size.
 
     Args:
         size: one number, or one per spatial axis; None leaves an axis as it is.
