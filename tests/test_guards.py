@@ -1,7 +1,7 @@
 """Guards: what a compiled function reads from Python outside its arguments, and what it changes there.
 
-The plain ways to read are here; test_things_read.py has objects in containers and modules, test_hidden_reads.py has reads
-that no line of the source shows, and test_read_matrix.py has every way to read with every way to change.
+The plain ways to read are here. test_things_read.py has objects in containers and modules, test_hidden_reads.py has
+reads that no line of the source shows, and test_read_matrix.py has every way to read with every way to change.
 """
 
 import collections
