@@ -33,17 +33,17 @@ _TEXT = 50
 
 @dataclass(frozen=True)
 class NodeRow:
-    """What one operation of a call costs, all of its runs together.
+    """The cost of one operation of a call, all its runs together.
 
     Attributes:
         name: the operation.
         result: its result, as text.
-        line: the user's line, ``file:line``, None if it has none.
+        line: the user's line, ``file:line``; None if unknown.
         flops, macs: floating-point operations, and multiply-adds among them (each is two FLOPs).
         read, written: bytes.
         runs: how often it runs in a call.
         note: what keeps the count from being exact, or why it is not part of the total; empty if nothing does.
-        inside: the loop bodies and branches that it is in.
+        inside: the loop bodies and branches around it.
         counted: whether it is part of the total.
     """
 
@@ -62,14 +62,14 @@ class NodeRow:
 
 @dataclass(frozen=True)
 class LineRow:
-    """What a line of the user's code costs: the operations it makes, and those of their gradients.
+    """The cost of a line of the user's code: its operations and those of their gradients.
 
     Attributes:
         line: ``file:line``.
         text: the line itself, if it can be read.
-        flops, macs, read, written: as `NodeRow` has them.
-        activations: bytes of its results that the backward pass reads.
-        operations: how many operations it makes.
+        flops, macs, read, written: as in `NodeRow`.
+        activations: the size of its results that the backward pass reads, in bytes.
+        operations: the number of its operations.
     """
 
     line: str
@@ -124,7 +124,7 @@ class XlaCheck:
 
 @dataclass(frozen=True)
 class CostReport:
-    """What one call of a function costs; ``print(report)`` is a table.
+    """The cost of one call of a function; ``print(report)`` shows a table.
 
     FLOPs, bytes and the split of memory are exact for the operations as they are written; what is counted at most or
     not at all says so in `notes`. Bytes are those of operations run one by one: fused ones move less. The temporaries

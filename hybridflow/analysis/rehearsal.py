@@ -22,13 +22,13 @@ Call = tuple[tuple[Any, ...], dict[str, Any]]
 
 
 class Rehearsal(NamedTuple):
-    """A call that may be made again and again, each time from the state before it.
+    """A call that can be repeated, each time from the state before it.
 
     Attributes:
         trace: the trace of the call.
-        signature: the signature by which it was found.
+        signature: the call's signature.
         variables: the Variables that it reads or assigns.
-        assigned: those that it assigns.
+        assigned: the Variables that it assigns.
         restore: puts the Variables and what the function changes of Python's state back.
         traced: how long tracing took, in seconds; 0 if the first call traces again, since it changes Python's state.
     """
@@ -43,7 +43,7 @@ class Rehearsal(NamedTuple):
 
 @contextmanager
 def rehearsed(compiled: CompiledFunction[Any, Any], call: Call) -> Generator[Rehearsal]:
-    """Let a ``with`` block call a function, eagerly and compiled, and put everything back at the end.
+    """Return a context in which a function can be called, eagerly and compiled; all state is restored at its end.
 
     What the function changes of Python's state is what its trace told: attributes, items, names, containers and the
     state of random numbers. A function that creates its Variables when it is first called is called once before, and

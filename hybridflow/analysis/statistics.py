@@ -18,7 +18,7 @@ def rank_of_interval(count: int, confidence: float = CONFIDENCE) -> int:
     ``1 - confidence``.
 
     Args:
-        count: how many values.
+        count: the number of values.
         confidence: the least probability of holding the median.
 
     Returns:
@@ -63,14 +63,14 @@ def median_interval(values: Sequence[float], confidence: float = CONFIDENCE) -> 
 
 @dataclass(frozen=True)
 class Ratio:
-    """How many times longer one thing takes than another.
+    """The ratio of two times.
 
     Attributes:
         value: the median of the ratios of turns.
         low, high: the interval that holds the true median in 95 of 100 measurements; 0 and infinity if not known.
-        told: whether one of them is shown to take longer: neither their intervals nor 1 and that of their ratio meet.
-        others: how many cores other programs took meanwhile, if so many that the clock tells more about them than this.
-        by_processor: the ratio of the processor's time then; None where the clock's can be relied on.
+        told: whether the difference is significant: the two intervals do not overlap, and that of the ratio excludes 1.
+        others: the number of cores that other programs used meanwhile, if so many that clock times mean little.
+        by_processor: in that case, the ratio of the processor times; else None.
     """
 
     value: float
@@ -81,13 +81,13 @@ class Ratio:
     by_processor: Ratio | None = None
 
     def on_busy_machine(self, others: float, by_processor: Ratio) -> Ratio:
-        """Return what is left of a ratio of the clock's times where other programs took cores.
+        """Return a ratio of clock times as far as it can be trusted while other programs used cores.
 
-        What needs several threads waits for the one that gets no core, so a ratio can be any number. It tells who takes
-        longer only if the processor's time tells the same.
+        Work in several threads waits for the thread that gets no core, so the ratio can be any number. It is
+        significant only if the processor times say the same.
 
         Args:
-            others: how many cores they took.
+            others: the number of cores that they used.
             by_processor: the ratio of the processor's times.
         """
         told = self.told and by_processor.told and (self.value > 1) == (by_processor.value > 1)
@@ -98,13 +98,13 @@ class Ratio:
 
 
 def ratio_of(longer: Sequence[float], shorter: Sequence[float]) -> Ratio:
-    """Compare two things that were measured in turns, each pair of turns close together in time.
+    """Return the ratio of two things that were measured in turns.
 
-    A machine that is slow for a while makes both of a pair slow, so their ratio stays. Both conditions of `told` are
-    asked for: the ratio's interval alone is wrong about equal things in 1 of 20 measurements.
+    If the machine is slow for a while, both turns of a pair are slow, and their ratio stays the same. `told` needs both
+    conditions, since the interval of the ratio alone would be wrong about equal things in 1 of 20 measurements.
 
     Args:
-        longer, shorter: what each turn measured, in the same order.
+        longer, shorter: the measurements of each turn, in the same order.
 
     Reference:
         A. Georges, D. Buytaert, L. Eeckhout, "Statistically rigorous Java performance evaluation", OOPSLA 2007;

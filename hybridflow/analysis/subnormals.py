@@ -27,7 +27,7 @@ def has_subnormals(value: Any) -> bool:
 
 
 def first_subnormal(graph: Graph, inputs: Sequence[Any]) -> str:
-    """Run a graph eagerly and say where the first subnormal number is; empty if there is none.
+    """Run a graph eagerly, and return a text on the first subnormal number; empty if there is none.
 
     Branches and loops count as one operation each: nothing inside them is looked at.
     """

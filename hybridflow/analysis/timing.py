@@ -31,16 +31,16 @@ CROWDED = 0.25
 
 @dataclass(frozen=True)
 class Timing:
-    """What one call takes, in seconds.
+    """The time of one call, in seconds.
 
     Attributes:
         median: the middle of the turns' medians (of all measured calls, if there are no turns).
         low: a quarter of the calls took less.
         high: a quarter took more.
-        calls: how many were measured.
+        calls: the number of measured calls.
         turns: the median of each turn; calls of one turn follow each other and are not independent, turns nearly are.
         processor: what a call of each turn takes of the processor, all threads of this process together.
-        others: how many cores other programs took meanwhile; None where the system does not tell.
+        others: the number of cores that other programs used meanwhile; None if the system does not say.
     """
 
     median: float
@@ -134,15 +134,15 @@ def interleave(
     before_turn: Callable[[], None] = lambda: None,
     progress: Callable[[float], None] = lambda done: None,
 ) -> list[Timing]:
-    """Time calls in turns, those of a few milliseconds or less after an untimed call that warms them up.
+    """Time calls in turns; short calls are warmed up by an untimed one.
 
-    Every other round goes the other way round, so that nobody always follows the same neighbour.
+    Every other round has the reverse order, so that no call always follows the same one.
 
     Args:
-        calls: what to time; all have run before.
+        calls: the calls to time; all have run before.
         repeats: how many times to time each call; about a second each if None.
         before_turn: called before each turn, to start it from the same state.
-        progress: called with the part that is done, from 0 to 1.
+        progress: a function that is called with the fraction done, from 0 to 1.
 
     Returns:
         One timing per call.

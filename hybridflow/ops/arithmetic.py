@@ -73,7 +73,7 @@ def add(x1: TensorLike, x2: TensorLike, /) -> Tensor:
 def plus_zero(x: TensorLike, /) -> Tensor:
     """Add 0.0 to every element: -0.0 becomes 0.0, and the rest stays.
 
-    XLA takes ``x + 0.0`` for `x`; the passes put this in its place.
+    XLA simplifies ``x + 0.0`` to `x`, so the passes use this op instead.
 
     Args:
         x: any shape; real.

@@ -56,7 +56,7 @@ _lost: dict[Any, int] = {}
 def _paid(key: Any, count: int) -> bool:
     """Whether blocks have cost more than compiling a draw of this size would; if not, count one more.
 
-    Not of very many, since blocks also take less memory.
+    Very large draws stay in blocks, which take less memory.
     """
     lost = _lost.get(key, 0)
     if lost > _COMPILING:

@@ -138,7 +138,8 @@ def _choice_samples(rng: np.random.Generator) -> Any:
 def _ordered(ufunc: Any, sign: float) -> Any:
     """Return the kernel of `maximum` or `minimum` in which 0.0 is larger than -0.0, as it is for XLA.
 
-    NumPy takes either of two zeros. `sign` is 1.0 for the maximum: adding two zeros gives 0.0 if one of them is.
+    NumPy may return either of two zeros. `sign` is 1.0 for the maximum and -1.0 for the minimum; the sum of two zeros
+    is 0.0 if either is.
     """
 
     def kernel(a: Any, b: Any) -> Any:

@@ -256,7 +256,7 @@ def broadcast_shapes(op: str, *shapes: Shape) -> Shape:
             if same_size(size, 1):
                 size = other
                 continue
-            # Asked in this order, sizes that are equal need no guard that they are not 1.
+            # In this order, equal sizes need no guard that they are not 1.
             if same_size(other, size) or same_size(other, 1) or size == other or other == 1:
                 continue
             if size != 1:

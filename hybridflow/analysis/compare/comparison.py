@@ -23,13 +23,13 @@ UNSTEADY = 1.5
 
 @dataclass(frozen=True)
 class FirstCall:
-    """The time of the first compiled call, in seconds, and its parts; the rest belongs to none of them.
+    """The time of the first compiled call, in seconds, and of its parts.
 
     Attributes:
-        total: until its result was there.
-        trace: running the Python function once with traced tensors.
+        total: the time until the result was computed; it is more than the sum of the parts.
+        trace: the run of the Python function with traced tensors.
         passes: hybridflow's passes over the graph.
-        lower: from the graph to StableHLO.
+        lower: the translation of the graph to StableHLO.
         xla: XLA's compilation.
     """
 
@@ -49,26 +49,26 @@ class FirstCall:
 
 @dataclass(frozen=True, repr=False)
 class Comparison(Shown):
-    """What `hf.compare` found about one function: ``print(comparison)`` is a table.
+    """The result of `hf.compare` for one function; ``print(comparison)`` shows a table.
 
     Attributes:
         name: the function's name.
-        eager, compiled: what one call takes.
+        eager, compiled: the time of one call.
         eager_first: the first eager call, in seconds.
         first_call: the first compiled call.
-        parities: what was compared, each output judged; results first.
-        flops: floating-point operations of one call, by the operations' own counts.
+        parities: the judgements of the outputs; results come first, then Variables and gradients.
+        flops: the number of floating-point operations of one call, by the operations' records.
         operations: how many operations an eager call executes, a gradient rule being one; inside of `hf.profile`, which
             has its own count of them, how many the traced graph has.
-        kernels: how many kernels the compiled program has outside of its loops and branches, by its optimised HLO.
-        eager_bytes: peak of the arrays an eager call allocates on the host.
-        compiled_bytes: temporaries and results of the compiled call.
-        precisions: how many operations compute in each floating-point dtype, casts aside.
-        casts: how many operations only change one floating-point dtype to another, such as those of `hf.autocast`.
+        kernels: the number of kernels of the compiled program outside loops and branches, by its optimised HLO.
+        eager_bytes: the largest size of the arrays that an eager call has allocated at once on the host.
+        compiled_bytes: the size of temporaries and results of the compiled call.
+        precisions: the number of operations that compute in each floating-point dtype, without casts.
+        casts: the number of casts between floating-point dtypes, such as those of `hf.autocast`.
         eager_kernels: how long of an eager call its kernels and gradient rules run, in seconds; the rest of the call
             is dispatch. None if that is not known.
-        compiled_kernels: how long of a compiled call XLA's kernels run, in seconds, at the same time counted once.
-        kernel_runs: those kernels, with the operations that are fused in them and the user's lines; longest first.
+        compiled_kernels: how long XLA's kernels run in a compiled call, in seconds; simultaneous ones count once.
+        kernel_runs: these kernels with their fused operations and the user's lines; the longest first.
         peers: the same computation with other packages.
     """
 
@@ -291,11 +291,11 @@ def parity_dict(parity: Parity) -> dict[str, Any]:
 
 
 def faster_text(what: str, than: str, ratio: Ratio) -> str:
-    """Return which of two is faster, or that this cannot be told.
+    """Return a text that says which of two is faster, or that this cannot be told.
 
     Args:
         what, than: their names.
-        ratio: how many times longer the second takes.
+        ratio: the second's time divided by the first's.
     """
     if ratio.by_processor is not None:
         return (

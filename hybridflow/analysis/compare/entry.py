@@ -79,16 +79,16 @@ def compare(
 ) -> Comparison | Comparisons | Sweep:
     """Run functions eagerly and compiled, judge whether the results are the same, and time both.
 
-    A compiled function is compiled anew, so that its first call can be timed. Results are judged by the definition
-    of `hybridflow.analysis.same`: integers, bools, shapes and dtypes are identical, floats are as near to a float64
-    run as rounding allows. Variables that the function assigns are compared too, and left as they were.
+    Compiled functions are compiled again, so that the first call can be timed. Results are judged by the definition in
+    `hybridflow.analysis.same`: integers, bools, shapes and dtypes must be identical, and floats as close to a float64
+    run as rounding allows. Variables that the function assigns are compared too, and restored.
 
-    Everything is timed in the same run, in turns. A difference in speed is stated only where the intervals of the
-    medians do not meet (`hybridflow.analysis.statistics`).
+    Everything is timed in the same run, in turns. A difference in speed is reported only if the confidence intervals of
+    the medians do not overlap (`hybridflow.analysis.statistics`).
 
     Args:
         fn: the function, compiled or not; or several, to compare side by side.
-        args: what to call it with.
+        args: its arguments.
         repeats: how many calls of each mode to time; about a second each if None. Fewer than 6 give no intervals.
         rtol, atol: judge floats by ``|eager - compiled| <= atol + rtol |compiled|`` instead, if one is given.
         gradients: also compare the gradients of the sum of the float results, with respect to every float tensor
@@ -100,10 +100,10 @@ def compare(
             copies of the arguments as: ``numpy``, ``torch`` or ``jax``, as in ``{"torch.compile": torch.compile(f)}``.
         agree: of several functions, also judge the results of the others against those of the first.
         sizes: compare at each of these sizes, to see where compiling starts to pay.
-        inputs: makes the arguments of a size: a tuple of them, a dict of named ones or a single one. Without it, every
-            None in the shape of a `TensorSpec` among the arguments is the size, and that argument is random.
-        progress: called with the present step and the fraction that is done, from 0 to 1.
-        kwargs: what to call it with, by name; what has a name of those above is passed with `functools.partial`.
+        inputs: a function of a size that returns the arguments: a tuple, a dict by name, or a single one. Without it,
+            the size replaces every None in the shape of a `TensorSpec` argument, which becomes a random tensor.
+        progress: a function that is called with the current step and the fraction done, from 0 to 1.
+        kwargs: arguments by name. Use `functools.partial` for a name that `compare` itself has.
 
     Returns:
         A `Comparison`; of several functions `Comparisons`; of several sizes a `Sweep`. Its ``same`` is the verdict.

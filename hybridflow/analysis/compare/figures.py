@@ -24,7 +24,7 @@ def calls_figure(name: str, lines: Mapping[str, tuple[float, float]], even: int 
     Args:
         name: the name of the function.
         lines: per label, what the first call and every other one take, in seconds; the first is eager.
-        even: the number of calls from which on the second one has paid off, None if it never does.
+        even: the number of calls after which the second one has paid off; None if it never does.
     """
     figure, axes = new_figure(f"{name}: total time", "calls", "seconds in total")
     last = max(10, 3 * even if even is not None else 0)
@@ -46,7 +46,7 @@ def bars_figure(title: str, timings: Mapping[str, Timing]) -> Any:
 
     Args:
         title: the plot's title.
-        timings: by label; the first is eager, the second compiled, and so on by turns.
+        timings: the timings by label, alternately eager and compiled.
     """
     figure, axes = new_figure(title, "one call, median and its 95 % interval", "", height=1.4 + 0.42 * len(timings))
     medians = [timing.median for timing in timings.values()]
@@ -80,7 +80,7 @@ class Curve(NamedTuple):
         label: its name.
         timings: per size, what one call takes.
         color: its colour.
-        dashed: whether it is another package's.
+        dashed: whether it belongs to another package.
     """
 
     label: str
@@ -102,7 +102,7 @@ def sizes_figure(
         title: of the plot.
         sizes: the sizes.
         curves: the times.
-        crossings: per function, the size from which on the compiled call is faster, if that is known.
+        crossings: for each function, the size from which the compiled call is faster, if known.
         evens: per function, the break-even at each size, None where compiling never pays.
     """
     figure = empty_figure(10, 4.4)

@@ -183,10 +183,10 @@ def _subject(function: Callable[..., Any], name: str, call: Call, stack: ExitSta
 
 @contextmanager
 def _compiling(namer: Namer) -> Generator[None]:
-    """Compile in a block without the store, for what XLA takes is part of the answer.
+    """Compile without the store in a ``with`` block, since XLA's time is part of the result.
 
-    Nodes are named, so that the kernels can be told by the user's lines. Names change neither the kernels nor how long
-    XLA takes, so the function need not be compiled a second time for them.
+    Nodes are named, so that kernels can be matched with the user's lines. Names change neither the kernels nor XLA's
+    time.
     """
     with config.cache(False), naming(namer):
         yield

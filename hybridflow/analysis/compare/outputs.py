@@ -103,7 +103,7 @@ class Shown(ABC):
         return tables
 
     def print(self, console: Console | None = None) -> None:
-        """Print the tables and the verdicts, in colour where there is any.
+        """Print the tables and the verdicts, in colour if the console has colours.
 
         Args:
             console: where to print; the terminal if None.

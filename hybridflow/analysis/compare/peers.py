@@ -26,11 +26,11 @@ EXTRAS = {"torch": "bench"}
 
 @dataclass(frozen=True)
 class Peer:
-    """What another package's function took, and whether its results are ours.
+    """The time of another package's function, and whether its results agree.
 
     Attributes:
         name: its key in ``peers=``.
-        timing: what one call takes.
+        timing: the time of one call.
         first: the time of its first call, in seconds, including compilation.
         parity: its results, judged against the function's eager ones.
     """
@@ -51,7 +51,7 @@ class Runner:
     Args:
         name: the peer's name, which begins with its package's.
         function: the function.
-        call: the arguments as hybridflow takes them; the peer has copies.
+        call: hybridflow's arguments; the peer gets copies.
     """
 
     def __init__(self, name: str, function: Callable[..., Any], call: Call) -> None:
@@ -84,7 +84,7 @@ _ARRAYS = (Tensor, Variable, np.ndarray, np.generic, jax.Array)
 
 
 def runners(peers: Mapping[str, Callable[..., Any]], call: Call) -> list[Runner]:
-    """Return what runs each peer.
+    """Return a runner for each peer.
 
     Args:
         peers: functions by name.

@@ -30,11 +30,11 @@ from hybridflow.core.units import format_bytes
 class Comparisons(Shown):
     """Several functions side by side, each eager and compiled, timed in the same turns.
 
-    ``found["name"]`` and ``found[0]`` are what was found about one of them; iterating gives all.
+    ``comparisons["name"]`` and ``comparisons[0]`` return the comparison of one function; iterating yields all.
 
     Attributes:
         comparisons: one per function, in the order given.
-        agreements: the other functions' results, judged against the first's; empty if that was not asked for.
+        agreements: the judgements of the other functions' results against the first's; empty unless requested.
         peers: the same computation with other packages, judged against the first function's results.
     """
 

@@ -26,7 +26,7 @@ def random_tensor(shape: Sequence[int], dtype: DType, rng: np.random.Generator) 
     Args:
         shape: its sizes.
         dtype: its dtype.
-        rng: where the numbers come from.
+        rng: the source of random numbers.
 
     Raises:
         ArgumentError: it takes more memory than the machine has.

@@ -27,7 +27,7 @@ from hybridflow.core.errors import ArgumentError, message
 
 @dataclass(frozen=True)
 class Crossover:
-    """From which size on a compiled call is faster than an eager one.
+    """The size from which a compiled call is faster than an eager one.
 
     Attributes:
         below: the largest size at which it is not shown to be faster, None if there is none.
@@ -61,7 +61,7 @@ def crossover_of(sizes: Sequence[int], ratios: Sequence[Ratio]) -> Crossover:
 
     Args:
         sizes: ascending.
-        ratios: at each, how many times longer the eager call takes.
+        ratios: for each size, the eager call's time divided by the compiled one's.
     """
     paying = [ratio.told and ratio.value > 1 for ratio in ratios]
     first = len(sizes)
@@ -82,7 +82,7 @@ def crossover_of(sizes: Sequence[int], ratios: Sequence[Ratio]) -> Crossover:
 
 @dataclass(frozen=True, repr=False)
 class Sweep(Shown):
-    """Functions compared over several sizes; ``found[size]`` is what was found at one.
+    """Functions compared over several sizes; ``sweep[size]`` is the result for one size.
 
     Attributes:
         sizes: ascending.
@@ -109,7 +109,7 @@ class Sweep(Shown):
         return iter([self[size] for size in self.sizes])
 
     def comparisons(self, name: str | int = 0) -> list[Comparison]:
-        """Return what was found about one function at each size.
+        """Return the comparisons of one function, one for each size.
 
         Args:
             name: its name, or its position among the functions.
@@ -117,7 +117,7 @@ class Sweep(Shown):
         return [at[name] for at in self.found]
 
     def crossover(self, name: str | int = 0) -> Crossover:
-        """Return from which size on a compiled call is faster than an eager one.
+        """Return the size from which a compiled call is faster than an eager one.
 
         Args:
             name: the function's name, or its position.
@@ -128,7 +128,7 @@ class Sweep(Shown):
         return {name: self.crossover(name) for name in self.names}
 
     def break_even(self, name: str | int = 0) -> dict[int, int | None]:
-        """Return, per size, the number of calls from which compiling has paid off; None where it never does.
+        """Return, for each size, the number of calls after which compiling has paid off; None if it never does.
 
         Args:
             name: the function's name, or its position.

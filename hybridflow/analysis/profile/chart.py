@@ -30,7 +30,7 @@ _LEAST = 0.4
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """Something that ran.
+    """A run of an operation, a function or a kernel.
 
     Attributes:
         name: of the operation, the function or the kernel.

@@ -46,7 +46,7 @@ class Program:
 
 
 def known_program(owner: Any, key: Hashable) -> Program | None:
-    """Return what `compile_program` made for something before, None if it did not.
+    """Return the program that `compile_program` made earlier, or None.
 
     Args:
         owner: what was compiled; the program is freed with it.
