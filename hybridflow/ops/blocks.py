@@ -1,10 +1,10 @@
 """Elementwise jax functions on the host, in blocks of a few sizes: no new shape compiles anything.
 
-A draw from a generator must have XLA's bits, so eager mode runs XLA too, and so it does for functions that NumPy lacks.
-Compiling a draw takes 0.1 to 1 s, so here each function is compiled once per process for each block size that is
-needed, and arrays are cut into blocks. The last block is padded. What an element becomes does not depend on its block:
-it depends on its position, which comes with a generator's state (`threefry.positions`). Draws of a size that comes back
-until its blocks have cost what compiling takes are compiled as they are, with the same bits.
+A draw from a generator must have the same bits in both modes, so eager mode runs XLA for it, and also for functions
+that NumPy lacks. Compiling a draw is slow. So arrays are cut into blocks, and each function is compiled once per
+process and block size; the last block is padded. An element does not depend on its block but on its position, which
+comes with the generator's state (`threefry.positions`). If draws of one size recur until their blocks have cost as much
+as compiling, that size is compiled whole; the bits are the same.
 """
 
 from __future__ import annotations
@@ -28,18 +28,18 @@ _SMALL, _MIDDLE, _LARGE = 1 << 9, 1 << 13, 1 << 17
 _AHEAD = 4
 """XLA may have this many blocks under way before the first one's result is waited for."""
 _CALL_LOSS = 10_000
-"""About how many nanoseconds a block takes, besides one for each element."""
+"""The approximate overhead of a block, in nanoseconds; each element adds about one more."""
 _COMPILING = 150_000_000
-"""About how many nanoseconds compiling takes."""
+"""The approximate time of compiling, in nanoseconds."""
 PART = 1 << 18
-"""The most elements that an operation of several passes takes at once."""
+"""The largest number of elements that an operation of several passes takes at once."""
 _Array = np.ndarray[Any, Any]
 
 
 def _cut(count: int) -> Iterator[tuple[int, int, int]]:
     """Yield the start, end and size of at least one block; the last may be longer than the rest of the array.
 
-    There are as many of a size as take less time than one of the next.
+    A smaller size is used while its blocks together take less time than one block of the next size.
     """
     start = 0
     while start < max(count, 1):
@@ -134,7 +134,7 @@ def mapped(function: Callable[..., Any], *arrays: _Array, **attrs: Any) -> _Arra
     """Apply an elementwise jax function to arrays.
 
     Args:
-        function: of flat arrays; one of a module, since what is compiled is kept with it.
+        function: a function of flat arrays, defined in a module: compiled code is cached by function.
         *arrays: its inputs, which broadcast to the shape of the first.
         **attrs: its attributes.
 

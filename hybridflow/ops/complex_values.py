@@ -1,7 +1,7 @@
-"""The special values of functions of complex numbers: what C99, and so NumPy, gives for zeros, infinities and NaN.
+"""Special values of complex functions: what C99, and so NumPy, returns for zeros, infinities and NaN.
 
-XLA's own functions give NaN for many of them. Where the result follows from the kind of the two parts alone, the
-lowering looks it up; the table is what the kernel gives.
+XLA's own functions return NaN for many of them. Where the result depends only on the kinds of the two parts, the
+lowering looks it up in a table of the kernel's results.
 """
 
 from __future__ import annotations

@@ -88,7 +88,7 @@ def cumulative_prod(
     include_initial: bool = False,
     **other: Unpack[Other],
 ) -> Tensor:
-    """Multiply up to every position along an axis.
+    """Compute the product of all elements up to each position along an axis.
 
     float16 and bfloat16 accumulate in float32. Integers below 32 bits and bools give int32 or uint32.
 

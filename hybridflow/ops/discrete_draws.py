@@ -88,7 +88,7 @@ def _integers_kernel(state: Any, low: Any, span: Any, *, shape: Shape, dtype: An
 
 
 def _offset(high: Any, rest: Any, low: Any, span: Any, *, dtype: Any) -> Any:
-    """Return integers, evenly distributed over the `span` values from `low` on, made of random words.
+    """Return random integers, uniform over the `span` values from `low` on.
 
     They are ``floor(bits * span / 2**64)`` for 64 random bits in two words (128 in two wide ones): a bias below
     2**-32.

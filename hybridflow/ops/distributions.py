@@ -204,7 +204,7 @@ def _gamma_samples(rng: np.random.Generator) -> Any:
 def random_gamma(
     state: TensorLike, concentration: TensorLike, scale: TensorLike, shape: Shape, dtype: Any
 ) -> Tensor:
-    """Draw from the gamma distribution; the gradient to the concentration is the implicit one.
+    """Draw from the gamma distribution, with the implicit gradient by the concentration.
 
     Reference:
         Figurnov, Mohamed and Mnih, "Implicit reparameterization gradients", 2018.

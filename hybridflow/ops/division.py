@@ -227,7 +227,7 @@ def _onnx_floats(o: Any, a: Any, b: Any) -> tuple[Any, Any]:
 def floor_divide(x1: TensorLike, x2: TensorLike, /) -> Tensor:
     """Divide elementwise and round down.
 
-    An integer divided by zero gives 0, and the smallest integer divided by -1 itself. Floats follow IEEE 754; if just
+    An integer divided by zero gives 0. The smallest integer divided by -1 gives itself. Floats follow IEEE 754; if just
     one of the two is infinite, the result is the quotient, an infinity or a zero.
 
     Args:

@@ -198,8 +198,8 @@ def _between_kernel(unit: Any, low: Any, high: Any) -> Any:
 def uncontracted(product: Any, factor: Any) -> Any:
     """Keep a product from being contracted with the sum that uses it, which would round once instead of twice.
 
-    A bit that is 1 only for factors of 2**65 and more is flipped into the product: no compiler knows that draws are
-    smaller. What `jax` differentiates is the product.
+    The product is combined with a bit that is 1 only for factors of 2**65 and more. Draws are smaller, but no compiler
+    knows that. jax differentiates the plain product.
     """
     word = uint64 if factor.dtype == float64 else uint32
     bits = lax.bitcast_convert_type(factor, word)
@@ -294,7 +294,7 @@ def open_unit(bits: Any, working: Any) -> Any:
 def inverse_normal(u: Any) -> Any:
     """Return the standard normal number whose distribution function is (1 + u) / 2.
 
-    It ends in a choice of signs, so that no product is left to be contracted with what comes next.
+    It ends with a choice of signs, so the next operation cannot be contracted with a product.
     """
     size = lax.mul(lax.erf_inv(lax.abs(u)), lax.full_like(u, math.sqrt(2)))
     return lax.select(lax.lt(u, lax.full_like(u, 0)), lax.neg(size), size)
