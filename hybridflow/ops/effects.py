@@ -209,9 +209,9 @@ def _result(name: str, index: int, leaf: Any, shape: tuple[int, ...], dtype: DTy
 def pure_callback(fn: Callable[..., Any], spec: Any, *args: Any) -> Any:
     """Call a Python function, in a compiled function at every call, in program order with the other effects.
 
-    It gets the values of tensors as read-only NumPy arrays. It should be a function of its arguments alone: gradients
-    that recompute a branch call it again. What it raises is raised by the compiled call, which then has assigned no
-    Variable. No gradient flows through it; wrap it with `hf.custom_gradient` to give it one.
+    It gets the values of tensors as read-only NumPy arrays. It should depend on its arguments only: gradients that
+    recompute a branch call it again. If it raises, the compiled call raises the same error and assigns no Variable. No
+    gradient flows through it; wrap it with `hf.custom_gradient` to give it one.
 
     Args:
         fn: the function; it must not assign Variables.

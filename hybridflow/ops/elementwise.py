@@ -58,7 +58,7 @@ def _astype_kernel(x: Any, *, dtype: Any) -> Any:
 def _saturated(x: Any, dtype: Any) -> Any:
     """Cast floats to integers as XLA does: towards zero, saturating at the dtype's limits, NaN to 0.
 
-    What C, and so NumPy, makes of numbers outside the range differs from machine to machine.
+    The result of C, and so of NumPy, for numbers outside the range depends on the machine.
     """
     wide = x if x.dtype.itemsize >= 4 else x.astype(np.float32)
     info = np.iinfo(dtype)

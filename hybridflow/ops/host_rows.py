@@ -1,6 +1,6 @@
 """Helpers that make NumPy kernels of composites fast: blocks in the cache, sums and maxima of rows.
 
-How large is large is decided here alone.
+Only this module decides which sizes are large.
 """
 
 from __future__ import annotations
@@ -83,9 +83,9 @@ def extremum(ufunc: np.ufunc, x: Any, axis: tuple[int, ...], keepdims: bool, ini
 
 
 def _shared_extremum(ufunc: np.ufunc, flat: Any, length: int) -> Any:
-    """Find the largest, or smallest, elements of rows that follow each other, in several threads.
+    """Find the largest or smallest element of each row in several threads.
 
-    Of a vector `reduceat` keeps the interpreter's lock, so that no other thread begins; of a matrix it does not.
+    For a vector, `reduceat` holds the interpreter's lock, so no other thread starts; for a matrix it does not.
     """
     alone = length == flat.size
     if alone:

@@ -32,10 +32,10 @@ from hybridflow.ops.sizes import Axes, count_elements
 
 
 def check_indices(name: str, indices: Tensor, size: Any, axis: int) -> None:
-    """Make sure that indices lie on their axis, where the operation itself does not.
+    """Check that indices are in range, where the operation itself does not.
 
-    A trace gets a check that fails the call; indices that the trace knows, or that live on a device, are looked at
-    now. On the host the kernels look themselves.
+    In a trace, this adds a check that fails the call. Indices that are known or on a device are checked now. On the
+    host, the kernels check them.
 
     Args:
         name: the operation, for the message.

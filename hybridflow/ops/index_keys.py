@@ -1,4 +1,4 @@
-"""What stands between the brackets of ``x[...]``: parsed into a static index and integer tensors.
+"""Parse what stands between the brackets of ``x[...]`` into a static index and integer tensors.
 
 A static index is a tuple with one entry per axis of `x`, plus None for a new axis. An entry is an integer that
 removes the axis, or ``(start, size, step)``: the elements ``start, start + step, ...``, `size` of them. All sizes

@@ -111,7 +111,7 @@ def _eigh_samples(rng: np.random.Generator) -> Any:
 def eigh(x: TensorLike, /) -> EighResult:
     """Compute eigenvalues and eigenvectors of Hermitian matrices.
 
-    The Hermitian part ``(x + x^H) / 2`` is what is decomposed, so the gradient is Hermitian. Each eigenvector is
+    It decomposes the Hermitian part ``(x + x^H) / 2``, so the gradient is Hermitian. Each eigenvector is
     turned so that its inner product with ``(cos 0, cos 1, cos 2, ...)`` is real and positive. Those of a repeated
     eigenvalue are some orthonormal basis, and the gradient is NaN there; `eigvalsh` has one.
 
@@ -179,8 +179,8 @@ def _eigvalsh_vjp(F: Any, g: Any, y: Any, x: Any) -> Any:
 def eigvalsh(x: TensorLike, /) -> Tensor:
     """Compute the eigenvalues of Hermitian matrices.
 
-    The Hermitian part ``(x + x^H) / 2`` is what is decomposed. The gradient of a repeated eigenvalue is that of one
-    choice of eigenvectors; sums over it have the right one. Second order needs distinct eigenvalues.
+    It decomposes the Hermitian part ``(x + x^H) / 2``. The gradient of a repeated eigenvalue is that of one choice of
+    eigenvectors; the sum of such gradients is right. Second order needs distinct eigenvalues.
 
     Args:
         x: ``(..., n, n)``, real or complex floats.

@@ -5,7 +5,7 @@ workspaces of the same size, since blocks are cut by them, and with subnormal nu
 left of a column that depends on others can be that small, and is scaled to length 1. So what rounding decides is
 decided alike in both modes: the vectors of repeated eigenvalues and singular values, the factors of matrices of lower
 rank, whether a pivot is exactly zero, whether a matrix is positive definite. NumPy brings another LAPACK, and which
-code either of them runs depends on the processor. Importing SciPy's takes about 0.1 s, once per process.
+code either of them runs depends on the processor.
 
 Subnormal numbers are flushed in a whole kernel, since sorting eigenvalues, for one, can meet them too: `flushed`. That
 works where `can_flush_subnormals` says so. Elsewhere ops for which it matters run their lowering: `or_lowering`.
@@ -70,8 +70,8 @@ def _fill(info: int, results: list[_Array], index: Any, computed: tuple[_Array, 
 def solve_triangular(a: _Array, b: _Array, *, lower: bool, transpose: bool, unit_diagonal: bool) -> _Array:
     """Return solutions of systems with triangular matrices, ``(..., n, k)``.
 
-    What is solved are the transposed systems, with the matrix at the right: rows are columns to the routine, so that
-    nothing is copied to be transposed, and it is faster that way round (134 us instead of 220 for n = k = 200).
+    It solves the transposed systems, with the matrix on the right: LAPACK sees rows as columns, so nothing needs to be
+    transposed, and it is faster.
     """
     from scipy.linalg import blas
 
@@ -90,8 +90,8 @@ def solve_triangular(a: _Array, b: _Array, *, lower: bool, transpose: bool, unit
 def cholesky(x: _Array) -> _Array:
     """Return lower triangular factors of Hermitian matrices; NaN, in the lower triangle, where there is none.
 
-    In as many threads as XLA's: their number changes the rounding, and so the verdict on a matrix that is all but
-    singular.
+    It uses as many threads as XLA. Their number changes the rounding, and so whether a nearly singular matrix counts as
+    positive definite.
 
     Returns:
         ``(..., n, n)``, laid out by columns, as the routines for triangular systems take them.

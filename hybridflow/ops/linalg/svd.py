@@ -147,9 +147,9 @@ def svd(x: TensorLike, /, *, full_matrices: bool = True) -> SVDResult:
     """Compute singular value decompositions.
 
     Each left singular vector is turned so that its inner product with ``(cos 0, cos 1, cos 2, ...)`` is real and
-    positive, and the right one with it. The vectors of repeated singular values are some orthonormal basis, and the
-    gradient is NaN there, as it is for a singular value 0; `svdvals` has one. The vectors that `full_matrices` adds
-    to a matrix that is not square have none.
+    positive, and the right one with it. The vectors of repeated singular values are some orthonormal basis. Their
+    gradient is NaN, as for a singular value of 0; `svdvals` has a gradient there. The vectors that `full_matrices` adds
+    have no gradient.
 
     Args:
         x: ``(..., m, n)``, real or complex floats.
@@ -229,8 +229,8 @@ def _svdvals_samples(rng: np.random.Generator) -> Any:
 def svdvals(x: TensorLike, /) -> Tensor:
     """Compute singular values.
 
-    The gradient of a repeated singular value is that of one choice of vectors; sums over it have the right one, and
-    at 0 it is a subgradient. Second order needs distinct singular values that are not 0.
+    The gradient of a repeated singular value is that of one choice of vectors; the sum of such gradients is right. At 0
+    it is a subgradient. Second order needs distinct singular values that are not 0.
 
     Args:
         x: ``(..., m, n)``, real or complex floats.

@@ -222,8 +222,8 @@ def _adjugate_vjp(F: Any, g: Any, y: Any, x: Any) -> Any:
 def adjugate(x: TensorLike, /) -> Tensor:
     """Compute the transposed matrix of cofactors: ``det(x) inv(x)``, which singular matrices have too.
 
-    The gradient of `det`, and so finite at singular matrices; its own gradient is not. A matrix with elements that
-    are not finite gives NaN.
+    It is the gradient of `det`, and finite at singular matrices; its own gradient is not. If an element is not finite,
+    the result is NaN.
 
     Args:
         x: ``(..., n, n)``, real or complex floats.

@@ -208,7 +208,7 @@ def _cholesky_samples(rng: np.random.Generator) -> Any:
 def cholesky(x: TensorLike, /, *, upper: bool = False) -> Tensor:
     """Factor Hermitian positive definite matrices: ``x = L L^H``.
 
-    The Hermitian part ``(x + x^H) / 2`` is what is factored, so the gradient is Hermitian. A matrix that is not
+    It factors the Hermitian part ``(x + x^H) / 2``, so the gradient is Hermitian. A matrix that is not
     positive definite gives NaN in its triangle, eagerly and compiled; the others of a stack are not affected.
 
     Args:
