@@ -40,9 +40,9 @@ class NodeRow:
         result: its result, as text.
         line: the user's line, ``file:line``; None if unknown.
         flops, macs: floating-point operations, and multiply-adds among them (each is two FLOPs).
-        read, written: bytes.
-        runs: how often it runs in a call.
-        note: what keeps the count from being exact, or why it is not part of the total; empty if nothing does.
+        read, written: the bytes that it reads and writes.
+        runs: the number of its runs in a call.
+        note: why the count is not exact, or not part of the total; else empty.
         inside: the loop bodies and branches around it.
         counted: whether it is part of the total.
     """
@@ -84,15 +84,15 @@ class LineRow:
 
 @dataclass(frozen=True)
 class XlaCheck:
-    """Our figures beside XLA's.
+    """hybridflow's figures and XLA's.
 
     Attributes:
-        flops: FLOPs of one call, by the operations' own counts.
-        flops_once: the same with the body of every loop counted once, and both sides of every branch, as XLA does.
-        xla_flops: what XLA counts in the program that it is given.
-        xla_transcendentals: exponentials, tanh and the like, which XLA counts apart.
-        temporaries: bytes predicted.
-        xla_temporaries: bytes that XLA allocated.
+        flops: the FLOPs of one call, by the operations' records.
+        flops_once: the same, but as XLA counts: the body of each loop once, and both sides of each branch.
+        xla_flops: the FLOPs that XLA counts in its program.
+        xla_transcendentals: the number of exponentials, tanh and the like, which XLA counts separately.
+        temporaries: the predicted bytes of temporaries.
+        xla_temporaries: the bytes of temporaries that XLA allocated.
         remarks: why the figures may differ.
     """
 
@@ -126,9 +126,9 @@ class XlaCheck:
 class CostReport:
     """The cost of one call of a function; ``print(report)`` shows a table.
 
-    FLOPs, bytes and the split of memory are exact for the operations as they are written; what is counted at most or
-    not at all says so in `notes`. Bytes are those of operations run one by one: fused ones move less. The temporaries
-    and the peak are an estimate of what XLA:CPU allocates.
+    FLOPs, bytes and the split of memory are exact for the operations as written; `notes` says what is an upper bound or
+    not counted. Bytes are those of operations that run one by one: fused ones move less. Temporaries and the peak are
+    estimates for XLA:CPU.
 
     Attributes:
         name: the function's name.
@@ -136,7 +136,7 @@ class CostReport:
         lines: one row per line of the user's code, the most FLOPs first.
         total: the sums: ``flops``, ``macs``, ``read``, ``written``, ``moved``.
         memory: where the memory goes.
-        notes: what is not exact.
+        notes: texts on what is not exact.
         sizes: the sizes that the figures are for; None if they are formulas.
     """
 
@@ -167,7 +167,7 @@ class CostReport:
         return self.total.flops / self.total.moved
 
     def at(self, **sizes: int) -> CostReport:
-        """Return the report at given sizes of the open ones, by the names that the formulas have.
+        """Return the report for given values of the open sizes, by their names in the formulas.
 
         Raises:
             ArgumentError: a name belongs to no open size, or an open size is missing.
@@ -180,7 +180,7 @@ class CostReport:
         return report_of(replace(self._costing, sizes=dict(sizes)))
 
     def against_xla(self) -> XlaCheck:
-        """Return our figures beside XLA's; this compiles the call, as calling would, and runs nothing.
+        """Return hybridflow's figures beside XLA's. This compiles the call, but does not run it.
 
         Raises:
             ArgumentError: if sizes are open.
@@ -328,12 +328,11 @@ _REMARKS = (
 def cost(fn: Callable[..., Any], *args: Any, **kwargs: Any) -> CostReport:
     """Return what a call of a function costs: FLOPs, bytes and memory, by operation, by line and in total.
 
-    Nothing runs: the function is traced, as compiling it would. A loop counts as often as it runs, of two branches the
-    one that costs more. Memory is split into parameters, optimizer state, activations, gradients and temporaries.
+    Nothing runs: the function is only traced. A loop counts as often as it runs; of two branches, the more expensive
+    one counts. Memory is split into parameters, optimizer state, activations, gradients and temporaries.
 
     Args:
-        fn: the function, compiled or not. One that is not is traced as `hf.compile` would; tapes and assignments
-            in it belong to the call.
+        fn: the function, compiled or not. Its tapes and assignments belong to the call.
         *args, **kwargs: what to call it with; a `TensorSpec` may stand for any tensor, None for a size left open.
 
     Returns:

@@ -23,10 +23,10 @@ class Held:
     """One array, and where it comes from.
 
     Attributes:
-        name: of the argument or Variable, or of the operation that computes it.
+        name: the argument, the Variable, or the operation that computes it.
         bytes: its size.
         spec: its dtype and shape, as text.
-        line: the user's line that computed it, None for inputs.
+        line: the user's line that computed it; None for inputs.
     """
 
     name: str
@@ -58,12 +58,12 @@ class Memory:
         arguments: tensors given to the call or captured by it.
         parameters: Variables that the call reads and takes gradients of (all it reads, if it takes none).
         state: the other Variables: optimizer state, counters, running statistics.
-        slots: those of them that are kept for a parameter each, such as Adam's moments: see `hf.Variable`.
+        slots: the part of `state` that belongs to single parameters, such as Adam's moments; see `hf.Variable`.
         activations: values of the forward pass that the backward pass reads.
-        gradients: values of the backward pass that the rest of the call reads, and what holds `Variable.grad`.
-        results: what the call returns, beside the Variables' new values, which take the place of the old ones.
-        temporaries: what XLA:CPU is predicted to need beside all inputs and results, with activations and gradients
-            as far as it stores them; None if sizes are open.
+        gradients: values of the backward pass that the rest of the call reads, and the arrays of `Variable.grad`.
+        results: what the call returns; the Variables' new values replace the old ones and do not count.
+        temporaries: the predicted memory of XLA:CPU besides inputs and results, including the activations and gradients
+            that it stores; None if sizes are open.
         timeline: the bytes stored, kernel by kernel.
         at_peak: the values stored at the peak.
     """
@@ -173,8 +173,8 @@ def memory_of(costing: Costing) -> Memory:
 class Roles:
     """Which nodes of a graph belong to the forward pass and which to the backward pass.
 
-    Passes replace nodes; a new one keeps the place in the recording of the one it replaces, and so its role. What a
-    memory budget computes again, after the backward pass has begun, belongs to the backward pass.
+    Passes replace nodes. A new node keeps the position of the old one in the recording, and so its role. Nodes that a
+    memory budget computes again during the backward pass belong to the backward pass.
     """
 
     def __init__(self, costing: Costing) -> None:

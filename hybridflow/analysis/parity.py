@@ -89,14 +89,14 @@ def check_parity(
 ) -> Parity:
     """Make the same calls eagerly and compiled, from one state; judge the last result and the Variables.
 
-    Variables are left as they were, and so is what the function changes of Python's state.
+    Variables and Python state that the function changes are restored.
 
     Args:
         compiled: the function.
         calls: arguments of one call or of several in a row, all of one signature.
         name: the name of the compared value, for tables.
         tolerance: ``(relative, absolute)`` to judge floats by, instead of the float64 run.
-        part: whether to judge the result, the Variables that the calls assigned, or both.
+        part: what to judge: the result, the Variables that the calls assigned, or both.
 
     Raises:
         ArgumentError: several calls of a function that changes Python state which it reads: each computes something
@@ -133,7 +133,7 @@ def check_against(
     others: Mapping[str, Sequence[Array]],
     tolerance: tuple[float, float] | None = None,
 ) -> dict[str, Parity]:
-    """Judge other results of the same computation against a function's eager ones, by its own float64 run.
+    """Judge other results of the same computation against a function's eager results, by a float64 run of the function.
 
     Variables are left as they were, and so is what the function changes of Python's state.
 
@@ -212,7 +212,8 @@ def check_gradients_parity(
 ) -> Parity:
     """Judge whether the gradients of a call's float results are the same in both modes (see `with_gradients`).
 
-    A Variable that only a branch not taken reads has no gradient eagerly, and zeros compiled; that is no difference.
+    If only a branch that is not taken reads a Variable, its gradient is None eagerly and zeros compiled; this is no
+    difference.
     """
 
     def check(function: Callable[..., Any]) -> Parity:
@@ -228,7 +229,7 @@ def check_gradients_parity(
 
 
 def chained(trace: Trace, count: int) -> Graph:
-    """Return the graph of several calls in a row, each starting from the Variables that the one before left.
+    """Return the graph of several calls in a row; each starts with the Variables of the previous one.
 
     Its inputs are the tensors and Python numbers of every call, then captured tensors, then Variables; its outputs
     those of the last call, then the assigned Variables.
@@ -258,7 +259,7 @@ def chained(trace: Trace, count: int) -> Graph:
 
 
 def with_gradients(function: Callable[..., Any], variables: Sequence[Variable] | None = None) -> Callable[..., Any]:
-    """Return a function of the same arguments to the gradients of the sum of its float outputs.
+    """Return a function of the same arguments that returns the gradients of the sum of the float outputs.
 
     They are taken with respect to every float tensor among the arguments and every trainable Variable read, as a
     dict by name; a gradient that no path reaches is left out.
@@ -303,7 +304,7 @@ def _trained(variables: Sequence[Variable]) -> list[Variable]:
 def assert_same(function: Any, /, *args: Any, gradients: bool = False, **kwargs: Any) -> None:
     """Raise unless a function gives the same result eager and compiled.
 
-    Variables it assigns are compared too, and left as they were, and so is what it changes of Python's state.
+    Variables that it assigns are compared too. Variables and Python state are restored.
 
     Args:
         function: a function, compiled or not.

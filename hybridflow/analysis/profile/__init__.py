@@ -22,18 +22,17 @@ from hybridflow.xla.pending import synchronize
 
 @contextmanager
 def profile() -> Generator[Profile]:
-    """Take the time of everything that runs in a block, eager and compiled.
+    """Profile everything that runs in a ``with`` block, eager and compiled.
 
-    Eager operations and gradient rules are timed one by one, results awaited. Compiled functions are compiled once
-    more, so that the kernels that XLA makes can be joined to the graph's nodes and the user's lines; that is a run of
-    its own kind in the profile and no part of the calls. As without a profile, a compiled call returns before its
-    results are there, and the next one may be made meanwhile; the block ends when all of them are there. Only the
-    thread that enters the block is profiled.
+    Eager operations and gradient rules are timed one by one, until their results are computed. Compiled functions are
+    compiled again, so that XLA's kernels can be matched with nodes and the user's lines; the profile shows this
+    separately from the calls. As without a profile, a compiled call returns before its results are computed; the block
+    ends when all results are. Only the thread that enters the block is profiled.
 
-    Taking times costs time: what a plain operation costs more here is measured and shown in the table.
+    Profiling takes time: its overhead for a plain operation is measured, and shown in the table.
 
     Returns:
-        The profile, which is filled when the block ends: ``print(p)`` is a table; `Profile` says what else there is.
+        The profile, which is filled when the block ends; ``print(p)`` shows a table. See `Profile`.
 
     Raises:
         TraceError: in a compiled function, inside of another profile, or while jax's profiler is running.

@@ -33,11 +33,11 @@ class Span:
     """A run of an operation, a function or a kernel.
 
     Attributes:
-        name: of the operation, the function or the kernel.
+        name: the operation, the function or the kernel.
         kind: ``op``, ``gradient``, ``compile``, ``dispatch``, ``call`` or ``kernel``.
-        lane: 0 is Python, 1 the compiled calls, from 2 on XLA's.
+        lane: 0 for Python, 1 for compiled calls, 2 and more for XLA's threads.
         start, end: nanoseconds.
-        args: what viewers show besides.
+        args: further values that viewers show.
         gradient: whether it is a kernel of a gradient alone.
     """
 

@@ -73,14 +73,14 @@ class Call:
     """A compiled call that ran.
 
     Attributes:
-        number: its number, which its annotation has too.
+        number: its number, also in its annotation.
         program: what ran.
         where: the user's place.
         start: when XLA was called; all times are nanoseconds of `time.perf_counter_ns`.
-        returned: when it returned, before the results were there.
-        since: when the call had XLA for itself: `start`, or when the results of the one before were there.
-        end: when the results were there.
-        cost: what taking note of it cost, nanoseconds.
+        returned: when it returned; the results may have been computed later.
+        since: when XLA was free for this call: `start`, or the end of the previous call if that was later.
+        end: when the results were computed.
+        cost: the overhead of recording it, in nanoseconds.
     """
 
     number: int
@@ -95,9 +95,9 @@ class Call:
 
 @dataclass(eq=False)
 class Unfinished:
-    """What tells whether XLA is still computing the results of calls.
+    """The calls whose results XLA may still be computing.
 
-    Of each call the smallest result is kept until it is there, but none that a Variable is to give away.
+    The smallest result of each call is kept until it is computed, but none that a Variable may donate.
     """
 
     _calls: deque[list[Any]] = field(default_factory=deque[list[Any]])
@@ -140,8 +140,8 @@ def wait_for(value: Any) -> None:
 def run_program(program: Program, arrays: Sequence[Any], where: Where | None) -> tuple[Any, Call]:
     """Run a program and return its outputs and the record of the call.
 
-    The CPU's results may not be there yet: waiting would add to every call what a program that does not read them at
-    once never waits for. XLA says which kernels are whose. For other devices it does not, so there they are awaited.
+    On the CPU, the results may not be computed yet: waiting would slow programs that do not read them at once, and XLA
+    says which kernels belong to which call. On other devices it does not, so results are awaited there.
     """
     call = Call(_number(), program, where, time.perf_counter_ns())
     with jax.profiler.TraceAnnotation(f"{ANNOTATION}{call.number}"):

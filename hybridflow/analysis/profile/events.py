@@ -20,11 +20,11 @@ class Kernel:
     """One run of a kernel.
 
     Attributes:
-        name: the instruction of the optimised program.
+        name: the name of its instruction in the optimised program.
         call: the compiled call that it belongs to.
-        nodes: the nodes that it computes: several, if XLA fused them; none, if it is XLA's own.
+        nodes: the nodes that it computes: several if XLA fused them, none if XLA added the kernel.
         start, end: nanoseconds on the clock of the calls.
-        own: nanoseconds without the kernels that it runs: those of a loop's body for example.
+        own: nanoseconds without the kernels that it runs itself, such as those of a loop's body.
         serves: whether it only serves the nodes: a copy that XLA added for them.
     """
 
@@ -133,8 +133,8 @@ def _find_own_times(members: Sequence[tuple[Kernel, Instruction]]) -> None:
 def _read(folder: Path) -> tuple[list[_Event], dict[int, tuple[float, float]]]:
     """Return the kernels that ran, and when each call began and ended, on XLA's clock.
 
-    A kernel may go on on other threads after the thread that began it has left it: then another event, on whatever
-    thread, says that it ended.
+    A kernel may continue on other threads after the thread that started it has left it. Then another event, on any
+    thread, marks its end.
     """
     events: list[tuple[Any, _Event]] = []
     windows: dict[int, tuple[float, float]] = {}

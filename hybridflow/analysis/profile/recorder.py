@@ -47,7 +47,7 @@ class Run:
         where: the user's place.
         start, end: nanoseconds of `time.perf_counter_ns`.
         bytes: the size of its results, in bytes.
-        inside: nanoseconds of other runs within it.
+        inside: nanoseconds of other runs inside it.
     """
 
     name: str
@@ -163,15 +163,15 @@ class Recorder:
     def compiled(
         self, owner: Any, key: Hashable, name: str, device: Any, make: Make, given_away: slice = _NOTHING
     ) -> Executable:
-        """Return an executable that says when it runs.
+        """Return an executable that records its runs.
 
         Args:
             owner: the compiled function.
             key: which part of it, for which device and sizes.
             name: the function's name.
             device: the jax device to run on; jax's default one if None.
-            make: compiles it.
-            given_away: the outputs that Variables get, which they alone may hold.
+            make: a function that compiles it.
+            given_away: the outputs that become values of Variables; only the Variables may hold them.
         """
         begun = time.perf_counter_ns()
         executable = known_program(owner, key)

@@ -37,12 +37,12 @@ class Row:
     """Runs of one kind, or of one line, together.
 
     Attributes:
-        name: of the operation; of the operations that XLA fused into one kernel, joined by `` + ``; or the line.
+        name: the operation; the operations that XLA fused into one kernel, joined by `` + ``; or the line.
         phase: ``forward`` or ``gradient``; both for a line that has both.
         mode: ``eager`` or ``compiled``.
-        calls: how often it ran.
-        seconds: how long, without what ran within it.
-        bytes: what the results of eager operations take; 0 for compiled ones.
+        calls: the number of runs.
+        seconds: their time, without other runs inside them.
+        bytes: the size of the results of eager operations; 0 for compiled ones.
         line: ``FILE:LINE`` of the user's code; several, joined by ``, ``, for a fusion of several; empty if unknown.
     """
 
@@ -61,13 +61,13 @@ class CompiledCall:
 
     Attributes:
         name: the function's.
-        seconds: from when XLA was called, or from when the results of the call before were there if that was later,
-            until its own were there: a call returns before that, so that the next one is made while it runs.
-        kernels: how many kernels ran.
-        attributed: the share of the time in which a kernel ran that computes nodes of the graph, from 0 to 1; kernels
-            that ran at the same time count once.
-        starting: the share of the time before its first kernel, which XLA took to begin; from 0 to 1.
-        temporary_bytes: what the executable needs besides its arguments and results, bytes.
+        seconds: the time from the call of XLA, or from the end of the previous call if that was later, until the
+            results were computed.
+        kernels: the number of kernels that ran.
+        attributed: the share of the time, from 0 to 1, in which kernels of the graph's nodes ran; simultaneous ones
+            count once.
+        starting: the share of the time before the first kernel, from 0 to 1.
+        temporary_bytes: the memory of the executable besides its arguments and results.
     """
 
     name: str
@@ -138,10 +138,10 @@ class Profile:
 
     @property
     def overhead(self) -> float:
-        """How long of it the profile itself took, in seconds.
+        """The time that the profile itself took, in seconds.
 
-        For eager operations as measured on a small one, for compiled calls as measured at each; what XLA takes to
-        write down its kernels is not known.
+        For eager operations it is measured on a small one; for compiled calls at each. XLA's time to record kernels is
+        not known.
         """
         count = sum(1 for run in self._runs if run.kind != "compile")
         calls = sum(call.cost for call in self._calls) / 1e9
@@ -151,8 +151,8 @@ class Profile:
     def memory(self) -> list[tuple[float, int]]:
         """The bytes of arrays that the block made and that were alive, over time.
 
-        ``(seconds since the block began, bytes)``, a pair for every change. The results of a compiled call count from
-        when it is made, but for those that take the place of others of the block; its temporaries while it runs.
+        A pair ``(seconds since the block began, bytes)`` for every change. Results of a compiled call count from the
+        call on, unless they replace other arrays of the block. Temporaries count while the call runs.
         """
         changes: list[tuple[float, int]] = list(self._memory)
         for call, made in zip(self._calls, self.calls, strict=True):
