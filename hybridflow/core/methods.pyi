@@ -145,7 +145,7 @@ class TensorMethods:
     def cumulative_prod(
         self, /, axis: int | None = None, *, dtype: Any = None, include_initial: bool = False, **other: Unpack[Other],
     ) -> Tensor:
-        """Multiply up to every position along an axis."""
+        """Compute the product of all elements up to each position along an axis."""
     def cumulative_sum(
         self,
         /,
