@@ -46,7 +46,7 @@ class Slotted:
 
 
 def test_one_trace_for_every_batch_size():
-    f = hf.compile(centred, input_signature=[hf.TensorSpec([None, 3])])
+    f = hf.compile(centred, input_signature=[hf.TensorSpec([None, 3])], sizes="exact")
     for n in (4, 1, 2, 7, 4):
         found, size = f(batch(n))
         expected, _ = centred(hf.asarray(batch(n)))
@@ -329,7 +329,7 @@ def test_a_size_that_leaks_raises():
 
 def test_executables_of_a_trace_are_bounded(monkeypatch):
     monkeypatch.setattr("hybridflow.tracing.trace._EXECUTABLES", 2)
-    f = hf.compile(lambda x: x + 1, input_signature=[hf.TensorSpec([None])])
+    f = hf.compile(lambda x: x + 1, input_signature=[hf.TensorSpec([None])], sizes="exact")
     for n in (1, 2, 3, 3, 1):
         assert f([0.0] * n).shape == (n,)
     assert f.cache_info().executables == 2

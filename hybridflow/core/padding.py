@@ -113,6 +113,10 @@ class Bounds(Protocol):
         """Return a real size as an int32 tensor of shape ()."""
         ...
 
+    def number(self, value: Any, dtype: Any) -> Any:
+        """Return an attribute's number, which may be computed from real sizes, as a tensor of shape ()."""
+        ...
+
     def positions(self, length: int) -> Any:
         """Return 0, 1, ... as int32."""
         ...

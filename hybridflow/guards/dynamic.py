@@ -12,7 +12,7 @@ from hybridflow.core.spec import SizeName, TensorSpec, make_spec
 from hybridflow.guards.signature import TENSOR, Leaf, Signature
 
 Dynamic = Literal["auto"] | bool
-Sizes = Literal["exact", "bounded"]
+Sizes = Literal["auto", "exact", "bounded"]
 ANY = -1
 """In a pattern: a size that `input_signature` leaves open, which may be any size."""
 Pattern = tuple[int | SizeName | None, ...]
@@ -47,7 +47,9 @@ def check_sizes(sizes: Any) -> Sizes:
     """
     if sizes in get_args(Sizes):
         return sizes
-    raise ArgumentError(message(f"compile: sizes={sizes!r} is not a choice", hint="Choose 'exact' or 'bounded'."))
+    raise ArgumentError(
+        message(f"compile: sizes={sizes!r} is not a choice", hint="Choose 'auto', 'exact' or 'bounded'.")
+    )
 
 
 def with_patterns(signature: Signature, patterns: Mapping[int, Pattern]) -> Signature:

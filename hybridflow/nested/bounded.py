@@ -26,28 +26,34 @@ from hybridflow.ops.padding import canonical, pointwise
 INT32 = make_spec((), np.dtype(np.int32))
 
 
+Number = Dim | SizeFloat
+
+
 class Bounded(NamedTuple):
     """A graph for a bound.
 
     Attributes:
-        graph: the graph; its inputs are those of the original, as large as the bounds, then the real sizes.
-        symbols: the symbols whose real sizes the last inputs are.
+        graph: the graph. Its inputs are those of the original, as large as the bounds; the real sizes; the numbers.
+        symbols: the symbols whose real sizes are inputs.
+        numbers: the numbers that are computed from real sizes outside of the graph, as in eager code, with dtypes.
         inputs: how each of the original's inputs is padded.
         outputs: how each output is padded.
     """
 
     graph: Graph
     symbols: tuple[str, ...]
+    numbers: tuple[tuple[Number, Any], ...]
     inputs: tuple[Axes, ...]
     outputs: tuple[Axes, ...]
 
 
-def bounded(graph: Graph, bounds: Mapping[str, int]) -> Bounded:
+def bounded(graph: Graph, bounds: Mapping[str, int], axes: Sequence[Axes] | None = None) -> Bounded:
     """Return a graph that is right for all sizes up to some bounds.
 
     Args:
         graph: the graph, before its passes.
         bounds: the bound of each symbol.
+        axes: how each input is padded; None if nothing is known of what is beyond the real sizes.
 
     Raises:
         NoRule: an operation has no rule for what is beyond a real size; the error names it.
@@ -56,20 +62,38 @@ def bounded(graph: Graph, bounds: Mapping[str, int]) -> Bounded:
         raise NoRule("what the trace relied on does not hold for the bounds")
     symbols = tuple(bounds)
     given = [_specs(node.spec(), bounds) for node in graph.inputs]
-    axes = tuple([axes_of(node.spec()) for node in graph.inputs])
+    taken = tuple([axes_of(node.spec()) for node in graph.inputs] if axes is None else axes)
+    numbers = _numbers(graph)
     results: list[Axes] = []
 
     def run(*tensors: Any) -> list[Any]:
-        counts = dict(zip(symbols, tensors[len(given) :], strict=True))
-        engine = _Bounds(bounds, counts)
-        padded = [Padded(value, own) for value, own in zip(tensors, axes, strict=False)]
+        sizes, computed = tensors[len(given) : len(given) + len(symbols)], tensors[len(given) + len(symbols) :]
+        engine = _Bounds(bounds, dict(zip(symbols, sizes, strict=True)), dict(zip(numbers, computed, strict=True)))
+        padded = [Padded(value, own) for value, own in zip(tensors, taken, strict=False)]
         made = engine.evaluate(graph, padded)
         results[:] = [one.axes for one in made]
         return [one.value for one in made]
 
     names = [str(node.attrs.get("name", "x")) for node in graph.inputs]
-    traced = trace_with_variables(run, [*given, *[INT32] * len(symbols)], graph.name, [*names, *symbols])
-    return Bounded(traced.graph, symbols, axes, tuple(results))
+    names += [*symbols, *[f"number_{index}" for index in range(len(numbers))]]
+    given_numbers = [make_spec((), dtype) for _, dtype in numbers.values()]
+    traced = trace_with_variables(run, [*given, *[INT32] * len(symbols), *given_numbers], graph.name, names)
+    return Bounded(traced.graph, symbols, tuple(numbers.values()), taken, tuple(results))
+
+
+def _numbers(graph: Graph) -> dict[Any, tuple[Number, Any]]:
+    """Return the numbers among the attributes of values that are made of nothing, such as 1 / n in `hf.full`."""
+    found: dict[Any, tuple[Number, Any]] = {}
+    for node in graph.walk():
+        dtype = node.attrs.get("dtype")
+        for value in node.attrs.values() if dtype is not None and not node.inputs else ():
+            if isinstance(value, Dim) or type(value) is SizeFloat:
+                found[_key(value, dtype)] = value, dtype
+    return found
+
+
+def _key(value: Number, dtype: Any) -> Any:
+    return value.text(), dtype
 
 
 def _specs(spec: TensorSpec, bounds: Mapping[str, int]) -> TensorSpec:
@@ -113,10 +137,11 @@ def _has_sizes(value: Any) -> bool:
 class _Bounds:
     """What the rules of operations ask for; see `hybridflow.core.padding.Bounds`."""
 
-    def __init__(self, bounds: Mapping[str, int], counts: Mapping[str, Any]) -> None:
+    def __init__(self, bounds: Mapping[str, int], counts: Mapping[str, Any], numbers: Mapping[Any, Any]) -> None:
         self.F = PUBLIC
         self.bounds = bounds
         self.counts = counts
+        self.numbers = numbers
 
     # -- graphs -----------------------------------------------------------------------------------------------
 
@@ -154,7 +179,14 @@ class _Bounds:
             raise NoRule(f"{node.op.name} at {where}: {why}", placed=True) from None
 
     def run(self, call: Call, *values: Any, **attrs: Any) -> list[Any]:
-        """Run the operation on values of the bounds' sizes; `attrs` replace some of its attributes."""
+        """Run the operation on values of the bounds' sizes; `attrs` replace some of its attributes.
+
+        Raises:
+            NoRule: an attribute that is not replaced is an open size, other than as the shape of the result.
+        """
+        for name, value in call.attrs.items():
+            if name not in attrs and name != "shape" and _has_sizes(value):
+                raise NoRule(f"its {name} is computed from an open size")
         given = {**call.attrs, **attrs}
         residuals = bool(given.pop("residuals", False))
         given = {name: substitute(value, self.bounds) for name, value in given.items()}
@@ -185,6 +217,12 @@ class _Bounds:
             term = asarray(factor, dtype="int32") if term is None else term if factor == 1 else term * factor
             total = term if total is None else total + term
         return total
+
+    def number(self, value: Any, dtype: Any) -> Any:
+        """Return an attribute's number, which may be computed from real sizes, as a tensor of shape ()."""
+        if isinstance(value, Dim) or type(value) is SizeFloat:
+            return self.numbers[_key(value, dtype)]
+        return asarray(value, dtype=dtype)
 
     def _quotient(self, atom: Opaque) -> Any:
         left, right = self.count(atom.left), self.count(atom.right)

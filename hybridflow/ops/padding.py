@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from hybridflow.core.dims import Dim, same_size
+from hybridflow.core.dims import Dim, SizeFloat, same_size
 from hybridflow.core.dtypes import kind_of
 from hybridflow.core.padding import Axes, Bounds, Call, NoRule, Open, Padded, Rule, Size
 from hybridflow.core.spec import make_spec
@@ -240,24 +240,20 @@ def dense(b: Bounds, call: Call) -> list[Padded]:
 def made_of_size(b: Bounds, call: Call) -> list[Padded]:
     """Make a value of the bounds' sizes from attributes; a number that is an open size is the real one."""
     fill = call.attrs.get("fill_value")
-    axes = b.axes_of(call.specs[0], None if isinstance(fill, Dim) else fill)
-    if not isinstance(fill, Dim):
-        return [Padded(b.run(call)[0], axes)]
-    number = b.count(fill).astype(call.attrs["dtype"])
+    if not isinstance(fill, Dim) and type(fill) is not SizeFloat:
+        return [Padded(b.run(call)[0], b.axes_of(call.specs[0], fill))]
     shape = tuple([b.bound(size) for size in call.attrs["shape"]])
-    return [Padded(b.F.broadcast_to(number, shape=shape), axes)]
+    number = b.number(fill, call.attrs["dtype"])
+    return [Padded(b.F.broadcast_to(number, shape=shape), b.axes_of(call.specs[0]))]
 
 
 def counted_up(b: Bounds, call: Call) -> list[Padded]:
     """Count from a number on, which may itself be an open size."""
-    attrs = call.attrs
-    if isinstance(attrs["step"], Dim):
-        raise NoRule("the step is an open size")
-    axes = b.axes_of(call.specs[0])
-    if not isinstance(attrs["start"], Dim):
-        return [Padded(b.run(call)[0], axes)]
-    start = b.count(attrs["start"]).astype(attrs["dtype"])
-    return [Padded(b.run(call, start=0)[0] + start, axes)]
+    start, dtype = call.attrs["start"], call.attrs["dtype"]
+    axes, size = b.axes_of(call.specs[0]), b.bound(call.attrs["size"])
+    if not isinstance(start, Dim):
+        return [Padded(b.run(call, size=size)[0], axes)]
+    return [Padded(b.run(call, start=0, size=size)[0] + b.number(start, dtype), axes)]
 
 
 def permuted(b: Bounds, call: Call) -> list[Padded]:

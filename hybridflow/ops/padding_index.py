@@ -172,7 +172,7 @@ def added_along(b: Bounds, call: Call) -> list[Padded]:
     where = _from_the_end(b, indices.value, size)
     if indices.open():
         where = b.F.minimum(b.F.maximum(where, 0), b.bound(size) - 1)
-    (value,) = b.run(call, b.filled(x, axis, 0).value, where)
+    (value,) = b.run(call, b.filled(x, axis, 0).value, where, size=b.bound(size))
     axes[axis] = Open(canonical([size])) if isinstance(size, Dim) else None
     return [Padded(value, tuple(axes))]
 

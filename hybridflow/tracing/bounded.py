@@ -2,120 +2,168 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import warnings
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from itertools import starmap
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
 import numpy as np
 
-from hybridflow.core.dims import Dim, evaluate
+from hybridflow.core.dims import evaluate, substitute
+from hybridflow.core.errors import RetraceWarning, message
+from hybridflow.core.node import user_place, where_file_line
 from hybridflow.core.padding import Axes, NoRule, Open
 from hybridflow.nested.bounded import Bounded, bounded
 from hybridflow.passes import run_passes
+from hybridflow.tracing.choice import Choice, Program
+from hybridflow.tracing.executables import ExecutableRecord
 from hybridflow.xla.executable import Executable, compile_graph
 
 if TYPE_CHECKING:
+    from hybridflow.ir.graph import Graph
     from hybridflow.tracing.trace import Trace
 
 Sizes = Mapping[str, int]
 
-_SMALLEST = 8
-"""The smallest bound of a size."""
-_FACTOR = 2
-"""How many times as large the next bound is: padding wastes at most this, and sizes up to `n` take log2(n) programs."""
+
+class Compiled(NamedTuple):
+    """A graph for a bound, and its executable."""
+
+    made: Bounded
+    executable: Executable
 
 
 class BoundedSizes:
-    """The executables for bounds of one trace.
+    """The executables of one trace with open sizes: for bounds, or for exact sizes.
 
-    Attributes:
-        why_not: why the trace's executables are compiled for exact sizes; None if they are not.
+    Args:
+        trace: the trace.
+        first: as `Choice` takes it.
     """
 
-    def __init__(self) -> None:
-        self.why_not: str | None = None
-        self._made: dict[tuple[int, ...], tuple[Bounded, Executable]] = {}
+    def __init__(self, trace: Trace, first: int) -> None:
+        self.first = first
+        self._graph = trace.raw_graph
+        self._choice: Choice[Compiled, Executable] = Choice(
+            first, lambda bounds: _compiled(trace, bounds), trace.executables.clear
+        )
 
-    def executable(self, trace: Trace, sizes: Sizes) -> tuple[Executable, Sizes | None] | None:
-        """Return an executable that takes inputs of given sizes, and the bounds if it was compiled for this call.
+    @property
+    def why_not(self) -> str | None:
+        """Why the trace's executables are compiled for exact sizes; None if they are not."""
+        return self._choice.why_not
 
-        Returns:
-            None if the trace's graph cannot be compiled for a bound, or not here.
-        """
-        if self.why_not is not None:
-            return None
-        bounds = _bounds(trace, sizes)
-        found = self._made.get(tuple(bounds.values()))
-        new = found is None
-        if found is None:
-            try:
-                found = self._compile(trace, bounds)
-            except NoRule as why:
-                self.why_not = str(why)
-                return None
-            self._made[tuple(bounds.values())] = found
-        return _fitted(*found, sizes, bounds), bounds if new else None
+    def exact(self, sizes: Sizes, compile_exact: Callable[[], Executable]) -> Executable:
+        """Return the executable for exact sizes, compiling it if there is none."""
+        key, known = tuple(sizes.values()), self._choice.exact
+        if key not in known:
+            known[key] = compile_exact()
+        return known[key]
 
-    @staticmethod
-    def _compile(trace: Trace, bounds: Sizes) -> tuple[Bounded, Executable]:
-        if jax.default_backend() != "cpu":
-            raise NoRule("arrays are padded on the host, which is done for the CPU alone")
-        if trace.budget is not None or trace.calls_host:
-            raise NoRule("the function has a memory budget, or calls Python")
-        made = bounded(trace.raw_graph, bounds)
-        states = len(made.graph.inputs) - len(made.symbols) - len(trace.states)
-        if any(map(any, made.inputs[states:])):
-            raise NoRule("a Variable has an open size")
-        graph, _ = run_passes(made.graph, differentiable=False)
-        return made, compile_graph(graph, donate=trace.donated, sizes={})
+    def executable(self, sizes: Sizes, compile_exact: Callable[[], Executable]) -> Executable:
+        """Return an executable that takes inputs of given sizes, compiling one if none suits."""
+        program = self._choice.program([self._graph], sizes)
+        if program is not None:
+            return self._fitted(program, sizes)
+        made = self.exact(sizes, compile_exact)
+        if self.why_not is not None and len(self._choice.exact) == _MANY:
+            _warn(self._graph.name, self.why_not)
+        return made
 
+    def _fitted(self, program: Program[Compiled], sizes: Sizes) -> Executable:
+        """Return an executable that pads its inputs, runs a program for a bound, and cuts its results to real sizes."""
+        made, run = program.made
+        pad, cut = padding_to(made, sizes), cutting_to(made.outputs, sizes, program.bounds)
+        count = self._choice.counter(self._graph, program, sizes)
 
-def _bounds(trace: Trace, sizes: Sizes) -> dict[str, int]:
-    """Return the bound of each symbol: it doubles, up to the largest size that the trace takes."""
-    largest: dict[str, int] = {}
-    for guard in trace.raw_graph.dims.guards:
-        name = guard.left.symbol
-        if name is not None and guard.compare == "<=" and guard.answer and not isinstance(guard.right, Dim):
-            largest[name] = min(guard.right, largest.get(name, guard.right))
-    return {name: max(size, min(_next(size), largest.get(name, _next(size)))) for name, size in sizes.items()}
+        def call(*arrays: Any) -> list[Any]:
+            count()
+            return cut(run.call(*pad(arrays)))
 
+        def into(arrays: Sequence[Any], held: list[Any]) -> None:
+            count()
+            run.into(pad(arrays), held)
+            held[0] = cut(held[0])
 
-def _next(size: int) -> int:
-    bound = _SMALLEST
-    while bound < size:
-        bound *= _FACTOR
-    return bound
+        return replace(run, call=call, into=into, bare=None, alone=None)
 
 
-def _fitted(made: Bounded, program: Executable, sizes: Sizes, bounds: Sizes) -> Executable:
-    """Return an executable that pads its inputs, runs a program for a bound, and cuts its results to real sizes."""
+def _compiled(trace: Trace, bounds: dict[str, int]) -> Compiled:
+    if trace.budget is not None or trace.calls_host:
+        raise NoRule("the function has a memory budget, or calls Python")
+    made, executable = compile_bounded(trace.raw_graph, bounds, states=len(trace.states), donate=trace.donated)
+    names = trace.donated_names(executable)
+    trace.record.add(ExecutableRecord.of(executable, bounds, None, names, bounded=True))
+    return Compiled(made, executable)
+
+
+def compile_bounded(
+    graph: Graph, bounds: Sizes, *, axes: Sequence[Axes] | None = None, states: int = 0, donate: Sequence[int] = ()
+) -> Compiled:
+    """Compile a graph for some bounds.
+
+    Args:
+        graph: the graph, before its passes.
+        bounds: the bound of each symbol.
+        axes: how each input is padded; None if nothing is known of what is beyond the real sizes.
+        states: how many of the last inputs are Variables.
+        donate: positions of the inputs whose buffers the outputs may reuse.
+
+    Raises:
+        NoRule: it cannot be compiled for bounds.
+    """
+    if jax.default_backend() != "cpu":
+        raise NoRule("arrays are padded on the host, which is done for the CPU alone")
+    made = bounded(graph, bounds, axes)
+    if any(map(any, made.inputs[len(graph.inputs) - states :])):
+        raise NoRule("a Variable has an open size")
+    passed, _ = run_passes(made.graph, differentiable=False)
+    return Compiled(made, compile_graph(passed, donate=donate, sizes={}))
+
+
+_MANY = 5
+"""The number of exact sizes that a function is compiled for before a warning names what keeps it from using bounds."""
+
+
+def _warn(name: str, why: str) -> None:
+    text = message(
+        f"{name} was compiled for {_MANY} sizes, one by one",
+        got=f"no program for all sizes up to a bound, because of {why}",
+        hint="Pad what is passed to a few sizes; or hf.compile(sizes='exact') says that it is meant.",
+    )
+    file, line = where_file_line(user_place(2)) or (__file__, 0)
+    warnings.warn_explicit(text, RetraceWarning, file, line)
+
+
+def padding_to(made: Bounded, sizes: Sizes) -> Callable[[Sequence[Any]], list[Any]]:
+    """Return a function that makes a program's arguments of arrays of given sizes; padded ones stay."""
     real = [np.asarray(sizes[name], np.int32) for name in made.symbols]
+    real += [np.asarray(substitute(value, sizes), dtype) for value, dtype in made.numbers]
     shapes = [node.spec().shape for node in made.graph.inputs]
     padding = [(position, shapes[position]) for position, axes in enumerate(made.inputs) if any(axes)]
-    cutting = [(position, cuts) for position, axes in enumerate(made.outputs) if (cuts := _cuts(axes, sizes, bounds))]
 
-    def taken(arrays: Sequence[Any]) -> list[Any]:
+    def pad(arrays: Sequence[Any]) -> list[Any]:
         values = [*arrays, *real]
         for position, shape in padding:
             values[position] = _padded(values[position], shape)
         return values
 
-    def given(outputs: Sequence[Any]) -> list[Any]:
+    return pad
+
+
+def cutting_to(outputs: Sequence[Axes], sizes: Sizes, bounds: Sizes) -> Callable[[Sequence[Any]], list[Any]]:
+    """Return a function that cuts padded arrays to given sizes; those behind the ones that are described stay."""
+    cutting = [(position, cuts) for position, axes in enumerate(outputs) if (cuts := _cuts(axes, sizes, bounds))]
+
+    def cut(outputs: Sequence[Any]) -> list[Any]:
         results = [*outputs]
         for position, cuts in cutting:
             results[position] = _cut(results[position], cuts)
         return results
 
-    def call(*arrays: Any) -> list[Any]:
-        return given(program.call(*taken(arrays)))
-
-    def into(arrays: list[Any], held: list[Any]) -> None:
-        program.into(taken(arrays), held)
-        held[0] = given(held[0])
-
-    return replace(program, call=call, into=into, bare=None, alone=None)
+    return cut
 
 
 def _padded(value: Any, shape: tuple[int, ...]) -> Any:

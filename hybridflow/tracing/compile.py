@@ -23,7 +23,7 @@ def compile(
     autograph: bool = True,
     max_depth: int = 32,
     memory_budget: int | str | None = None,
-    sizes: Sizes = "exact",
+    sizes: Sizes = "auto",
     max_traces: int = 64,
     name: str | None = None,
 ) -> CompiledFunction[P, R]: ...
@@ -38,7 +38,7 @@ def compile(
     autograph: bool = True,
     max_depth: int = 32,
     memory_budget: int | str | None = None,
-    sizes: Sizes = "exact",
+    sizes: Sizes = "auto",
     max_traces: int = 64,
     name: str | None = None,
 ) -> Callable[[Callable[P, R]], CompiledFunction[P, R]]: ...
@@ -52,7 +52,7 @@ def compile(
     autograph: bool = True,
     max_depth: int = 32,
     memory_budget: int | str | None = None,
-    sizes: Sizes = "exact",
+    sizes: Sizes = "auto",
     max_traces: int = 64,
     name: str | None = None,
 ) -> Any:
@@ -83,11 +83,13 @@ def compile(
             first and no more than needed by XLA's own figure. Results and random draws stay the same. A smaller budget
             never takes more memory. `explain` tells what is recomputed and at what cost. A budget takes a few extra
             compilations, and does not count what a tape outside the function keeps of its call.
-        sizes: whether sizes that are left open are compiled for exactly (``"exact"``), or for a bound that doubles as
-            they grow (``"bounded"``): a call pads its arguments up to the bound, the program takes the real sizes as
-            inputs and keeps the padding out of every result, and results are cut. They are those of exact sizes up
-            to rounding. Where an operation has no rule for padding, sizes stay exact, and `explain` names it. Calls
-            that a tape outside the function records stay exact, and everything does on other devices than the CPU.
+        sizes: what XLA compiles for where sizes are left open. ``"exact"``: for every combination of sizes.
+            ``"bounded"``: for bounds, such as 8, 16 or 64. A call pads its arguments up to the bound; the program takes
+            the real sizes as inputs and keeps the padding out of every result; results are cut. They equal those of
+            exact sizes up to rounding. ``"auto"``: the first two sizes exactly, and bounds from the third on; a size
+            that is used so often that padding costs more than compiling gets a program of its own. Where an operation
+            has no rule for padding, sizes stay exact, and `explain` names it; so do calls that a tape outside the
+            function records, and all calls on other devices than the CPU.
         max_traces: the number of traces that are kept; the least recently used one is dropped.
         name: a name for graphs and messages.
 

@@ -97,7 +97,7 @@ class CompiledFunction(Entry, Views[P, R]):
         dynamic: Dynamic = "auto",
         max_depth: int = 32,
         memory_budget: int | str | None = None,
-        sizes: Sizes = "exact",
+        sizes: Sizes = "auto",
         bound: bool = False,
     ) -> None:
         if not callable(function):
@@ -368,7 +368,9 @@ class CompiledFunction(Entry, Views[P, R]):
             self._function, self._caller(args), signature, named, self._static, record, self._name, current(),
             self._roots(args), self._floats, self._budget,
         )  # fmt: skip
-        trace.bounds = BoundedSizes() if self._options["sizes"] == "bounded" else None
+        if trace.symbolic and self._options["sizes"] != "exact":
+            seen = any([is_open(leaf) and None in leaf.key[1] for leaf in signature.leaves])
+            trace.bounds = BoundedSizes(trace, 0 if self._options["sizes"] == "bounded" else 1 if seen else 2)
         return trace
 
     def _nearest(self, signature: Signature) -> tuple[Change, ...]:

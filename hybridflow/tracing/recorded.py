@@ -85,10 +85,9 @@ def _split_op(graph: Graph, wanted: Mask, device: Any, sizes: dict[str, int]) ->
     backward, _ = run_passes(split.backward, differentiable=False)
     require_gradients(backward)
     executable = compile_graph(forward, sizes=sizes, device=device)
-    rule = _Backward(graph, split._replace(backward=backward), sizes, device)
-    op = _op(graph, lower_graph(forward, sizes), rule, split.residuals)
-    op.jitted["forward"] = _timed_if_profiled(rule, "forward", forward, executable.call)
-    return op
+    rule = Recorded(graph, split._replace(backward=backward), sizes, device)
+    call = _timed_if_profiled(rule, "forward", forward, executable.call)
+    return op_of(graph, forward, rule, call, split.residuals)
 
 
 def _asked_op(graph: Graph, wanted: Mask, device: Any, sizes: dict[str, int]) -> Op:
@@ -96,27 +95,35 @@ def _asked_op(graph: Graph, wanted: Mask, device: Any, sizes: dict[str, int]) ->
     forward, _ = run_passes(graph, differentiable=False)
     executable = compile_graph(forward, sizes=sizes, device=device)
     rule = _Asked(graph, wanted, sizes, device)
-    op = _op(graph, lower_graph(forward, sizes), rule, 0)
-    op.jitted["forward"] = _timed_if_profiled(rule, "forward", forward, executable.call)
-    return op
+    return op_of(graph, forward, rule, _timed_if_profiled(rule, "forward", forward, executable.call), 0)
 
 
-def _op(graph: Graph, lower: Callable[..., Any], rule: _Backward | _Asked, residuals: int) -> Op:
+def op_of(graph: Graph, forward: Graph, rule: Recorded | _Asked, call: Callable[..., Any], residuals: int) -> Op:
+    """Return the op of recorded calls of a graph.
+
+    Args:
+        graph: the graph.
+        forward: the graph that also returns the residuals.
+        rule: the gradient rule.
+        call: runs the forward graph on bare arrays.
+        residuals: the number of residuals.
+    """
     op = Op(
         name=graph.name,
         kernel=No("compiled"),
-        lower=lower,
+        lower=lower_graph(forward, rule.sizes),
         infer=_recorded_infer(graph),
         vjp=rule.rule,
         saves=Saves(x="all", hidden=residuals, depends=lambda *, graph, **_: of_graph(graph)),  # pyright: ignore
         traits=frozenset({"nested"}),
     )
+    op.jitted["forward"] = call
     op.jitted["rule"] = rule.compiled
     return op
 
 
 def _timed_if_profiled(
-    rule: _Backward | _Asked, part: Hashable, graph: Graph, call: Callable[..., Any]
+    rule: Recorded | _Asked, part: Hashable, graph: Graph, call: Callable[..., Any]
 ) -> Callable[..., Any]:
     """Return the call of a compiled graph that reports to `hf.profile` inside its block."""
 
@@ -141,7 +148,7 @@ def _recorded_infer(graph: Graph) -> Callable[..., Any]:
     return infer
 
 
-class _Backward:
+class Recorded:
     """The gradient rule of a recorded call.
 
     Args:
@@ -166,7 +173,9 @@ class _Backward:
         gs = list(g) if isinstance(g, tuple) else [g]
         if any(isinstance(value, Tensor) for value in (*xs, *gs)):
             return graph_pullback(F, self.graph, xs, gs, self.split.present)
-        return self._placed(self.lowered(*self._arguments(gs, y, xs, jnp.full)), self.split.present, gs)
+        visible = len(self.graph.outputs)
+        residuals = self.residuals(y[visible:]) if isinstance(y, tuple) else ()
+        return self._placed(self.lowered(*self._arguments(gs, residuals, xs, jnp.full)), self.split.present, gs)
 
     def compiled(self, g: Any, args: Sequence[Any], wanted: Sequence[bool]) -> list[Any]:
         """Return the wanted gradients of a call's inputs, from bare arrays, by the compiled backward graph.
@@ -181,24 +190,26 @@ class _Backward:
         asked = tuple([want and present for want, present in zip(wanted, self.split.present, strict=True)])
         call = self.executables.get(asked)
         if call is None:
-            call = self.executables[asked] = self._compile(asked)
-        return self._placed(call(*self._arguments(gs, y, xs, np.full)), asked, gs)
+            call = self.executables[asked] = self.compile(asked)
+        residuals = y[len(self.graph.outputs) :] if isinstance(y, tuple) else ()
+        return self._placed(call(*self._arguments(gs, residuals, xs, np.full)), asked, gs)
 
-    def _compile(self, asked: Sequence[bool]) -> Callable[..., Any]:
+    def residuals(self, values: Sequence[Any]) -> Sequence[Any]:
+        """Return residuals, as the forward program made them, in the sizes of the call."""
+        return values
+
+    def compile(self, asked: Sequence[bool]) -> Callable[..., Any]:
         """Compile the part of the backward graph that computes the wanted gradients (the forward graph checks)."""
-        backward, positions = self.split.backward, [i for i, present in enumerate(self.split.present) if present]
-        outputs = [edge for edge, i in zip(backward.outputs, positions, strict=False) if asked[i]]
-        if len(outputs) < len(backward.outputs):
-            backward, _ = run_passes(
-                Graph(backward.name, backward.inputs, backward.nodes, tuple(outputs), backward.dims),
-                differentiable=False,
-            )
+        backward = asked_part(self.split, asked)
+        if backward is not self.split.backward:
+            backward, _ = run_passes(backward, differentiable=False)
         call = compile_graph(backward, sizes=self.sizes, device=self.device).call
         return _timed_if_profiled(self, asked, backward, call)
 
-    def _arguments(self, gs: Sequence[Any], y: Any, xs: Sequence[Any], full: Callable[..., Any]) -> list[Any]:
+    def _arguments(
+        self, gs: Sequence[Any], residuals: Sequence[Any], xs: Sequence[Any], full: Callable[..., Any]
+    ) -> list[Any]:
         """Return the arguments of the backward graph."""
-        residuals = y[len(self.graph.outputs) :] if isinstance(y, tuple) else ()
         cotangents = zero_cotangents(self.split.given, gs, self.outputs, full)
         return [*[xs[i] for i in self.split.reads], *residuals, *cotangents]
 
@@ -211,6 +222,15 @@ class _Backward:
         # Outputs without a gradient were given zeros; inputs that reach only those outputs have no gradient either.
         reached = reached_inputs(self.graph, tuple([one is not None for one in gs]))
         return [one if reach else None for one, reach in zip(placed, reached, strict=True)]
+
+
+def asked_part(split: SplitGradient, asked: Sequence[bool]) -> Graph:
+    """Return the part of a backward graph that computes the gradients of some inputs."""
+    backward, positions = split.backward, [i for i, present in enumerate(split.present) if present]
+    outputs = [edge for edge, i in zip(backward.outputs, positions, strict=False) if asked[i]]
+    if len(outputs) == len(backward.outputs):
+        return backward
+    return Graph(backward.name, backward.inputs, backward.nodes, tuple(outputs), backward.dims)
 
 
 class _Asked:

@@ -56,6 +56,7 @@ from hybridflow.tracing.calls import depth_explained
 from hybridflow.tracing.executables import ExecutableRecord
 from hybridflow.tracing.fit import Fit
 from hybridflow.tracing.recorded import gradient_op, graph_to_record
+from hybridflow.tracing.recorded_bounded import BoundedGradients
 from hybridflow.tracing.records import TraceRecord
 from hybridflow.tracing.xla_inputs import move_to_xla, raw_value
 from hybridflow.xla.executable import Executable, compile_graph, is_wide
@@ -149,6 +150,7 @@ class Trace(Fit):
         self.lock = threading.Lock()
         self.recorded: Graph | None = None
         self.gradient_ops: dict[Any, Op] = {}
+        self.bounded_gradients: dict[tuple[bool, ...], BoundedGradients] = {}
         self._nothing_follows: bool | None = None
         self._apart: dict[tuple[bool, ...], tuple[int, ...]] = {}
         self._tell(builder, passes)
@@ -252,7 +254,10 @@ class Trace(Fit):
         return executable
 
     def executable_for(self, sizes: dict[str, int], device: Any) -> Executable:
-        """Return the executable for the sizes of the symbols, compiling it if there is none yet."""
+        """Return the executable for exact sizes of the symbols, compiling it if there is none yet."""
+        if self.bounds is not None and sizes and device is None:
+            with self.lock:
+                return self.bounds.exact(sizes, lambda: self._compile_exact(sizes, None))
         return self.executable([concrete(spec, sizes) for spec in self.graph.input_specs], device)
 
     def compiled(self, sizes: dict[str, int], device: Any) -> tuple[Executable, Graph]:
@@ -271,28 +276,27 @@ class Trace(Fit):
         if alike and other.executables and not self.calls_host:
             with suppress(NotPlain):
                 if fingerprint(self.graph, {}) == fingerprint(other.graph, {}):
-                    self.executables.update(other.executables)
+                    self.executables, self.bounds = other.executables, other.bounds
                     self.only = other.only
 
     def _compile(self, sizes: dict[str, int], device: Any) -> Executable:
-        if self.bounds is not None and sizes and device is None:
-            with depth_explained(self.raw_graph.name):
-                bounded = self.bounds.executable(self, sizes)
-            self.record.unbounded = self.bounds.why_not
-            if bounded is not None:
-                made, bounds = bounded
-                if bounds is not None:
-                    self.record.add(ExecutableRecord.of(made, bounds, device, self._donated_names(made), bounded=True))
-                return made
         with depth_explained(self.raw_graph.name):
-            made, graph = self.compiled(sizes, device)
-        self.record.add(ExecutableRecord.of(made, sizes, device, self._donated_names(made)))
+            if self.bounds is None or not sizes or device is not None:
+                return self._compile_exact(sizes, device)
+            made = self.bounds.executable(sizes, lambda: self._compile_exact(sizes, device))
+            self.record.unbounded = self.bounds.why_not
+            return made
+
+    def _compile_exact(self, sizes: dict[str, int], device: Any) -> Executable:
+        made, graph = self.compiled(sizes, device)
+        self.record.add(ExecutableRecord.of(made, sizes, device, self.donated_names(made)))
         if not self.symbolic and device is None:
             self.only = made
             self.graph = graph
         return made
 
-    def _donated_names(self, made: Executable) -> dict[int, str]:
+    def donated_names(self, made: Executable) -> dict[int, str]:
+        """Return the names of the Variables whose buffers an executable reuses, by the positions of its inputs."""
         first = len(self.graph.inputs) - len(self.states)
         return {index: self.record.variables[index - first] for index in made.donated}
 
@@ -528,7 +532,8 @@ class Trace(Fit):
         return outputs
 
     def _gradient_op(self, wanted: tuple[bool, ...], device: Any, sizes: dict[str, int]) -> Op:
-        key = (wanted, device, *sizes.items())
+        exact = self.bounds is None or not sizes or device is not None or PROFILER.get() is not None
+        key = (wanted, device, exact, *sizes.items())
         op = self.gradient_ops.get(key)
         if op is None:
             with self.lock:
@@ -537,8 +542,21 @@ class Trace(Fit):
                     while len(self.gradient_ops) >= _EXECUTABLES:
                         del self.gradient_ops[next(iter(self.gradient_ops))]
                     self.graph.dims.hints.update(sizes)  # the gradient sees this call's sizes
-                    op = self.gradient_ops[key] = gradient_op(self._to_record(), wanted, device, sizes)
+                    if exact:
+                        op = gradient_op(self._to_record(), wanted, device, sizes)
+                    else:
+                        op = self._gradients_for_bounds(wanted).op(sizes)
+                    self.gradient_ops[key] = op
         return op
+
+    def _gradients_for_bounds(self, wanted: tuple[bool, ...]) -> BoundedGradients:
+        made = self.bounded_gradients.get(wanted)
+        if made is None:
+            assert self.bounds is not None
+            made = self.bounded_gradients[wanted] = BoundedGradients(
+                self._to_record(), wanted, len(self.states), self.bounds.first, self.gradient_ops.clear
+            )
+        return made
 
     def _to_record(self) -> Graph:
         """Return the graph that is recorded; the values that calls assign are among its outputs."""

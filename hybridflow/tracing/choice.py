@@ -1,0 +1,150 @@
+"""The choice between programs for bounds and executables for exact sizes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+import numpy as np
+
+from hybridflow.core.dims import Dim
+from hybridflow.core.padding import NoRule
+from hybridflow.ir.graph import Graph
+from hybridflow.tracing.predicted import Predicted, next_bound
+
+Sizes = Mapping[str, int]
+P = TypeVar("P")
+E = TypeVar("E")
+
+
+@dataclass
+class Program(Generic[P]):
+    """A program for a bound.
+
+    Attributes:
+        made: what was compiled.
+        bounds: the bound of each symbol.
+        lost: the predicted seconds that its calls have lost to padding.
+    """
+
+    made: P
+    bounds: dict[str, int]
+    lost: float = 0.0
+
+    def takes(self, sizes: Sizes) -> bool:
+        """Whether no size is above its bound."""
+        return all([size <= self.bounds[name] for name, size in sizes.items()])
+
+    def volume(self) -> float:
+        """Return the product of the bounds."""
+        return float(np.prod([*map(float, self.bounds.values())]))
+
+
+class Choice(Generic[P, E]):
+    """What is compiled for the sizes that some graphs are called with: programs for bounds, and exact executables.
+
+    The first sizes are compiled for exactly. From then on a size gets the tightest program there is. If there is none,
+    one is compiled, with a bound that is as large as padding is cheaper than compiling again. When calls have lost to
+    padding what compiling costs, a tighter program is compiled, and at last one for the exact size. So padding and
+    compiling together cost about twice as much as the best choice in hindsight, at most. Costs are predicted, not
+    measured: the same calls always make the same choices, and so have the same bits.
+
+    Args:
+        first: how many sizes are compiled for exactly before bounds are used. With 0, none ever is if it can be helped.
+        compile_bounds: compiles a program for some bounds.
+        forget: called when some sizes have another program from now on.
+
+    Attributes:
+        why_not: why all executables are for exact sizes; None if they are not.
+        exact: the executables for exact sizes.
+    """
+
+    def __init__(self, first: int, compile_bounds: Callable[[dict[str, int]], P], forget: Callable[[], None]) -> None:
+        self.why_not: str | None = None
+        self.exact: dict[tuple[int, ...], E] = {}
+        self._first = first
+        self._always = not first
+        self._compile = compile_bounds
+        self._forget = forget
+        self._programs: list[Program[P]] = []
+        self._lost: dict[tuple[int, ...], float] = {}
+        self._due: set[tuple[int, ...]] = set()
+        self._predicted: Predicted | None = None
+
+    def program(self, graphs: Sequence[Graph], sizes: Sizes) -> Program[P] | None:
+        """Return the program for a bound that serves given sizes; None if they are to have an executable of their own.
+
+        Args:
+            graphs: the graphs that a call runs.
+            sizes: the size of each symbol.
+        """
+        key = tuple(sizes.values())
+        if self.why_not is not None or key in self.exact:
+            return None
+        if self._first:
+            self._first -= 1
+            return None
+        try:
+            return self._bounded(graphs, sizes, due=key in self._due)
+        except NoRule as why:
+            self.why_not = str(why)
+            return None
+        finally:
+            self._due.discard(key)
+
+    def _bounded(self, graphs: Sequence[Graph], sizes: Sizes, *, due: bool) -> Program[P] | None:
+        found = min([one for one in self._programs if one.takes(sizes)], key=Program.volume, default=None)
+        if found is not None and not due:
+            return found
+        if self._predicted is None:
+            self._predicted = Predicted(*graphs)
+        largest = _largest(graphs[0])
+        bounds = _least(sizes, largest)
+        if found is None:
+            bounds = self._predicted.bounds(sizes, bounds, largest)
+        elif found.bounds == bounds:
+            return None
+        program = Program(self._compile(bounds), bounds)
+        self._programs.append(program)
+        return program
+
+    def counter(self, graph: Graph, program: Program[P], sizes: Sizes) -> Callable[[], None]:
+        """Return what each call does first: it counts what it loses to padding, and asks for a tighter program."""
+        assert self._predicted is not None
+        key, price = tuple(sizes.values()), self._predicted.compiling
+        lost = self._predicted.seconds(program.bounds) - self._predicted.seconds(sizes)
+        tightest = program.bounds == _least(sizes, _largest(graph))
+        if lost <= 0 or (tightest and self._always):
+            return _nothing
+
+        def count() -> None:
+            if tightest:
+                self._lost[key] = total = self._lost.get(key, 0.0) + lost
+            else:
+                program.lost = total = program.lost + lost
+            if total >= price:
+                self._lost[key] = program.lost = 0.0
+                self._due.add(key)
+                self._forget()
+
+        return count
+
+
+def _largest(graph: Graph) -> dict[str, int]:
+    """Return the largest size that a trace takes for each symbol that has one."""
+    largest: dict[str, int] = {}
+    for guard in graph.dims.guards:
+        name = guard.left.symbol
+        if name is not None and guard.compare == "<=" and guard.answer and not isinstance(guard.right, Dim):
+            largest[name] = min(guard.right, largest.get(name, guard.right))
+    return largest
+
+
+def _least(sizes: Sizes, largest: Sizes) -> dict[str, int]:
+    """Return the tightest bounds that a program for given sizes has."""
+    return {name: max(size, min(next_bound(size), largest.get(name, next_bound(size)))) for name, size in sizes.items()}
+
+
+def _nothing() -> None:
+    """Count nothing."""

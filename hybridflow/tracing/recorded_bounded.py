@@ -1,0 +1,122 @@
+"""Recorded calls for a bound: forward and backward programs that serve all sizes up to it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from hybridflow.autodiff.no_gradient import require_gradients
+from hybridflow.autodiff.transform import Mask, SplitGradient, split_gradient
+from hybridflow.core.errors import GradientError
+from hybridflow.core.op import Op
+from hybridflow.core.padding import Axes, NoRule
+from hybridflow.ir.graph import Graph
+from hybridflow.nested.bounded import axes_of
+from hybridflow.passes import run_passes
+from hybridflow.tracing.bounded import Compiled, compile_bounded, cutting_to, padding_to
+from hybridflow.tracing.choice import Choice
+from hybridflow.tracing.recorded import Recorded, asked_part, gradient_op, op_of
+
+Sizes = Mapping[str, int]
+
+
+class BoundedGradients:
+    """The ops of recorded calls of one graph, for bounds or for exact sizes.
+
+    What the backward program reads of the forward one stays padded between them.
+
+    Args:
+        graph: the result of `graph_to_record`.
+        wanted: for each input, whether its gradient may be asked for.
+        states: how many of the last inputs are Variables.
+        first, forget: as `Choice` takes them.
+    """
+
+    def __init__(self, graph: Graph, wanted: Mask, states: int, first: int, forget: Callable[[], None]) -> None:
+        self.graph = graph
+        self.wanted = wanted
+        self._states = states
+        self._split: SplitGradient | None = None
+        self._choice: Choice[_Programs, Op] = Choice(first, self._compile, forget)
+
+    def op(self, sizes: dict[str, int]) -> Op:
+        """Return the op of calls with given sizes."""
+        program = self._choice.program([self.graph, self.graph], sizes)
+        if program is not None:
+            count = self._choice.counter(self.graph, program, sizes)
+            return program.made.op(sizes, count)
+        known, key = self._choice.exact, tuple(sizes.values())
+        if key not in known:
+            known[key] = gradient_op(self.graph, self.wanted, None, sizes)
+        return known[key]
+
+    def _compile(self, bounds: dict[str, int]) -> _Programs:
+        if self._split is None:
+            try:
+                self._split = split_gradient(self.graph, self.wanted)
+                backward, _ = run_passes(self._split.backward, differentiable=False)
+                require_gradients(backward)
+            except GradientError as why:
+                raise NoRule("a part of the function has no gradient") from why
+        return _Programs(self.graph, self._split, bounds, self._states)
+
+
+class _Programs:
+    """The forward program for some bounds, and the backward ones, which are compiled when they are asked for."""
+
+    def __init__(self, graph: Graph, split: SplitGradient, bounds: dict[str, int], states: int) -> None:
+        self.graph = graph
+        self.split = split
+        self.bounds = bounds
+        self.forward = compile_bounded(split.forward, bounds, states=states)
+        self.outputs = self.forward.made.outputs[: len(graph.outputs)]
+        self.residuals = self.forward.made.outputs[len(graph.outputs) :]
+        self._backward: dict[Sequence[bool], Compiled] = {}
+        self.backward([*split.present])  # there must be a rule for it too
+
+    def axes(self) -> list[Axes]:
+        """Return how the backward graph's inputs are padded."""
+        reads, inputs = len(self.split.reads), self.split.backward.inputs
+        behind = inputs[reads + len(self.residuals) :]
+        return [
+            *[axes_of(node.spec()) for node in inputs[:reads]],
+            *self.residuals,
+            *[axes_of(node.spec()) for node in behind],
+        ]
+
+    def backward(self, asked: Sequence[bool]) -> Compiled:
+        """Return the program for the gradients that are asked for."""
+        key = tuple(asked)
+        if key not in self._backward:
+            self._backward[key] = compile_bounded(asked_part(self.split, asked), self.bounds, axes=self.axes())
+        return self._backward[key]
+
+    def op(self, sizes: dict[str, int], count: Callable[[], None]) -> Op:
+        """Return the op of calls with given sizes."""
+        made, executable = self.forward
+        pad, cut = padding_to(made, sizes), cutting_to(self.outputs, sizes, self.bounds)
+
+        def forward(*arrays: Any) -> list[Any]:
+            count()
+            return cut(executable.call(*pad(arrays)))
+
+        rule = _BoundedRule(self, sizes)
+        return op_of(self.graph, self.split.forward, rule, forward, self.split.residuals)
+
+
+class _BoundedRule(Recorded):
+    """The gradient rule of a recorded call whose residuals are padded."""
+
+    def __init__(self, programs: _Programs, sizes: dict[str, int]) -> None:
+        super().__init__(programs.graph, programs.split, sizes, None)
+        self.programs = programs
+
+    def compile(self, asked: Sequence[bool]) -> Callable[..., Any]:
+        """Return the call of the backward program for the gradients that are asked for."""
+        made, executable = self.programs.backward(asked)
+        pad, cut = padding_to(made, self.sizes), cutting_to(made.outputs, self.sizes, self.programs.bounds)
+        return lambda *arrays: cut(executable.call(*pad(arrays)))
+
+    def residuals(self, values: Sequence[Any]) -> Sequence[Any]:
+        """Return residuals in their real sizes."""
+        return cutting_to(self.programs.residuals, self.sizes, self.programs.bounds)(values)
