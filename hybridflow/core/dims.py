@@ -103,6 +103,17 @@ class DimScope:
         """Whether every guard holds for other sizes of the symbols."""
         return all(guard.holds(sizes) for guard in self.guards)
 
+    def first_equals(self) -> dict[str, Dim]:
+        """Return, for each symbol that a guard says is equal to an earlier one, the first that it is equal to."""
+        first = {name: name for name in self.hints}
+        for guard in self.guards:
+            right = guard.right.symbol if isinstance(guard.right, Dim) else None
+            if guard.compare == "==" and guard.answer and guard.left.symbol is not None and right is not None:
+                one, other = first[guard.left.symbol], first[right]
+                earlier = next(name for name in first if name in (one, other))
+                first = {name: earlier if now in (one, other) else now for name, now in first.items()}
+        return {name: Dim({(now,): 1}, self) for name, now in first.items() if name != now}
+
 
 class NeedsSizes(BaseException):
     """Raised when traced code stores a size outside of the trace, where it must be a number.

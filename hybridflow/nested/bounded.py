@@ -9,7 +9,7 @@ import numpy as np
 
 from hybridflow.autodiff.namespaces import PUBLIC
 from hybridflow.core.context import current
-from hybridflow.core.dims import Dim, Opaque, SizeFloat, evaluate, substitute
+from hybridflow.core.dims import Dim, DimScope, Opaque, SizeFloat, evaluate, substitute
 from hybridflow.core.node import Node, format_where
 from hybridflow.core.op import REGISTRY
 from hybridflow.core.padding import Axes, Call, NoRule, Open, Padded, Size
@@ -27,6 +27,22 @@ INT32 = make_spec((), np.dtype(np.int32))
 
 
 Number = Dim | SizeFloat
+
+
+class Names:
+    """The names of sizes: sizes that a trace found to be equal get one name, so that axes can be compared."""
+
+    def __init__(self, dims: DimScope) -> None:
+        equals = dims.first_equals()
+        self._dims = {**{name: Dim({(name,): 1}, dims) for name in dims.hints}, **equals} if equals else None
+
+    def value(self, value: Any) -> Any:
+        """Return an attribute's value with the names."""
+        return value if self._dims is None else substitute(value, cast("Mapping[str, int]", self._dims))
+
+    def spec(self, spec: TensorSpec) -> TensorSpec:
+        """Return a spec with the names."""
+        return spec if self._dims is None else make_spec(self.value(spec.shape), spec.dtype)
 
 
 class Bounded(NamedTuple):
@@ -61,34 +77,38 @@ def bounded(graph: Graph, bounds: Mapping[str, int], axes: Sequence[Axes] | None
     if not graph.dims.holds(bounds):
         raise NoRule("what the trace relied on does not hold for the bounds")
     symbols = tuple(bounds)
+    names = Names(graph.dims)
     given = [_specs(node.spec(), bounds) for node in graph.inputs]
-    taken = tuple([axes_of(node.spec()) for node in graph.inputs] if axes is None else axes)
-    numbers = _numbers(graph)
+    taken = tuple([axes_of(names.spec(node.spec())) for node in graph.inputs] if axes is None else axes)
+    numbers = _numbers(graph, names)
     results: list[Axes] = []
 
     def run(*tensors: Any) -> list[Any]:
         sizes, computed = tensors[len(given) : len(given) + len(symbols)], tensors[len(given) + len(symbols) :]
-        engine = _Bounds(bounds, dict(zip(symbols, sizes, strict=True)), dict(zip(numbers, computed, strict=True)))
+        engine = _Bounds(
+            names, bounds, dict(zip(symbols, sizes, strict=True)), dict(zip(numbers, computed, strict=True))
+        )
         padded = [Padded(value, own) for value, own in zip(tensors, taken, strict=False)]
         made = engine.evaluate(graph, padded)
         results[:] = [one.axes for one in made]
         return [one.value for one in made]
 
-    names = [str(node.attrs.get("name", "x")) for node in graph.inputs]
-    names += [*symbols, *[f"number_{index}" for index in range(len(numbers))]]
+    called = [str(node.attrs.get("name", "x")) for node in graph.inputs]
+    called += [*symbols, *[f"number_{index}" for index in range(len(numbers))]]
     given_numbers = [make_spec((), dtype) for _, dtype in numbers.values()]
-    traced = trace_with_variables(run, [*given, *[INT32] * len(symbols), *given_numbers], graph.name, names)
+    traced = trace_with_variables(run, [*given, *[INT32] * len(symbols), *given_numbers], graph.name, called)
     return Bounded(traced.graph, symbols, tuple(numbers.values()), taken, tuple(results))
 
 
-def _numbers(graph: Graph) -> dict[Any, tuple[Number, Any]]:
+def _numbers(graph: Graph, names: Names) -> dict[Any, tuple[Number, Any]]:
     """Return the numbers among the attributes of values that are made of nothing, such as 1 / n in `hf.full`."""
     found: dict[Any, tuple[Number, Any]] = {}
     for node in graph.walk():
         dtype = node.attrs.get("dtype")
         for value in node.attrs.values() if dtype is not None and not node.inputs else ():
             if isinstance(value, Dim) or type(value) is SizeFloat:
-                found[_key(value, dtype)] = value, dtype
+                named = names.value(value)
+                found[_key(named, dtype)] = named, dtype
     return found
 
 
@@ -137,8 +157,11 @@ def _has_sizes(value: Any) -> bool:
 class _Bounds:
     """What the rules of operations ask for; see `hybridflow.core.padding.Bounds`."""
 
-    def __init__(self, bounds: Mapping[str, int], counts: Mapping[str, Any], numbers: Mapping[Any, Any]) -> None:
+    def __init__(
+        self, names: Names, bounds: Mapping[str, int], counts: Mapping[str, Any], numbers: Mapping[Any, Any]
+    ) -> None:
         self.F = PUBLIC
+        self.names = names
         self.bounds = bounds
         self.counts = counts
         self.numbers = numbers
@@ -161,7 +184,8 @@ class _Bounds:
         return [environment[edge] for edge in graph.outputs]
 
     def _node(self, node: Node, xs: list[Padded]) -> Sequence[Padded]:
-        call = Call(node.op, xs, node.attrs, node.specs)
+        attrs = {name: self.names.value(value) for name, value in node.attrs.items()}
+        call = Call(node.op, xs, attrs, [self.names.spec(spec) for spec in node.specs])
         sized = any([x.open() for x in xs]) or any(map(_has_sizes, node.attrs.values()))
         if not sized and not any([graph.dims.hints and _mentions_sizes(graph) for graph in nested_graphs(node)]):
             return [Padded(value, (None,) * value.ndim) for value in self.run(call, *[x.value for x in xs])]

@@ -11,7 +11,7 @@ from hybridflow.core.errors import GradientError
 from hybridflow.core.op import Op
 from hybridflow.core.padding import Axes, NoRule
 from hybridflow.ir.graph import Graph
-from hybridflow.nested.bounded import axes_of
+from hybridflow.nested.bounded import Names, axes_of
 from hybridflow.passes import run_passes
 from hybridflow.tracing.bounded import Compiled, compile_bounded, cutting_to, padding_to
 from hybridflow.tracing.choice import Choice
@@ -77,11 +77,11 @@ class _Programs:
     def axes(self) -> list[Axes]:
         """Return how the backward graph's inputs are padded."""
         reads, inputs = len(self.split.reads), self.split.backward.inputs
-        behind = inputs[reads + len(self.residuals) :]
+        names, behind = Names(self.graph.dims), inputs[reads + len(self.residuals) :]
         return [
-            *[axes_of(node.spec()) for node in inputs[:reads]],
+            *[axes_of(names.spec(node.spec())) for node in inputs[:reads]],
             *self.residuals,
-            *[axes_of(node.spec()) for node in behind],
+            *[axes_of(names.spec(node.spec())) for node in behind],
         ]
 
     def backward(self, asked: Sequence[bool]) -> Compiled:

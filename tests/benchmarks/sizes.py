@@ -1,0 +1,229 @@
+"""Programs whose inputs have many sizes: what compiling costs them, and what padding does.
+
+Command line: ``python -m tests.benchmarks.sizes [PROGRAM ...] [--way WAY ...]``. An epoch calls a function with real
+sizes: a GPT that writes a text letter by letter, the updates of REINFORCE, an LSTM that learns which topic of Python's
+documentation a paragraph belongs to. Each way runs in a process of its own, for two epochs; the second one of `exact`
+is what a program takes with all sizes compiled beforehand.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pydoc_data.topics import topics
+from typing import Any
+
+import jax
+import numpy as np
+from rich.console import Console
+from rich.table import Table
+
+import hybridflow as hf
+from hybridflow import nn
+
+Epoch = Callable[[Callable[..., Any]], float]
+"""Calls a step with the arguments of an epoch; returns a number that all ways must agree on."""
+
+TEXT = "\n".join(topics.values())
+LETTERS = sorted(set(TEXT))
+
+
+def ids(text: str) -> Any:
+    """Return a text's letters as numbers."""
+    return np.array([LETTERS.index(letter) for letter in text], np.int32)
+
+
+# -- a GPT that writes ------------------------------------------------------------------------------------------------
+
+LONGEST, WIDTH, HEADS, BLOCKS = 256, 128, 4, 4
+
+
+class Block(nn.Module):
+    """A block of a transformer."""
+
+    def __init__(self) -> None:
+        self.norm1, self.norm2 = nn.LayerNorm(), nn.LayerNorm()
+        self.attend = nn.MultiHeadAttention(WIDTH, HEADS, is_causal=True)
+        self.mlp = nn.Sequential(nn.Linear(4 * WIDTH), nn.gelu, nn.Linear(WIDTH))
+
+    def forward(self, x: Any) -> Any:
+        """Return the block's result."""
+        x = x + self.attend(self.norm1(x))
+        return x + self.mlp(self.norm2(x))
+
+
+class GPT(nn.Module):
+    """A small GPT, without a cache of keys and values, as nanoGPT writes texts."""
+
+    def __init__(self) -> None:
+        self.embed, self.place = nn.Embedding(len(LETTERS), WIDTH), nn.Embedding(LONGEST, WIDTH)
+        self.blocks = [Block() for _ in range(BLOCKS)]
+        self.norm, self.head = nn.LayerNorm(), nn.Linear(len(LETTERS), bias=False)
+
+    def forward(self, x: Any) -> Any:
+        """Return the logits of the next letter."""
+        x = self.embed(x) + self.place(hf.arange(x.shape[1], dtype=hf.int32))
+        for block in self.blocks:
+            x = block(x)
+        return self.head(self.norm(x))[:, -1]
+
+
+def gpt() -> tuple[Callable[..., Any], Epoch]:
+    """Return the function and an epoch of writing."""
+    model = GPT()
+
+    def logits(letters: Any) -> Any:
+        return model(letters)
+
+    def write(step: Callable[..., Any]) -> float:
+        written, total = ids("T")[None], 0.0
+        with hf.no_grad():
+            while written.shape[1] < LONGEST:
+                found = np.asarray(step(written))
+                total += float(np.sum(found**2))
+                written = np.concatenate([written, found.argmax(-1, keepdims=True).astype(np.int32)], axis=1)
+        return total
+
+    return logits, write
+
+
+# -- REINFORCE --------------------------------------------------------------------------------------------------------
+
+
+def reinforce() -> tuple[Callable[..., Any], Epoch]:
+    """Return the update and an epoch of episodes, whose lengths grow as they do in practice."""
+    policy = nn.Sequential(nn.Linear(4, 32), hf.tanh, nn.Linear(32, 2))
+    optimizer = hf.optim.Adam(policy, rate=1e-2)
+
+    def update(seen: Any, done: Any, returns: Any) -> Any:
+        with hf.GradientTape() as tape:
+            weights = (returns - hf.mean(returns)) / (hf.std(returns) + 1e-6)
+            loss = hf.mean(nn.softmax_cross_entropy(policy(seen), done) * weights)
+        optimizer.update(tape.gradient(loss, policy))
+        return loss
+
+    def play(step: Callable[..., Any]) -> float:
+        rng, total = np.random.default_rng(0), 0.0
+        for number in range(200):
+            length = int(min(10 + number / 2 + rng.exponential(20), 200))
+            seen = rng.standard_normal((length, 4)).astype(np.float32)
+            done, returns = rng.integers(0, 2, length, dtype=np.int32), np.arange(length, 0, -1.0, np.float32)
+            total += float(step(seen, done, returns))
+        return total
+
+    return update, play
+
+
+# -- an LSTM for texts ------------------------------------------------------------------------------------------------
+
+
+class Classifier(nn.Module):
+    """An LSTM that reads a text and names its topic."""
+
+    def __init__(self, classes: int) -> None:
+        self.embed, self.read = nn.Embedding(len(LETTERS), 32), nn.LSTM(32, 64)
+        self.head = nn.Linear(64, classes)
+
+    def forward(self, x: Any) -> Any:
+        """Return the logits of the topics."""
+        y, _ = self.read(self.embed(x))
+        return self.head(hf.mean(y, axis=1))
+
+
+def paragraphs() -> Iterator[tuple[Any, int]]:
+    """Yield paragraphs of eight topics as numbers, with their topics."""
+    chosen = sorted(topics, key=lambda name: -len(topics[name]))[:8]
+    for label, name in enumerate(chosen):
+        for text in itertools.islice([one for one in topics[name].split("\n\n") if len(one) > 20], 15):
+            yield ids(text[:400]), label
+
+
+def classifier() -> tuple[Callable[..., Any], Epoch]:
+    """Return the training step and an epoch of texts, each in its own length."""
+    model = Classifier(8)
+    optimizer = hf.optim.Adam(model, rate=3e-3)
+    texts = [*paragraphs()]
+    np.random.default_rng(0).shuffle(texts)  # pyright: ignore[reportArgumentType, reportCallIssue]
+
+    def train(letters: Any, label: Any) -> Any:
+        with hf.GradientTape() as tape:
+            loss = hf.mean(nn.softmax_cross_entropy(model(letters), label))
+        optimizer.update(tape.gradient(loss, model))
+        return loss
+
+    def read(step: Callable[..., Any]) -> float:
+        return float(np.sum([float(step(text[None], np.array([label], np.int32))) for text, label in texts]))
+
+    return train, read
+
+
+PROGRAMS = {"gpt": gpt, "reinforce": reinforce, "classifier": classifier}
+WAYS = ("default", "bounded", "exact", "eager", "jax")
+
+
+def jitted(step: Callable[..., Any]) -> Callable[..., Any]:
+    """Return the function as jax alone would run it: one compilation for each shape."""
+    pure = hf.to_jax(step)
+    return jax.jit(pure)
+
+
+def run(program: str, way: str) -> dict[str, Any]:
+    """Run two epochs of a program in one way; return the figures."""
+    hf.random.seed(0)
+    step, epoch = PROGRAMS[program]()
+    if way in ("default", "bounded", "exact"):
+        step = hf.compile(step, sizes="auto" if way == "default" else way)  # pyright: ignore[reportArgumentType]
+    elif way == "jax":
+        step = jitted(step)
+    if way == "exact":
+        import hybridflow.tracing.trace as trace
+
+        trace._EXECUTABLES = 1000  # all sizes stay compiled
+    with hf.config.cache(False):
+        figures: list[tuple[float, float]] = []
+        for _ in range(2):
+            start = time.perf_counter()
+            total = epoch(step)
+            figures.append((time.perf_counter() - start, total))
+    count = getattr(step, "compile_count", None)
+    if way == "jax":
+        count = step._cache_size()  # pyright: ignore[reportFunctionMemberAccess]
+    return {"first": figures[0][0], "second": figures[1][0], "sum": figures[0][1], "compilations": count}
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run the programs; the exit status is 1 if a process failed."""
+    parser = argparse.ArgumentParser(prog="python -m tests.benchmarks.sizes", description=__doc__)
+    parser.add_argument("programs", nargs="*", metavar="PROGRAM", help=", ".join(PROGRAMS))
+    parser.add_argument("--way", action="append", choices=WAYS, help="the ways to run them; all if none")
+    parser.add_argument("--one", action="store_true", help=argparse.SUPPRESS)
+    options = parser.parse_args(arguments)
+    chosen = options.programs or [*PROGRAMS]
+    if options.one:
+        print(json.dumps(run(chosen[0], options.way[0])))
+        return 0
+    table = Table("program", "way", "first epoch (s)", "second epoch (s)", "compilations", "sum of results")
+    status = 0
+    for program, way in itertools.product(chosen, options.way or WAYS):
+        command = [sys.executable, "-m", "tests.benchmarks.sizes", program, "--way", way, "--one"]
+        made = subprocess.run(command, capture_output=True, text=True, check=False)
+        if made.returncode:
+            status = 1
+            print(made.stderr, file=sys.stderr)
+            continue
+        found = json.loads(made.stdout.splitlines()[-1])
+        table.add_row(
+            program, way, f"{found['first']:.2f}", f"{found['second']:.2f}", str(found["compilations"]),
+            f"{found['sum']:.6g}",
+        )  # fmt: skip
+    Console().print(table)
+    return status
+
+
+if __name__ == "__main__":
+    sys.exit(main())
