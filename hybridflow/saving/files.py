@@ -58,6 +58,10 @@ def save(
     Reference:
         The format: https://github.com/huggingface/safetensors
     """
+    if not isinstance(cast(Any, path), str | bytes | os.PathLike):
+        raise ArgumentTypeError(
+            message(f"save: the path comes first, and a {type(path).__name__} is none", hint="Write hf.save(path, values).")
+        )
     texts = texts_of(metadata or {}, "save")
     values_ = found_in(values, "save").values
     if not overwrite and os.path.lexists(path):  # an early check; `write` checks again when the file gets its name
