@@ -10,6 +10,7 @@ import secrets
 import shutil
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
+from keyword import iskeyword
 from pathlib import Path
 from typing import Any, NamedTuple, cast
 
@@ -226,6 +227,7 @@ def traced(
         shapes[:] = [structure_of(plain(*args), results, what="the result")]
         return tuple([one for _, one in results])
 
+    cast(Any, flat).__signature__ = _signature(parameters, specs)
     with evaluating(plain):
         trace, signature, _ = CompiledFunction(flat, name=name)._trace_of(Specs(specs, {}))
     if trace.returns_none or not results:
@@ -250,6 +252,14 @@ def _parameters(function: Any, count: int) -> list[str]:
     kinds = inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD
     names = [one.name for one in signature.parameters.values() if one.kind in kinds]
     return [*names, *[f"input_{number}" for number in range(len(names), count)]][:count]
+
+
+def _signature(parameters: list[str], specs: tuple[Any, ...]) -> inspect.Signature:
+    """Return a signature by which open sizes are named: after the specs that have a name, or the parameters."""
+    names = [getattr(spec, "name", None) or parameter for parameter, spec in zip(parameters, specs, strict=True)]
+    if len(set(names)) < len(names) or not all([name.isidentifier() and not iskeyword(name) for name in names]):
+        names = parameters
+    return inspect.Signature([inspect.Parameter(name, inspect.Parameter.POSITIONAL_ONLY) for name in names])
 
 
 @contextmanager

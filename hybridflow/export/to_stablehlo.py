@@ -214,7 +214,7 @@ def _certain(size: Any) -> bool:
 
 def _refused(name: str, guard: Guard) -> ExportError:
     return ExportError(
-        message(f"stablehlo: {name} is traced for sizes with {guard}, which such a file cannot say",
+        message(f"stablehlo: {name} is traced for sizes where {guard.sentence()}, which such a file cannot say",
                 got=", ".join([text_of(guard.left), text_of(guard.right)]),
                 hint="Give the number of that size in the spec, or do not ask for it.")
     )  # fmt: skip

@@ -60,7 +60,7 @@ def save(
     """
     if not isinstance(cast(Any, path), str | bytes | os.PathLike):
         raise ArgumentTypeError(
-            message(f"save: the path comes first, and a {type(path).__name__} is none", hint="Write hf.save(path, values).")
+            message("save: the path comes first", got=type(path).__name__, hint="Write hf.save(path, values).")
         )
     texts = texts_of(metadata or {}, "save")
     values_ = found_in(values, "save").values
