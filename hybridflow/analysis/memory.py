@@ -110,7 +110,8 @@ class Memory:
         ]
         rows = [(what, bytes_of(held), remark) for what, held, remark in split]
         if self.temporaries is not None:
-            remark = "the most stored at once (estimated for XLA:CPU), of activations and gradients too" + self._gaps()
+            remark = "the most stored at once, estimated for XLA:CPU, stored activations and gradients included"
+            remark += self._gaps()
             rows.append(("temporaries", self.temporaries, remark))
             rows.append(("peak", self.peak, "all inputs, results and temporaries" + self._where()))
         return rows

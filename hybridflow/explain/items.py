@@ -67,7 +67,8 @@ def trace_item(record: TraceRecord, shown: int | None = SHOWN) -> Item:
     items += _surroundings(record, shown)
     items += _graph_items(record, shown)
     groups = _alike(record.executables) if shown is not None else [[one] for one in enumerate(record.executables, 1)]
-    items += [_executables_item(group, record.assigned, shown) for group in groups[-shown if shown is not None else 0 :]]
+    last = groups if shown is None else groups[-shown:]
+    items += [_executables_item(group, record.assigned, shown) for group in last]
     place = f" at {record.call_site}" if record.call_site else ""
     return Item("", f"trace {record.number}{place}: ({arguments})", tuple(items))
 

@@ -176,12 +176,12 @@ class Comparison(Shown):
             by_dtype = ", ".join([f"{count} in {dtype}" for dtype, count in self.precisions.items()])
             rows.append(("operations by precision", by_dtype, f"{self.casts} casts between them", *more))
         rows += [
-            (f"{parity.name}: largest difference", "", f"from eager: {parity.largest:.3g}, {parity_text(parity)}", *more)
+            (f"{parity.name}: largest difference", "", _difference_text(parity), *more)
             for parity in self.parities
         ]
         if peers:
-            cells = [f"{one.parity.largest:.3g}, {parity_text(one.parity)}" for one in peers]
-            rows.append(("results: largest difference", "", "", *[f"from eager: {cell}" for cell in cells]))
+            cells = [_difference_text(one.parity) for one in peers]
+            rows.append(("results: largest difference", "", "", *cells))
         return rows
 
     def _kernels_text(self) -> str:
@@ -374,6 +374,10 @@ def same_text(parities: Sequence[Parity]) -> str:
 
 def _bytes(count: int | None) -> str:
     return "not known" if count is None else format_bytes(count)
+
+
+def _difference_text(parity: Parity) -> str:
+    return f"from eager: {parity.largest:.3g}, {parity_text(parity)}"
 
 
 def _rate(flops: int, seconds: float) -> str:
