@@ -80,7 +80,7 @@ def page_text() -> str:
         _section("Schedules", "The rate of an optimizer may be one: a function of the number of updates.", schedules),
         _section("Metrics", "`update(prediction, target)`, `result()`, `reset()`.",
                  [pair for pair in _public(metrics) if inspect.isclass(pair[1])]),
-        _section("Initial values", "Initializers are functions of a shape and a dtype; `seed` restarts their stream.", initial),
+        _section("Initial values", "Initializers are functions of a shape and a dtype; `seed` restarts them.", initial),
         _section("Data", "Any iterable of batches will do.", _made_in(_public(data), data.__name__)),
     ])  # fmt: skip
 
