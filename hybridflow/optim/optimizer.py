@@ -34,8 +34,8 @@ from hybridflow.transforms.loss_scale import all_finite, write_if
 _SHOWN = 8
 """How many names a message lists of each kind."""
 _NONFINITE = ("apply", "skip", "raise")
-_GIVEN = "tape.why_none(loss, variable) says why one is, of the tape that gave them; the loss may not depend on it."
-_STORED = ".backward() gave them none since zero_grad(): call it before step(), on a loss that depends on all of them."
+_GIVEN = "The loss may not depend on it; if a tape gave the gradients, tape.why_none(loss, variable) says why."
+_STORED = ".backward() has stored none since zero_grad(): call it before step(), on a loss that depends on all of them."
 """Why gradients can be None: given to `Optimizer.update`, or stored for `Optimizer.step`."""
 _OPTIMIZERS = "hybridflow.optim."
 """Where the classes are whose settings have names in other packages too."""
