@@ -15,7 +15,7 @@ from hybridflow.export.artifact import is_training
 
 def linear_step():
     w, b = hf.Variable(np.ones((3, 1), np.float32), name="w"), hf.Variable([0.0], name="b")
-    optimizer = hf.optim.SGD([w, b], lr=0.1)
+    optimizer = hf.optim.SGD([w, b], rate=0.1)
 
     def step(x, y):
         with hf.GradientTape() as tape:
