@@ -1,7 +1,8 @@
 """Make names of other packages work, or raise an error that says what to write; `core.foreign_names` lists them.
 
-Tensors get a class attribute for each name. They get no ``__getattr__``, because merely defining one slows down the
-lookup of every attribute in Python 3.11. Modules do get one; Python calls it only for names that they lack. `dir`,
+Tensors, models and optimizers get a class attribute for each name. They get no ``__getattr__``, because merely defining
+one slows down the lookup of every attribute in Python 3.11. Python modules do get one; it is called only for names that
+they lack. `dir`,
 stubs and type checkers show only hybridflow's own names: the foreign names are for code that comes from other packages.
 """
 
@@ -11,16 +12,18 @@ import functools
 import re
 import sys
 from collections.abc import Callable
+from inspect import getattr_static
 from types import ModuleType
 from typing import Any, cast
 
 from hybridflow.core.errors import ArgumentTypeError, ForeignNameError, MutationError, message
 from hybridflow.core.foreign_names import HINTS, NAMES, Hint, Name
-from hybridflow.core.keywords import our_keyword
+from hybridflow.core.keywords import meant
 from hybridflow.core.methods import TensorMethods
 from hybridflow.core.tensor import describe
 
 _MODULES = ("hf", "hf.nn", "hf.random")
+_OBJECTS = ("x", "model", "opt")
 _CALL = re.compile(r"(?P<name>[\w.]+)(?:\((?P<parameters>.*)\))?$")
 _TITLES = {"torch": "PyTorch", "numpy": "NumPy", "tensorflow": "TensorFlow", "jax": "JAX"}
 
@@ -55,21 +58,22 @@ def meaning(name: str) -> Any:
         )
     match = _CALL.match(row.call)
     parameters = match["parameters"] if match is not None else None
-    of_tensor = name.startswith("x.")
+    owner = name.partition(".")[0]
+    of_object = owner in _OBJECTS
     if parameters is None:
-        if not of_tensor:
+        if not of_object:
             return _evaluated(row.ours)
         ours = row.ours.removeprefix("x.")
         method = vars(TensorMethods).get(ours)
-        return method if method is not None else property(_evaluated(f"lambda x: {row.ours}"))
-    parts = [part for part in ("x" if of_tensor else "", parameters) if part]
+        return method if method is not None else property(_evaluated(f"lambda {owner}: {row.ours}"))
+    parts = [part for part in (owner if of_object else "", parameters) if part]
     return _function(name.rpartition(".")[2], ", ".join(parts), row.ours)
 
 
 def _evaluated(expression: str) -> Any:
     """Evaluate an expression of the table, in which `hf` is hybridflow; the text is always the package's own."""
     code = compile(expression, __file__, "eval")  # this file's name, so that its frames do not count as the user's
-    return eval(code, {"hf": sys.modules["hybridflow"], "__name__": __name__})
+    return eval(code, {"hf": sys.modules["hybridflow"], "partial": functools.partial, "__name__": __name__})
 
 
 def _function(name: str, parameters: str, ours: str) -> Callable[..., Any]:
@@ -79,15 +83,17 @@ def _function(name: str, parameters: str, ours: str) -> Callable[..., Any]:
         one = several[1]
         ours = f"(lambda {one}: {ours})({one}[0] if len({one}) == 1 and isinstance({one}[0], tuple | list) else {one})"
     made = _evaluated(f"lambda {parameters}: {ours}")
+    made.__name__ = made.__qualname__ = name  # which Python's own errors tell
     own = made.__code__.co_varnames[: made.__code__.co_argcount + made.__code__.co_kwonlyargcount]
     many = several[1] if several is not None else None
 
     def function(*args: Any, **kwargs: Any) -> Any:
         for keyword in [one for one in kwargs if one not in own]:
+            value = kwargs.pop(keyword)
             if keyword == many:
-                args = (*args, kwargs.pop(keyword))
-            else:
-                kwargs[our_keyword(name, keyword, own)] = kwargs.pop(keyword)
+                args = (*args, value)
+            elif (ours := meant(name, keyword, value, own)) is not None:
+                kwargs[ours] = value
         return made(*args, **kwargs)
 
     function.__name__ = function.__qualname__ = name
@@ -95,7 +101,7 @@ def _function(name: str, parameters: str, ours: str) -> Callable[..., Any]:
 
 
 class _Foreign:
-    """A class attribute of tensors under another package's name, resolved on first use."""
+    """A class attribute under another package's name, such as ``x.view``, resolved on first use."""
 
     __slots__ = ("found", "name")
 
@@ -103,13 +109,47 @@ class _Foreign:
         self.name = name
         self.found: Any = None
 
-    def __get__(self, tensor: Any, owner: type) -> Any:
+    def __get__(self, instance: Any, owner: type) -> Any:
         if self.found is None:
-            self.found = meaning(f"x.{self.name}")
-        return self.found if tensor is None else self.found.__get__(tensor, owner)
+            self.found = meaning(self.name)
+        return self.found if instance is None else self.found.__get__(instance, owner)
 
 
-_FOREIGN = frozenset(name.removeprefix("x.") for name in map(name_of, (*NAMES, *HINTS)) if name.startswith("x."))
+class _Settable(_Foreign):
+    """The same for objects whose attributes are settings: assigning the name assigns ours."""
+
+    __slots__ = ()
+
+    def __set__(self, instance: Any, value: Any) -> None:
+        meaning(self.name)  # which raises for a name that has no equivalent
+        setattr(instance, cast(Name, rows()[self.name]).ours.partition(".")[2], value)
+
+
+@functools.cache
+def _names_of(owner: str) -> frozenset[str]:
+    """Return the names of the table that are attributes of ``x``, ``model`` or ``opt``."""
+    return frozenset(name.partition(".")[2] for name in rows() if name.startswith(f"{owner}."))
+
+
+def name_class(cls: type, owner: str) -> None:
+    """Give a class the names that the table has for ``x``, ``model`` or ``opt``; `dir` does not list them."""
+    names, kind = _names_of(owner), _Settable if owner == "opt" else _Foreign
+    for name in names:
+        setattr(cls, name, kind(f"{owner}.{name}"))
+
+    def dir_(self: Any) -> list[str]:
+        """Return the names of the attributes, foreign ones left out."""
+        own = vars(self) if hasattr(self, "__dict__") else {}
+        foreign = [name for name in names - own.keys() if isinstance(getattr_static(type(self), name), _Foreign)]
+        return sorted(set(object.__dir__(self)).difference(foreign))
+
+    cast(Any, cls).__dir__ = dir_
+
+
+def name_module(path: str, name: str) -> None:
+    """Give a module of the package the names that the table has for it."""
+    module = sys.modules[name]
+    cast(Any, module).__getattr__ = _of_module(path, module)
 
 
 def _of_module(path: str, module: ModuleType) -> Callable[[str], Any]:
@@ -151,18 +191,13 @@ def _array_ufunc(self: Any, ufunc: Any, method: str, *inputs: Any, **kwargs: Any
     return function(*inputs)
 
 
-def _dir(self: Any) -> list[str]:
-    """Return the attributes of a tensor without the foreign names."""
-    return sorted(set(object.__dir__(self)) - _FOREIGN)
-
-
 def install() -> None:
-    """Give tensors and modules the names of the table. The package calls this once, when it is imported."""
-    for name in _FOREIGN:
-        setattr(TensorMethods, name, _Foreign(name))
-    tensors = cast(Any, TensorMethods)
-    tensors.__dir__, tensors.__array_ufunc__ = _dir, _array_ufunc
+    """Give tensors and modules the names of the table. The package calls this once, when it is imported.
+
+    What is imported later, such as `hf.optim`, calls `name_class` and `name_module` itself.
+    """
+    name_class(TensorMethods, "x")
+    cast(Any, TensorMethods).__array_ufunc__ = _array_ufunc
     package = sys.modules["hybridflow"]
     for path in _MODULES:
-        module = functools.reduce(getattr, path.split(".")[1:], package)
-        cast(Any, module).__getattr__ = _of_module(path, module)
+        name_module(path, functools.reduce(getattr, path.split(".")[1:], package).__name__)

@@ -27,7 +27,7 @@ ATTACHED = {
     "to_dot": "pictures", "to_svg": "pictures", "to_html": "pictures", "to_model_explorer": "pictures",
     "show": "pictures", "in_notebook_html": "pictures", "to_onnx": "export.onnx_format",
     "text_of": "explain.items", "advice_on": "explain.advice",
-    "register_rest": "later",
+    "register_rest": "later", "name_class": "foreign", "name_module": "foreign",
     "table_of": "explain.views", "tree_of": "explain.views", "html_of": "explain.views", "report_of": "analysis.cost",
 }  # fmt: skip
 """Functions that modules need from further down in the import order, each with its module: see `core.attached`."""

@@ -83,6 +83,33 @@ torch.log_softmax(x, dim=1)
 F.softmax(x, dim=0)
 F.log_softmax(x, dim=-1)
 F.relu(x)
+F.leaky_relu(x, negative_slope=0.2)
+F.dropout(x, p=0.0)
+F.dropout(x, p=0.5, training=False)
+torch.nn.ReLU()(x)
+torch.nn.ReLU(inplace=False)(x)
+torch.nn.ReLU6()(x * 9)
+torch.nn.LeakyReLU(0.2)(x)
+torch.nn.LeakyReLU(negative_slope=0.3)(x)
+torch.nn.ELU(alpha=0.5)(x)
+torch.nn.SELU()(x)
+torch.nn.GELU()(x)
+torch.nn.GELU(approximate="tanh")(x)
+torch.nn.SiLU()(x)
+torch.nn.Mish()(x)
+torch.nn.Hardswish()(x)
+torch.nn.Sigmoid()(x)
+torch.nn.Tanh()(x)
+torch.nn.Softplus()(x)
+torch.nn.Softmax(dim=0)(x)
+torch.nn.LogSoftmax(dim=1)(x)
+torch.nn.Sequential(torch.nn.Tanh(), torch.nn.Softmax(1))(x)
+torch.nn.Dropout(p=0.0)(x)
+torch.nn.MaxPool1d(kernel_size=2, stride=1)(x.unsqueeze(0))
+torch.nn.AvgPool1d(kernel_size=3, ceil_mode=False)(x.unsqueeze(0))
+torch.nn.Flatten(start_dim=1)(x.unsqueeze(0))
+torch.nn.Upsample(scale_factor=2)(x.unsqueeze(0))
+torch.nn.AdaptiveAvgPool1d(output_size=2)(x.unsqueeze(0))
 F.gelu(x)
 F.gelu(x, approximate="tanh")
 F.gelu(x, approximate="none")
@@ -197,6 +224,20 @@ torch.einsum("ij,kj->ik", x, w)
 """.strip().splitlines()
 """They work, with PyTorch's result."""
 
+LAYERS = """
+torch.nn.LayerNorm(normalized_shape=3, eps=1e-3)(x)
+torch.nn.LayerNorm(3, eps=1e-3, elementwise_affine=False)(x)
+torch.nn.BatchNorm1d(num_features=3, eps=1e-2, affine=False)(x)
+torch.nn.GroupNorm(num_groups=1, num_channels=3, eps=1e-2)(x)
+torch.nn.Linear(in_features=3, out_features=2, bias=False)(x).shape
+torch.nn.Conv1d(in_channels=2, out_channels=4, kernel_size=2, padding_mode="zeros")(x.unsqueeze(0)).shape
+torch.nn.ConvTranspose1d(2, 4, kernel_size=2, stride=2)(x.unsqueeze(0)).shape
+torch.nn.Embedding(num_embeddings=9, embedding_dim=4)(n).shape
+torch.nn.LSTM(input_size=3, hidden_size=4, num_layers=2, batch_first=True)(x.unsqueeze(0))[0].shape
+torch.nn.RNN(input_size=3, hidden_size=4, nonlinearity="relu", batch_first=True)(x.unsqueeze(0))[0].shape
+""".strip().splitlines()
+"""Layers with parameters, which compiled functions cannot make anew at every call; random values have their shape."""
+
 NUMPY = """
 np.concatenate([x, y], axis=1)
 np.array([1.0, 2.0])
@@ -277,6 +318,19 @@ HINTS = {
     "F.pad(x, (1, 1))": "hf.pad",
     "torch.nn.CrossEntropyLoss()": "hf.nn.softmax_cross_entropy",
     "torch.nn.Parameter(x)": "hf.Variable",
+    "torch.nn.BCEWithLogitsLoss()": "hf.nn.sigmoid_cross_entropy",
+    "torch.nn.NLLLoss()": "hf.nn.nll",
+    "torch.nn.ReLU(inplace=True)": "Tensors are immutable",
+    "torch.nn.MaxPool1d(2, 2)": "given by name: stride=",
+    "torch.nn.LSTM(3, 4, batch_first=False)": "The batch is always the first axis.",
+    "torch.nn.Conv2d(3, in_channels=3)": "in_channels, out_channels, kernel_size",
+    "torch.nn.Dropout(q=0.1)": "It takes: rate.",
+    "torch.nn.Dropout(0.5, p=0.1)": "rate",
+    "torch.nn.utils.clip_grad_norm_": "hf.clip_by_global_norm",
+    "torch.utils.data.DataLoader": "hf.data.Batches",
+    "torch.optim.lr_scheduler.StepLR": "hf.optim.cosine",
+    "torch.Tensor([1.0])": "hf.asarray",
+    "x.to(torch.device('cpu'))": "given by its name",
     "torch.autograd.grad": "hf.GradientTape",
     "torch.cuda.is_available()": "hf.device",
     "torch.inference_mode()": "hf.no_grad",

@@ -69,7 +69,7 @@ def test_what_was_written_is_found(tmp_path: Path):
     assert {**found.state, "loss": 0} == {
         "data": {"seed": 2**70, "batch": 3}, "names": ["a", "ü\ud800"], "loss": 0, "no": None
     }  # fmt: skip
-    fill(everything, found.values)
+    fill(everything, found.values, what="test", hint="None.")
     after = {**model.state_dict(), **optimizer.state_dict()}
     assert {path: one.tobytes() for path, one in after.items()} == {path: one.tobytes() for path, one in before.items()}
     assert {*hf.load(written.path)} == {*found.values}

@@ -70,6 +70,7 @@ def command(folder: Path, *arguments: str) -> str:
 
 
 PAGE = (Path(__file__).parents[1] / "notebooks/training.md").read_text(encoding="utf-8")
+TRAINS = "The module is in training mode; what was exported is its evaluation mode, as after eval().\n"
 LINES = re.search(r"```sh\n((?:hybridflow (?:export|inspect|run) .*\n)+)```", PAGE)
 
 
@@ -78,11 +79,11 @@ def test_the_lines_of_the_page_export_show_and_run_a_model(source: Path):
     assert LINES is not None
     export, inspect, run, *others = [shlex.split(line)[1:] for line in LINES[1].splitlines()]
     source.write_text(SOURCE.replace("Linear(4, 3)", "Linear(784, 3)"))
-    assert command(folder, *export) == "Artifact: digits.hf\n"
+    assert command(folder, *export) == "Artifact: digits.hf\n" + TRAINS
     source.unlink()
     shown = command(folder, *inspect)
-    for text in ("takes x: f32[args_0_0,784]", "returns output: f32[args_0_0,2]", "sizes left open: args_0_0",
-                 "costs 4724*args_0_0 FLOPs", "Weights: 4, 9452 bytes", "0.weight: f32[3,784], trainable",
+    for text in ("takes x: f32[x_0,784]", "returns output: f32[x_0,2]", "sizes left open: x_0",
+                 "costs 4724*x_0 FLOPs", "Weights: 4, 9452 bytes", "0.weight: f32[3,784], trainable",
                  "version 1 of the format"):  # fmt: skip
         assert text in shown
     digest = hashlib.sha256((folder / "digits.hf" / "manifest.json").read_bytes()).hexdigest()
@@ -95,7 +96,7 @@ def test_the_lines_of_the_page_export_show_and_run_a_model(source: Path):
         assert found["output"].tobytes() == np.asarray(expected).tobytes()
     for line in others:
         pytest.importorskip("onnx")
-        assert command(folder, *line) == "ONNX model: digits.onnx\n"
+        assert command(folder, *line) == "ONNX model: digits.onnx\n"  # of an artifact, which has no modes
 
 
 @pytest.mark.parametrize(("package", "ending"), [("onnx", "onnx"), ("flatbuffers", "stablehlo")])

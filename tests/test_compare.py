@@ -77,7 +77,7 @@ def test_a_difference_is_loud():
     text = str(found)
     assert "DIFFERENT: results differ by more than rounding." in text
     assert re.search(r"result: at \[\d\]: eager .*, compiled .*, float64 .*; allowed .*; 4 of 4 elements differ", text)
-    assert any(row[2] == "DIFFERENT" for row in found.rows())
+    assert any("DIFFERENT" in row[2] for row in found.rows())
 
 
 @pytest.mark.parametrize(
@@ -290,7 +290,7 @@ def test_the_table_shows_what_was_measured():
     assert rows["speed-up over eager (95 %)"] == ("", "10.0x (too few turns for an interval), not told apart")
     assert rows["memory of one call"] == ("2.0 KiB", "not known")
     assert rows["FLOPs"] == ("1,000 (0.001 GFLOP/s)", "1,000 (0.01 GFLOP/s)")
-    assert rows["largest difference of results"] == ("0", "identical")
+    assert rows["results: largest difference"] == ("", "from eager: 0, identical")
 
 
 def test_unsteady_timings_are_said_to_be():

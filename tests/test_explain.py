@@ -129,7 +129,7 @@ def test_variables_and_captured_tensors():
     record = f.explain()[0]
     assert (record.variables, record.assigned, record.captured) == (("v", "w"), ("v",), 1)
     text = str(record)
-    assert "Variables: reads v, w, writes v" in text
+    assert "Variables: reads and writes v; reads w" in text
     assert "captured tensors: 1" in text
 
 

@@ -60,12 +60,14 @@ def same(found, expected, text):
                                err_msg=text)  # fmt: skip
 
 
-def agree(ours, theirs, expressions, convert):
+def agree(ours, theirs, expressions, convert, *, compiled=True):
     """Compare all expressions, eager and compiled, in one compiled call."""
     given = {name: hf.asarray(value) for name, value in INPUTS.items()}
     expected = [fn(**{name: convert(value) for name, value in INPUTS.items()}) for fn in theirs]
     for text, fn, value in zip(expressions, ours, expected, strict=True):
         same(fn(**given), value, text)
+    if not compiled:
+        return
     compiled = hf.compile(lambda: [fn(**given) for fn in ours])()
     for text, found, value in zip(expressions, compiled, expected, strict=True):
         same(found, value, f"compiled: {text}")
@@ -78,6 +80,14 @@ def test_expressions_of_pytorch_give_its_results(tmp_path):
     ours = functions(tmp_path / "of_hf.py", "import hybridflow as torch\nF = torch.nn.functional", texts)
     agree(ours, theirs, texts, lambda value: torch.as_tensor(value.copy()))
     assert len(texts) > 150
+
+
+def test_layers_of_pytorch_give_its_results(tmp_path):
+    torch = pytest.importorskip("torch")
+    texts = foreign_corpus.LAYERS
+    theirs = functions(tmp_path / "layers_of_torch.py", "import torch", texts)
+    ours = functions(tmp_path / "layers_of_hf.py", "import hybridflow as torch", texts)
+    agree(ours, theirs, texts, lambda value: torch.as_tensor(value.copy()), compiled=False)
 
 
 def test_expressions_of_numpy_give_its_results(tmp_path):
@@ -107,7 +117,11 @@ def _places(package, prefix):
     if package == "jax":
         return {"hf": [jnp, jax], "x": [type(jnp.zeros(1))], "hf.nn": [jax.nn], "hf.random": [jax.random]}[prefix]
     torch = pytest.importorskip("torch")
-    return {"hf": [torch], "x": [torch.Tensor], "hf.nn": [torch.nn.functional, torch.nn]}[prefix]
+    return {
+        "hf": [torch], "x": [torch.Tensor], "hf.nn": [torch.nn.functional, torch.nn], "hf.optim": [torch.optim],
+        "hf.data": [torch.utils.data], "model": [torch.nn.Module],
+        "opt": [torch.optim.SGD([torch.nn.Parameter(torch.ones(1))])],
+    }[prefix]  # fmt: skip
 
 
 @pytest.mark.parametrize("package", ["torch", "numpy", "jax"])
@@ -118,10 +132,16 @@ def test_names_are_those_of_the_packages(package):
             assert any(hasattr(place, last) for place in _places(package, prefix)), f"{package} has no {name}"
 
 
+def optimizer():
+    return hf.optim.SGD([hf.Variable([1.0], name="w")])
+
+
 def test_names_are_there_once_and_none_is_ours():
     assert len(ROWS) == len(NAMES) + len(HINTS)
     own = {"hf": {*vars(hf), *later.MODULES, *later.NAMES}, "hf.nn": set(vars(hf.nn)),
-           "hf.random": set(vars(hf.random)), "x": {*dir(hf.asarray(1.0)), *dir(hf.Variable(1.0))}}  # fmt: skip
+           "hf.random": set(vars(hf.random)), "x": {*dir(hf.asarray(1.0)), *dir(hf.Variable(1.0))},
+           "hf.optim": set(vars(hf.optim)), "hf.data": set(vars(hf.data)),
+           "model": set(dir(hf.nn.Identity())), "opt": set(dir(optimizer()))}  # fmt: skip
     for name in ROWS:
         prefix, _, last = name.rpartition(".")
         assert last not in own[prefix], f"{name} is hybridflow's"
@@ -131,13 +151,16 @@ def test_every_name_that_works_is_tried():
     text = "\n".join(foreign_corpus.TORCH + foreign_corpus.NUMPY)
     names = [foreign.name_of(row) for row in NAMES if {"torch", "numpy"} & set(row.packages.split())]
     untried = {name for name in names if not re.search(rf"\.{name.rpartition('.')[2]}\b", text)}
-    assert untried == {"hf.manual_seed", "x.cuda"}  # no value to compare, no such device
+    assert untried == {
+        "hf.manual_seed", "x.cuda",  # no value to compare, no such device
+        "hf.nn.ModuleList", "hf.nn.ModuleDict", "model.modules", "model.zero_grad",  # tests/test_foreign_keywords.py
+    }  # fmt: skip
 
 
 def test_every_name_means_something_or_raises():
-    x = hf.asarray([[1.0, 2.0]])
+    known = {"hf": hf, "x": hf.asarray([[1.0, 2.0]]), "model": hf.nn.Identity(), "opt": optimizer()}
     for name, row in ROWS.items():
-        value = x if name.startswith("x.") else eval(name.rpartition(".")[0], {"hf": hf})
+        value = eval(name.rpartition(".")[0], known)
         last = name.rpartition(".")[2]
         if row in HINTS:
             assert not hasattr(value, last), name
@@ -167,11 +190,11 @@ def test_names_of_tensorflow():
 def test_they_are_no_names_of_hybridflow():
     x, v = hf.asarray([1.0]), hf.Variable([1.0])
     assert x.view(1).tolist() == v.view(1).tolist() == [1.0]
-    for value in (x, v, hf, hf.nn):
-        assert not {"view", "transpose", "cat", "cross_entropy", "functional"} & set(dir(value))
+    for value in (x, v, hf, hf.nn, hf.optim, hf.data, hf.nn.Identity(), optimizer()):
+        assert not {"view", "transpose", "cat", "cross_entropy", "functional", "lr", "modules"} & set(dir(value))
     assert "sum" in dir(x)
     assert "name" in dir(v)
-    for kind in (hf.Tensor, hf.Variable):  # which would slow down every attribute of every tensor
+    for kind in (hf.Tensor, hf.Variable, hf.nn.Module, hf.optim.Optimizer):  # it would slow down all attributes
         assert not hasattr(kind, "__getattr__")
     with pytest.raises(AttributeError, match="'Tensor' object has no attribute 'nothing'"):
         x.nothing  # noqa: B018
@@ -215,6 +238,7 @@ def test_keywords_that_are_refused():
         x.sum(axs=1)
     with pytest.raises(TypeError, match=r"hf\.where"):
         hf.sum(x, where=x > 0)
+    assert hf.nn.mse(x, x, reduction="none").shape == (1, 2)  # which is what it does
     with pytest.raises(TypeError, match=r"Leave it out and use hf\.mean"):
         hf.nn.mse(x, x, reduction="mean")
     assert {row.name for row in KEYWORDS} >= {"dim", "dims", "keepdim", "out", "name"}

@@ -104,7 +104,7 @@ def test_inputs_results_and_weights_have_their_names(tmp_path: Path):
         weights = {one.name: onnx.numpy_helper.to_array(one) for one in graph.initializer}
         for path, parameter in model.named_parameters().items():
             assert weights[path].tolist() == parameter.read().tolist()
-        assert graph.input[0].type.tensor_type.shape.dim[0].dim_param == "args_0_0"
+        assert graph.input[0].type.tensor_type.shape.dim[0].dim_param == "x_0"
         assert any("exported_models.py:" in node.doc_string for node in graph.node)
     hf.export.onnx(artifact, None, tmp_path / "model.onnx", function="both")
     assert [one.name for one in onnx.load(tmp_path / "model.onnx").graph.input] == ["given_x", "n"]

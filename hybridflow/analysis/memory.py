@@ -104,13 +104,14 @@ class Memory:
             ("parameters", self.parameters, ""),
             ("optimizer state", self.state, "and other Variables that no gradient is taken of"),
             *([("slots", self.slots, "of these, what an optimizer keeps for its parameters")] if self.slots else []),
-            ("activations", self.activations, "of the forward pass, read by the backward pass"),
+            ("activations", self.activations, "of the forward pass, read by the backward pass: their sum"),
             ("gradients", self.gradients, ""),
             ("results", self.results, ""),
         ]
         rows = [(what, bytes_of(held), remark) for what, held, remark in split]
         if self.temporaries is not None:
-            remark = "estimated for XLA:CPU, activations and gradients included" + self._gaps()
+            remark = "the most stored at once, estimated for XLA:CPU, stored activations and gradients included"
+            remark += self._gaps()
             rows.append(("temporaries", self.temporaries, remark))
             rows.append(("peak", self.peak, "all inputs, results and temporaries" + self._where()))
         return rows

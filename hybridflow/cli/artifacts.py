@@ -80,7 +80,7 @@ def _function_lines(function: Function, fields: dict[str, Any]) -> Iterator[str]
     yield from (f"  returns {plain(path)}: {spec}" for path, spec in zip(function.outputs, specs, strict=True))
     if graph.dims.hints:
         yield f"  sizes left open: {', '.join(graph.dims.hints)}"
-    yield from (f"  only for sizes with {guard}" for guard in graph.dims.guards)
+    yield from (f"  only for sizes where {guard.sentence()}" for guard in graph.dims.guards)
     cost = graph_cost(graph)
     moved = cost.read + cost.written
     yield f"  costs {cost.flops} FLOPs, and {moved} bytes read and written, by {len(graph.nodes)} operations one by one"

@@ -16,7 +16,14 @@ _SHOWN = 20
 """The number of paths of each kind that a message lists."""
 
 
-def assign_all(known: Mapping[str, Variable], values: Mapping[str, Any], *, what: str, strict: bool = True) -> None:
+def assign_all(
+    known: Mapping[str, Variable],
+    values: Mapping[str, Any],
+    *,
+    what: str,
+    strict: bool = True,
+    hint: str = "strict=False takes what is there by its path.",
+) -> None:
     """Assign each value to the Variable with the same path.
 
     Args:
@@ -24,6 +31,7 @@ def assign_all(known: Mapping[str, Variable], values: Mapping[str, Any], *, what
         values: tensors or arrays by path, which nobody else will write to.
         what: the name of the caller, for messages.
         strict: whether the paths of `known` and of `values` must be the same.
+        hint: the next step if they are not.
 
     Raises:
         ArgumentError: if `strict` and paths are missing or extra; if a value has another shape or dtype than its
@@ -45,8 +53,8 @@ def assign_all(known: Mapping[str, Variable], values: Mapping[str, Any], *, what
         arrays["different for one Variable"] = _contradictions(known, given)
     wrong = "; ".join([f"{kind}: {listed(paths)}" for kind, paths in arrays.items() if paths])
     if wrong:
-        hint = None if arrays["of another shape or dtype"] else "strict=False takes what is there by its path."
-        raise ArgumentError(message(f"{what}: the values do not fit, and nothing is changed", got=wrong, hint=hint))
+        step = None if arrays["of another shape or dtype"] else hint
+        raise ArgumentError(message(f"{what}: the values do not fit, and nothing is changed", got=wrong, hint=step))
     placed = {path: _beside(known[path], tensor) for path, tensor in given.items()}
     with WRITES:
         for path, tensor in placed.items():

@@ -35,6 +35,11 @@ Monomial = tuple[Atom, ...]
 _COMPARE: dict[str, Callable[[int, int], bool]] = {
     "==": operator.eq, "<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operator.ge,
 }  # fmt: skip
+_WORDS = {
+    "==": ("is", "is not"), "<": ("is below", "is at least"), "<=": ("is at most", "is above"),
+    ">": ("is above", "is at most"), ">=": ("is at least", "is below"),
+}  # fmt: skip
+"""Each comparison in words, where it is true and where it is false."""
 _OPAQUE: dict[str, Callable[[int, int], int]] = {"//": operator.floordiv, "%": operator.mod}
 
 
@@ -49,6 +54,10 @@ class Guard(NamedTuple):
     def holds(self, sizes: Mapping[str, int]) -> bool:
         """Whether the comparison gives the same answer for other sizes of the symbols."""
         return _COMPARE[self.compare](evaluate(self.left, sizes), evaluate(self.right, sizes)) == self.answer
+
+    def sentence(self) -> str:
+        """Return it in words, such as "n is not 1"."""
+        return f"{text_of(self.left)} {_WORDS[self.compare][not self.answer]} {text_of(self.right)}"
 
     def __str__(self) -> str:
         return f"{text_of(self.left)} {self.compare} {text_of(self.right)} is {self.answer}"

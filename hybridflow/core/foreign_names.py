@@ -1,14 +1,14 @@
 """The names that PyTorch, NumPy, TensorFlow and JAX use, as one table of data.
 
-`hf` stands for the package in question, `hf.nn` for its neural network functions (``torch.nn.functional``,
-``tf.nn``, ``jax.nn``), and `x` for a tensor.
+`hf` stands for the package in question, `hf.nn` for its neural network functions and layers (``torch.nn.functional``,
+``torch.nn``, ``tf.nn``, ``jax.nn``), `x` for a tensor, `model` for a module and `opt` for an optimizer.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from types import MappingProxyType
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 
 class Name(NamedTuple):
@@ -49,9 +49,10 @@ class Keyword(NamedTuple):
         packages: the packages that have the keyword.
         name: the keyword.
         ours: the equivalent keywords here; a function has at most one of them.
-        instead: what to write if a function has none of them.
+        instead: what to write if a function has none of them; its own keywords are listed if there is nothing to say.
         but: functions for which the keyword means something else, and what to write for them.
         unless: a keyword that makes the meaning the same again for those functions.
+        usual: values that mean what a function without the keyword does anyway, so it takes them.
     """
 
     packages: str
@@ -60,6 +61,21 @@ class Keyword(NamedTuple):
     instead: str
     but: Mapping[str, str] = MappingProxyType({})
     unless: str = ""
+    usual: tuple[Any, ...] = ()
+
+
+class Sizes(NamedTuple):
+    """Sizes that layers take by position here, and other packages by name too.
+
+    Attributes:
+        packages: the packages that have the names.
+        layers: the classes, whose subclasses take the same sizes.
+        names: the names, in the order of the positions. A call may give the last ones by name, or all of them.
+    """
+
+    packages: str
+    layers: str
+    names: tuple[str, ...]
 
 
 class Different(NamedTuple):
@@ -183,6 +199,22 @@ NAMES = (
     Name("torch", "hf.nn.hardswish", "hf.nn.hard_swish"),
     Name("torch", "hf.nn.hardsigmoid", "hf.nn.hard_sigmoid"),
     Name("torch", "hf.nn.logsigmoid", "hf.nn.log_sigmoid"),
+    Name("torch", "hf.nn.ReLU()", "hf.nn.relu"),
+    Name("torch", "hf.nn.ReLU6()", "hf.nn.relu6"),
+    Name("torch", "hf.nn.LeakyReLU(slope=0.01)", "partial(hf.nn.leaky_relu, slope=slope)"),
+    Name("torch", "hf.nn.ELU(alpha=1.0)", "partial(hf.nn.elu, alpha=alpha)"),
+    Name("torch", "hf.nn.SELU()", "hf.nn.selu"),
+    Name("torch", "hf.nn.GELU(approximate='none')", "partial(hf.nn.gelu, approximate=approximate)"),
+    Name("torch", "hf.nn.SiLU()", "hf.nn.silu"),
+    Name("torch", "hf.nn.Mish()", "hf.nn.mish"),
+    Name("torch", "hf.nn.Hardswish()", "hf.nn.hard_swish"),
+    Name("torch", "hf.nn.Sigmoid()", "hf.nn.sigmoid"),
+    Name("torch", "hf.nn.Tanh()", "hf.tanh"),
+    Name("torch", "hf.nn.Softplus()", "hf.nn.softplus"),
+    Name("torch", "hf.nn.Softmax(axis)", "partial(hf.nn.softmax, axis=axis)"),
+    Name("torch", "hf.nn.LogSoftmax(axis)", "partial(hf.nn.log_softmax, axis=axis)"),
+    Name("torch", "hf.nn.ModuleList", "list"),
+    Name("torch", "hf.nn.ModuleDict", "dict"),
     # -- linear algebra
     Name("torch", "hf.inverse", "hf.linalg.inv"),
     Name("torch", "hf.det", "hf.linalg.det"),
@@ -262,6 +294,11 @@ NAMES = (
     Name("torch", "x.amin(axis=None, keepdims=False)", "hf.min(x, axis=axis, keepdims=keepdims)"),
     Name("numpy torch jax", "x.cumsum", "x.cumulative_sum"),
     Name("numpy torch jax", "x.cumprod", "x.cumulative_prod"),
+    # -- models and optimizers
+    Name("torch", "model.modules()", "iter(model.named_modules().values())"),
+    Name("torch", "model.zero_grad()", "[one.zero_grad() for one in model.parameters()] and None"),
+    Name("tensorflow", "opt.lr", "opt.rate"),
+    Name("tensorflow", "opt.learning_rate", "opt.rate"),
     # -- namespaces
     Name("tensorflow", "hf.math", "hf"),
     Name("jax", "hf.numpy", "hf"),
@@ -269,7 +306,10 @@ NAMES = (
 """The names that work, grouped by topic."""
 
 _IMMUTABLE = "tensors are immutable; a Variable is assigned"
-_FUNCTIONS = "functions are layers of hf.nn.Sequential as they are"
+_NO_PLACE = "a model has no device of its own; a value has one, and the code says where it runs"
+_DTYPE = "the dtype of a parameter is chosen when it is made"
+_RATE = "a rate is a number, a Variable or a function of the step, and belongs to the optimizer"
+_BATCHES = "it takes arrays, or any iterable of batches"
 _PER_EXAMPLE = "losses are per example here, and the mean is yours"
 
 HINTS = (
@@ -355,6 +395,8 @@ HINTS = (
          f"classes are the last axis; {_PER_EXAMPLE}"),
     Hint("torch", "hf.nn.binary_cross_entropy_with_logits", "hf.mean(hf.nn.sigmoid_cross_entropy(logits, labels))",
          _PER_EXAMPLE),
+    Hint("torch", "hf.nn.binary_cross_entropy", "hf.mean(hf.nn.sigmoid_cross_entropy(logits, labels))",
+         f"it takes what comes before the sigmoid; {_PER_EXAMPLE}"),
     Hint("torch", "hf.nn.mse_loss", "hf.mean(hf.nn.mse(prediction, target))", _PER_EXAMPLE),
     Hint("torch", "hf.nn.l1_loss", "hf.mean(hf.nn.mae(prediction, target))", _PER_EXAMPLE),
     Hint("torch", "hf.nn.huber_loss", "hf.mean(hf.nn.huber(prediction, target, delta))", _PER_EXAMPLE),
@@ -376,9 +418,47 @@ HINTS = (
     Hint("torch", "hf.nn.pad", "hf.pad(x, pad_width)", "torch counts the axes from the last, hf.pad from the first"),
     Hint("torch", "hf.nn.Parameter", "hf.Variable(value, requires_grad=True)",
          "a module's parameters are its Variables"),
-    Hint("torch", "hf.nn.ReLU", "hf.nn.relu", _FUNCTIONS),
     Hint("torch", "hf.nn.CrossEntropyLoss", "hf.mean(hf.nn.softmax_cross_entropy(logits, labels))", _PER_EXAMPLE),
     Hint("torch", "hf.nn.MSELoss", "hf.mean(hf.nn.mse(prediction, target))", _PER_EXAMPLE),
+    Hint("torch", "hf.nn.L1Loss", "hf.mean(hf.nn.mae(prediction, target))", _PER_EXAMPLE),
+    Hint("torch", "hf.nn.SmoothL1Loss", "hf.mean(hf.nn.huber(prediction, target, beta)) / beta", _PER_EXAMPLE),
+    Hint("torch", "hf.nn.HuberLoss", "hf.mean(hf.nn.huber(prediction, target, delta))", _PER_EXAMPLE),
+    Hint("torch", "hf.nn.NLLLoss", "hf.mean(hf.nn.nll(log_probabilities, labels))", _PER_EXAMPLE),
+    Hint("torch", "hf.nn.BCEWithLogitsLoss", "hf.mean(hf.nn.sigmoid_cross_entropy(logits, labels))", _PER_EXAMPLE),
+    Hint("torch", "hf.nn.BCELoss", "hf.mean(hf.nn.sigmoid_cross_entropy(logits, labels))",
+         f"it takes what comes before the sigmoid; {_PER_EXAMPLE}"),
+    Hint("torch", "hf.nn.KLDivLoss", "hf.mean(hf.nn.kl_div(target, log_prediction))",
+         f"the target comes first; {_PER_EXAMPLE}"),
+    Hint("torch", "hf.nn.ParameterList", "a list of Variables", "lists and dicts are parts of a model as they are"),
+    Hint("torch", "hf.nn.ParameterDict", "a dict of Variables", "lists and dicts are parts of a model as they are"),
+    Hint("torch", "hf.nn.utils", "hf.clip_by_global_norm(gradients, norm), or clip= of an optimizer",
+         "gradients are values, so they are not clipped in place"),
+    Hint("torch", "hf.utils", "hf.data.Batches((x, y), size, shuffle=True)", _BATCHES),
+    Hint("torch", "hf.data.DataLoader", "hf.data.Batches((x, y), size, shuffle=True)", _BATCHES),
+    Hint("torch", "hf.data.TensorDataset", "hf.data.Batches((x, y), size)", _BATCHES),
+    Hint("torch", "hf.data.Dataset", "hf.data.Batches((x, y), size), or any iterable of batches",
+         "no class is needed; .map(fn) changes batches"),
+    Hint("torch", "hf.optim.lr_scheduler",
+         "a schedule as the rate: hf.optim.SGD(model, rate=hf.optim.cosine(0.1, steps)), or linear, exponential, step, "
+         "piecewise, one_cycle, warmup_cosine", f"{_RATE}, so no call advances it"),
+    Hint("torch", "opt.param_groups", "opt.rate, and groups= of the optimizer", _RATE),
+    Hint("torch", "opt.add_param_group", "groups= of the optimizer, or a second optimizer",
+         "an optimizer keeps the parameters that it was made with"),
+    Hint("torch", "opt.state", "opt.named_variables() or opt.state_dict()", "its state is Variables by name"),
+    Hint("torch", "model.to", "with hf.device(name): around the code", _NO_PLACE),
+    Hint("torch", "model.cuda", "with hf.device('gpu'): around the code", _NO_PLACE),
+    Hint("torch", "model.cpu", "with hf.device('cpu'): around the code", _NO_PLACE),
+    Hint("torch", "model.half", "hf.autocast('float16'), or dtype= of the layers", _DTYPE),
+    Hint("torch", "model.bfloat16", "hf.autocast('bfloat16'), or dtype= of the layers", _DTYPE),
+    Hint("torch", "model.float", "dtype='float32' of the layers", _DTYPE),
+    Hint("torch", "model.double", "dtype='float64' of the layers", _DTYPE),
+    Hint("torch", "model.children", "model.named_modules()", "it has the modules at all depths, by path"),
+    Hint("torch", "model.named_children", "model.named_modules()", "it has the modules at all depths, by path"),
+    Hint("torch", "model.apply", "for one in model.modules(): fn(one)", "hf.nn.init has the initial values of layers"),
+    Hint("torch", "model.add_module", "setattr(model, name, module)", "attributes are the modules of a model"),
+    Hint("torch", "model.register_parameter", "setattr(model, name, hf.Variable(value))",
+         "attributes are the parameters of a model"),
+    Hint("torch", "model.requires_grad_", "model.freeze() or model.unfreeze()", "they take a pattern of paths too"),
 )  # fmt: skip
 """The names that raise an error which says what to write instead."""
 
@@ -388,6 +468,12 @@ _OF_A_DIM = {
     "max": _PAIR.format("argmax"), "min": _PAIR.format("argmin"), "median": _PAIR.format("argsort"),
     "sort": _PAIR.format("argsort"), "std": _UNBIASED, "var": _UNBIASED,
 }  # fmt: skip
+
+_COUPLED: Mapping[str, str] = dict.fromkeys(
+    ["SGD", "Adam", "RMSprop", "Adagrad", "Adadelta"],
+    "torch adds weight_decay * parameter to the gradient then: decay= is decoupled, and shrinks the parameter by "
+    "rate * decay.",
+)
 
 KEYWORDS = (
     Keyword("torch", "dim", ("axis", "axes"), "This function has no axis to choose.", _OF_A_DIM, "correction"),
@@ -405,14 +491,58 @@ KEYWORDS = (
     Keyword("numpy torch", "dtype", (), "Cast the tensor first: x.astype(dtype)."),
     Keyword("tensorflow", "name", (), "Use `with hf.name_scope(name):` around the call."),
     Keyword("numpy", "kind", (), "hf.sort and hf.argsort are always stable."),
-    Keyword("torch", "inplace", (), "Tensors are immutable: use what the function returns."),
+    Keyword("torch", "inplace", (), "Tensors are immutable: use what the function returns.", usual=(False,)),
     Keyword("torch", "p", ("rate",), "Norms take ord=."),
     Keyword("torch", "eps", ("epsilon",), "This function adds no epsilon."),
     Keyword("torch", "attn_mask", ("mask",), "This function takes no mask."),
     Keyword("torch", "dropout_p", ("dropout",), "Apply hf.nn.dropout to the result."),
-    Keyword("torch", "reduction", (), f"Leave it out and use hf.mean or hf.sum: {_PER_EXAMPLE}."),
+    Keyword("torch", "device", (), "Use `with hf.device(name):` around it."),
+    Keyword("torch", "kernel_size", ("window",), ""),
+    Keyword("torch", "affine", ("scale",), ""),
+    Keyword("torch", "elementwise_affine", ("scale",), ""),
+    Keyword("torch", "num_features", ("size",), ""),
+    Keyword("torch", "num_channels", ("size",), ""),
+    Keyword("torch", "normalized_shape", ("size",), ""),
+    Keyword("torch", "num_groups", ("groups",), ""),
+    Keyword("torch", "num_embeddings", ("count",), ""),
+    Keyword("torch", "embedding_dim", ("width",), ""),
+    Keyword("torch", "embed_dim", ("width",), ""),
+    Keyword("torch", "num_heads", ("heads",), ""),
+    Keyword("torch", "num_layers", ("layers",), ""),
+    Keyword("torch", "nonlinearity", ("activation",), ""),
+    Keyword("torch", "batch_first", (), "The batch is always the first axis.", usual=(True,)),
+    Keyword("torch", "output_size", ("size",), ""),
+    Keyword("torch", "scale_factor", ("scale",), ""),
+    Keyword("torch", "start_dim", ("start",), ""),
+    Keyword("torch", "negative_slope", ("slope",), ""),
+    Keyword("torch", "params", ("target",), ""),
+    Keyword("torch", "lr", ("rate",), ""),
+    Keyword("tensorflow", "learning_rate", ("rate",), ""),
+    Keyword("torch", "weight_decay", ("decay",), "", _COUPLED, usual=(0,)),
+    Keyword("torch", "amsgrad", (), "There is no such variant here.", usual=(False,)),
+    Keyword("torch", "maximize", (), "Negate the loss.", usual=(False,)),
+    Keyword("torch", "dampening", (), "The new gradient enters the velocity whole.", usual=(0,)),
+    Keyword("torch", "ceil_mode", (), "Windows that do not fit are left out; pad the input for more.", usual=(False,)),
+    Keyword("torch", "padding_mode", (), "Use hf.pad(x, pad_width, mode=...) before the layer.", usual=("zeros",)),
+    Keyword("torch", "track_running_stats", (), "The averages are always kept.", usual=(True,)),
+    Keyword("torch", "max_iter", ("iterations",), ""),
+    Keyword("torch", "max_eval", ("evaluations",), ""),
+    Keyword("torch", "tolerance_grad", ("tolerance",), ""),
+    Keyword("torch", "tolerance_change", ("least_change",), ""),
+    Keyword("torch", "history_size", ("history",), ""),
+    Keyword("torch", "line_search_fn", ("line_search",), ""),
+    Keyword("torch", "foreach", (), "It says how torch computes, not what.", usual=(True, False)),
+    Keyword("torch", "fused", (), "It says how torch computes, not what.", usual=(True, False)),
+    Keyword("torch", "reduction", (), f"Leave it out and use hf.mean or hf.sum: {_PER_EXAMPLE}.", usual=("none",)),
 )  # fmt: skip
-"""The keywords of functions with options. An argument of None counts as not given."""
+"""The keywords of functions with options, layers and optimizers. An argument of None counts as not given."""
+
+SIZES = (
+    Sizes("torch", "Linear", ("in_features", "out_features")),
+    Sizes("torch", "Conv", ("in_channels", "out_channels", "kernel_size")),
+    Sizes("torch", "RNN LSTM GRU", ("input_size", "hidden_size")),
+)
+"""The sizes that layers take by position."""
 
 DIFFERENT = (
     Different("torch", "hf.max(x, axis), hf.min, hf.median, hf.sort",
@@ -426,7 +556,11 @@ DIFFERENT = (
     Different("torch tensorflow", "hf.device", "is an object", "is a context; x.device is a string"),
     Different("torch", "hf.random.normal", "is given mean, std and size",
               "is given the shape first, then dtype=, mean= and std="),
-    Different("torch", "hf.nn.kl_div", "is averaged, of log-probabilities", "is per example"),
+    Different("torch", "model.named_parameters(), named_buffers(), named_modules()", "gives pairs of a path and a "
+              "value", "gives a dict by path: loop over .items() for pairs"),
+    Different("torch", "hf.nn.AvgPool2d(window, padding=n)", "counts the zeros of the padding", "ignores the padding"),
+    Different("torch", "hf.nn.kl_div", "is given log-probabilities, then the target, and is averaged",
+              "is given the target, then log-probabilities, and is per example"),
     Different("torch", "hf.nn.layer_norm", "is given the shape that is normalized", "is given axis=, -1 by default"),
     Different("torch", "hf.nn.one_hot", "gives int64", "gives float32; dtype= chooses"),
     Different("torch numpy", "hf.arange, hf.asarray of Python numbers", "gives int64 (and float64 in NumPy)",

@@ -1,15 +1,18 @@
-"""Keywords of other packages, such as ``dim=``: map each to ours, or raise an error that says what to write."""
+"""Keywords of other packages, such as ``dim=`` and ``lr=``: map each to ours, or raise an error that names ours."""
 
 from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Collection
+from functools import wraps
 from typing import Any, TypedDict, cast
 
 from hybridflow.core.errors import ArgumentTypeError, message
-from hybridflow.core.foreign_names import KEYWORDS
+from hybridflow.core.foreign_names import KEYWORDS, SIZES
 
 _ROWS = {row.name: row for row in KEYWORDS}
+_SIZES = {layer: row.names for row in SIZES for layer in row.layers.split()}
+_ANY = frozenset(name for names in _SIZES.values() for name in names)
 
 
 class Other(TypedDict, total=False):
@@ -38,8 +41,23 @@ def our_keyword(function: str, keyword: str, names: Collection[str], given: Coll
         names_ = [name for name in row.ours if name in names]
         if names_ and (function not in row.but or row.unless in given):
             return names_[0]
-        hint = row.but.get(function, row.instead)
+        hint = row.but.get(function, row.instead) or hint
     raise ArgumentTypeError(message(f"{function}: takes no keyword {keyword!r}", hint=hint))
+
+
+def meant(
+    function: str, keyword: str, value: Any, names: Collection[str], given: Collection[str] = ()
+) -> str | None:
+    """Return our keyword for a foreign one, as `our_keyword` does, or None if its value need not be passed."""
+    row = _ROWS.get(keyword)
+    if row is None:
+        return our_keyword(function, keyword, names, given)
+    if value is None:
+        return None  # NumPy's functions call methods with out=None
+    takes = any([one in names for one in row.ours]) and function not in row.but
+    if row.usual and not takes and type(value) in (bool, int, float, str) and value in row.usual:
+        return None
+    return our_keyword(function, keyword, names, given)
 
 
 def respelled(function: Callable[..., Any], given: dict[str, Any]) -> Any:
@@ -59,11 +77,83 @@ def respelled(function: Callable[..., Any], given: dict[str, Any]) -> Any:
     other = given.pop("other")
     settled = [one for one in own if given[one] is not parameters[one].default]
     for keyword, value in other.items():
-        if value is None and keyword in _ROWS:
-            continue  # NumPy's functions call methods with out=None
-        ours = our_keyword(name, keyword, own, settled)
+        ours = meant(name, keyword, value, own, settled)
+        if ours is None:
+            continue
         if ours in settled:
             raise ArgumentTypeError(message(f"{name}: {ours} is given twice", got=f"{ours}=, {keyword}="))
         given[ours] = value
     args = [given[one] for one, p in parameters.items() if p.kind is kinds.POSITIONAL_ONLY]
     return function(*args, **{one: given[one] for one in own})
+
+
+def take_foreign_keywords(cls: type) -> None:
+    """Let a class's ``__init__`` take foreign keywords, and say which options it takes by name only.
+
+    This costs something when an object is made, and nothing when it is used.
+    """
+    own = vars(cls).get("__init__")
+    if own is not None:
+        cast(Any, cls).__init__ = _accepting(own)
+
+
+def _accepting(init: Callable[..., None]) -> Callable[..., None]:
+    """Return an ``__init__`` that takes foreign keywords too."""
+    kinds = inspect.Parameter
+    parameters = [*inspect.signature(init).parameters.values()][1:]
+    names = [p.name for p in parameters if p.kind in (kinds.POSITIONAL_OR_KEYWORD, kinds.KEYWORD_ONLY)]
+    options = [p.name for p in parameters if p.kind is kinds.KEYWORD_ONLY]
+    passes_on = any([p.kind is kinds.VAR_KEYWORD for p in parameters])
+    variadic = any([p.kind is kinds.VAR_POSITIONAL for p in parameters])
+
+    @wraps(init)
+    def accepting(self: Any, *args: Any, **kwargs: Any) -> None:
+        label = type(self).__name__
+        most = len(names) - len(options)
+        if not variadic and len(args) > most:
+            raise ArgumentTypeError(
+                message(f"{label}: {most} argument{'s' * (most != 1)} at most by position, not {len(args)}",
+                        hint=f"Options are given by name: {', '.join(f'{one}=' for one in options) or 'it has none'}.")
+            )  # fmt: skip
+        foreign = [one for one in kwargs if one not in names]
+        if foreign:
+            if variadic and not _ANY.isdisjoint(foreign):
+                args = _with_sizes(type(self), args, kwargs)
+            for keyword in [one for one in foreign if one in kwargs]:
+                _respell(label, keyword, kwargs, names, passes_on)
+        init(self, *args, **kwargs)
+
+    return accepting
+
+
+def _respell(label: str, keyword: str, kwargs: dict[str, Any], names: list[str], passes_on: bool) -> None:
+    """Replace a foreign keyword among arguments; one that `__init__` passes on to another may stay."""
+    row = _ROWS.get(keyword)
+    if passes_on and (row is None or not any([one in names for one in row.ours])):
+        return
+    value = kwargs.pop(keyword)
+    ours = meant(label, keyword, value, names)
+    if ours is None:
+        return
+    if ours in kwargs:
+        raise ArgumentTypeError(message(f"{label}: {ours} is given twice", got=f"{ours}=, {keyword}="))
+    kwargs[ours] = value
+
+
+def _with_sizes(cls: type, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...]:
+    """Return the sizes of a layer by position, those that are given by name included, which are taken from `kwargs`.
+
+    Raises:
+        ArgumentTypeError: they are not the last ones.
+    """
+    names = next((_SIZES[base.__name__] for base in cls.__mro__ if base.__name__ in _SIZES), ())
+    given = [one for one in names if one in kwargs]
+    if not given:
+        return args
+    if given != [*names[len(names) - len(given) :]] or len(args) + len(given) > len(names):
+        raise ArgumentTypeError(
+            message(f"{cls.__name__}: the sizes are {', '.join(names)}, in this order",
+                    got=", ".join([*map(repr, args), *[f"{one}={kwargs[one]!r}" for one in given]]),
+                    hint="Give the last ones by name, or all of them; the first may be left out.")
+        )  # fmt: skip
+    return (*args, *[kwargs.pop(one) for one in given])

@@ -24,7 +24,7 @@ class TensorMethods:
     def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **kwargs: Any) -> Any:
         """Run a NumPy ufunc on tensors with hybridflow's function of the same name: ``np.exp(t)`` is ``hf.exp(t)``."""
     def __dir__(self) -> list[str]:
-        """Return the attributes of a tensor without the foreign names."""
+        """Return the names of the attributes, foreign ones left out."""
     def __eq__(self, other: Any, /) -> Tensor:  # pyright: ignore[reportIncompatibleMethodOverride]
         """Compare elementwise for equality; NaN equals nothing."""
     def __floordiv__(self, other: Any, /) -> Tensor:

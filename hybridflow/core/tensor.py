@@ -85,7 +85,7 @@ class Tensor(TensorMethods):
     _alt: Any
     _edge: Edge | None
 
-    def __init__(self) -> None:
+    def __init__(self, *values: Any, **options: Any) -> None:
         raise ArgumentTypeError(message("Tensor: not constructed directly", hint="Use hf.asarray(value)."))
 
     # -- what it is -------------------------------------------------------------------------------------------
@@ -200,6 +200,11 @@ class Tensor(TensorMethods):
             devices, dtypes = [other.device, *devices], [other.dtype, *dtypes]
         elif isinstance(target, str):
             devices.append(target)
+        elif hasattr(target, "__enter__"):
+            raise ArgumentTypeError(
+                message("to: a device is given by its name", got=repr(target)[:80],
+                        hint="Write t.to('gpu:0'); hf.device('gpu:0') is a context for `with`.")
+            )  # fmt: skip
         elif target is not None:
             dtypes.append(target)
         if max(len(devices), len(dtypes)) != 1:

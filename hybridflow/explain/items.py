@@ -67,7 +67,8 @@ def trace_item(record: TraceRecord, shown: int | None = SHOWN) -> Item:
     items += _surroundings(record, shown)
     items += _graph_items(record, shown)
     groups = _alike(record.executables) if shown is not None else [[one] for one in enumerate(record.executables, 1)]
-    items += [_executables_item(group, shown) for group in groups[-shown if shown is not None else 0 :]]
+    last = groups if shown is None else groups[-shown:]
+    items += [_executables_item(group, record.assigned, shown) for group in last]
     place = f" at {record.call_site}" if record.call_site else ""
     return Item("", f"trace {record.number}{place}: ({arguments})", tuple(items))
 
@@ -86,8 +87,7 @@ def _cost(record: TraceRecord) -> str:
 def _surroundings(record: TraceRecord, shown: int | None) -> Iterator[Item]:
     """Yield items for what the trace reads, writes and relies on outside its arguments."""
     if record.variables:
-        writes = f", writes {', '.join(record.assigned)}" if record.assigned else ""
-        yield Item("Variables", f"reads {', '.join(record.variables)}{writes}")
+        yield Item("Variables", _uses(record, shown))
     if record.autocast != "off":
         yield Item("autocast", record.autocast)
     if record.captured:
@@ -101,6 +101,22 @@ def _surroundings(record: TraceRecord, shown: int | None) -> Iterator[Item]:
     label = "changed, and read too: the trace served this call alone" if record.once else "changes at every call"
     for effect in record.effects:
         yield Item(label, effect)
+
+
+def _uses(record: TraceRecord, shown: int | None) -> str:
+    """Return which Variables a trace reads and which it writes, each once."""
+    written, read = set(record.assigned), set(record.variables)
+    kinds = {
+        "reads and writes": [name for name in record.variables if name in written],
+        "reads": [name for name in record.variables if name not in written],
+        "writes": [name for name in record.assigned if name not in read],
+    }
+    return "; ".join([f"{kind} {_names(names, shown)}" for kind, names in kinds.items() if names])
+
+
+def _names(names: Sequence[str], shown: int | None) -> str:
+    rest = 0 if shown is None else len(names) - shown
+    return ", ".join(names if rest <= 0 else [*names[:shown], f"{rest} more, in .variables"])
 
 
 def _graph_items(record: TraceRecord, shown: int | None) -> Iterator[Item]:
@@ -155,7 +171,7 @@ def _alike(executables: Sequence[ExecutableRecord]) -> list[list[_Numbered]]:
     return sorted(groups, key=lambda group: group[-1][0])
 
 
-def _executables_item(group: Sequence[_Numbered], shown: int | None) -> Item:
+def _executables_item(group: Sequence[_Numbered], written: Sequence[str], shown: int | None) -> Item:
     """Return the item for one executable, or for a group of similar ones."""
     number, made = group[-1]
     several = [one for _, one in group]
@@ -166,7 +182,8 @@ def _executables_item(group: Sequence[_Numbered], shown: int | None) -> Item:
     if made.options:
         items.append(Item("XLA options", ", ".join([f"{name}={value!r}" for name, value in made.options.items()])))
     if made.donated:
-        items.append(Item("donated", f"the buffers of {', '.join(made.donated)}, for their new values"))
+        whose = "all Variables that it writes" if set(made.donated) == set(written) else ", ".join(made.donated)
+        items.append(Item("donated", f"the buffers of {whose}, for their new values"))
     if made.runs:
         runs = ", ".join(map(str, made.runs))
         items.append(Item("programs", f"{len(made.runs)}, cut at the calls of outlined parts; run {runs} times"))

@@ -10,6 +10,7 @@ import secrets
 import shutil
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
+from keyword import iskeyword
 from pathlib import Path
 from typing import Any, NamedTuple, cast
 
@@ -113,8 +114,11 @@ def save(
     """Save functions so that they run without their Python source.
 
     The functions are traced, not run. The directory holds ``manifest.json``, a graph as text for each function, and
-    the weights in ``weights.safetensors``. Modules are traced in evaluation mode. A loaded function draws random
-    numbers from the reader's `hf.random`.
+    the weights in ``weights.safetensors``. A loaded function draws random numbers from the reader's `hf.random`.
+
+    A module, or a method of one, is exported in evaluation mode whatever mode it is in: without dropout, and with the
+    moving averages of batch normalisation. Other functions are exported as they are, with the modes of the modules
+    that they call; one that would move an average is an error.
 
     Args:
         path: the directory.
@@ -226,6 +230,7 @@ def traced(
         shapes[:] = [structure_of(plain(*args), results, what="the result")]
         return tuple([one for _, one in results])
 
+    cast(Any, flat).__signature__ = _signature(parameters, specs)
     with evaluating(plain):
         trace, signature, _ = CompiledFunction(flat, name=name)._trace_of(Specs(specs, {}))
     if trace.returns_none or not results:
@@ -252,11 +257,30 @@ def _parameters(function: Any, count: int) -> list[str]:
     return [*names, *[f"input_{number}" for number in range(len(names), count)]][:count]
 
 
+def _signature(parameters: list[str], specs: tuple[Any, ...]) -> inspect.Signature:
+    """Return a signature by which open sizes are named: after the specs that have a name, or the parameters."""
+    names = [getattr(spec, "name", None) or parameter for parameter, spec in zip(parameters, specs, strict=True)]
+    if len(set(names)) < len(names) or not all([name.isidentifier() and not iskeyword(name) for name in names]):
+        names = parameters
+    return inspect.Signature([inspect.Parameter(name, inspect.Parameter.POSITIONAL_ONLY) for name in names])
+
+
+def _modules_of(function: Any) -> list[Any]:
+    """Return the modules of a module, or of the module that owns a method."""
+    owner = getattr(function, "__self__", function)
+    return [*owner.named_modules().values()] if is_whole(owner) else []
+
+
+def is_training(function: Any) -> bool:
+    """Whether a module, or the module that owns a method, is in training mode, which is not what is exported."""
+    return any([one.training for one in _modules_of(getattr(function, "python_function", function))])
+
+
 @contextmanager
 def evaluating(function: Any) -> Generator[None]:
     """Return a context in which a module, or the module that owns a method, is in evaluation mode."""
     owner = getattr(function, "__self__", function)
-    modules = [*owner.named_modules().values()] if is_whole(owner) else []
+    modules = _modules_of(function)
     before = [one.training for one in modules]
     try:
         if modules:

@@ -142,7 +142,7 @@ class Function:
         for guard in self._graph.dims.guards:
             if not guard.holds(sizes):
                 raise ShapeError(
-                    message(f"{self.name}: was saved for sizes with {guard}",
+                    message(f"{self.name}: was saved for sizes where {guard.sentence()}",
                             got=", ".join([f"{name}={size}" for name, size in sizes.items()]),
                             hint="Save it with a spec of these sizes.")
                 )  # fmt: skip

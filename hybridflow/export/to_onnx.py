@@ -25,8 +25,8 @@ def onnx(target: Any, args: Any, path: PathLike, *, function: str = "predict", o
 
     Inputs have the names that an artifact gives them: the parameter, ``x``, or the path, ``given_x``. Results are named
     ``output``, ``output_0`` or by their keys, and weights by their paths, such as ``layers.0.weight``. Modules are
-    exported in evaluation mode. Checks, such as the range of indices, become an extra result, ``checks``, which is true
-    where a check holds.
+    exported in evaluation mode, whatever mode they are in. Checks, such as the range of indices, become an extra
+    result, ``checks``, which is true where a check holds.
 
     Args:
         target: a function or module; or an artifact, its path, or one of its functions.

@@ -41,7 +41,8 @@ def stablehlo(
     specs. Open sizes may be any size from 1 on. A function that draws random numbers takes their state, ``uint32[4]``,
     as an extra argument. If the function draws, or checks something such as the range of indices, the result is a pair:
     the function's own result, and a dict. In the dict, ``random_state`` is the next state, and ``checks`` is true where
-    a check holds. `hf.config.checks` can leave the checks out.
+    a check holds. `hf.config.checks` can leave the checks out. Modules are exported in evaluation mode, whatever mode
+    they are in.
 
     Args:
         target: a function or module; or an artifact, its path, or one of its functions.
@@ -214,7 +215,7 @@ def _certain(size: Any) -> bool:
 
 def _refused(name: str, guard: Guard) -> ExportError:
     return ExportError(
-        message(f"stablehlo: {name} is traced for sizes with {guard}, which such a file cannot say",
+        message(f"stablehlo: {name} is traced for sizes where {guard.sentence()}, which such a file cannot say",
                 got=", ".join([text_of(guard.left), text_of(guard.right)]),
                 hint="Give the number of that size in the spec, or do not ask for it.")
     )  # fmt: skip

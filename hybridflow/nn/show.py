@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any, cast
 
 from hybridflow.core.functions import Whole
@@ -28,14 +29,22 @@ def _inside(name: str, value: Any, around: tuple[Any, ...]) -> list[str]:
     if isinstance(value, Whole):
         return _lines(value, name, around)
     if name.isdigit() and callable(value):
-        return [f"({name}): {getattr(value, '__name__', value)}"]
+        return [f"({name}): {_called(value)}"]
     if not isinstance(value, list | tuple | dict) or not holds(value, set()):
         return []
     items: Any = cast("dict[Any, Any]", value).items() if isinstance(value, dict) else enumerate(value)
     lines: list[str] = []
     for key, item in items:
         if callable(item) and not isinstance(item, Whole):
-            lines.append(f"({name}.{key}): {getattr(item, '__name__', item)}")
+            lines.append(f"({name}.{key}): {_called(item)}")
         else:
             lines += _inside(f"{name}.{key}", item, around)
     return lines
+
+
+def _called(function: Any) -> str:
+    """Return what is shown of a function among the layers."""
+    if isinstance(function, partial):
+        given = [*map(repr, function.args), *[f"{name}={value!r}" for name, value in function.keywords.items()]]
+        return f"{_called(cast(Any, function).func)}({', '.join(given)})"
+    return getattr(function, "__name__", repr(function))

@@ -1,5 +1,6 @@
 """`hf.optim`: optimizers and schedules of the learning rate."""
 
+from hybridflow.core.attached import attached as _attached
 from hybridflow.optim.average import EMA as EMA
 from hybridflow.optim.lbfgs import LBFGS as LBFGS
 from hybridflow.optim.optax import Optax as Optax
@@ -21,3 +22,5 @@ from hybridflow.optim.schedules import one_cycle as one_cycle
 from hybridflow.optim.schedules import piecewise as piecewise
 from hybridflow.optim.schedules import step as step
 from hybridflow.optim.schedules import warmup_cosine as warmup_cosine
+
+_attached("name_module")("hf.optim", __name__)

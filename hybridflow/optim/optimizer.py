@@ -11,11 +11,13 @@ from typing import Any, cast
 import jax
 import numpy as np
 
+from hybridflow.core.attached import attached
 from hybridflow.core.autocast import without_autocast
 from hybridflow.core.context import context_now, current, init_scope, is_tracing
 from hybridflow.core.dispatch import bind
 from hybridflow.core.dtypes import as_dtype, float32, float64, int32, kind_of
 from hybridflow.core.errors import ArgumentError, DTypeError, GradientError, ShapeError, message
+from hybridflow.core.keywords import take_foreign_keywords
 from hybridflow.core.tensor import Tensor, as_tensor, asarray
 from hybridflow.core.variable import Variable
 from hybridflow.core.variable_log import OPEN_LOGS
@@ -32,6 +34,11 @@ from hybridflow.transforms.loss_scale import all_finite, write_if
 _SHOWN = 8
 """How many names a message lists of each kind."""
 _NONFINITE = ("apply", "skip", "raise")
+_GIVEN = "The loss may not depend on it; if a tape gave the gradients, tape.why_none(loss, variable) says why."
+_STORED = ".backward() has stored none since zero_grad(): call it before step(), on a loss that depends on all of them."
+"""Why gradients can be None: given to `Optimizer.update`, or stored for `Optimizer.step`."""
+_OPTIMIZERS = "hybridflow.optim."
+"""Where the classes are whose settings have names in other packages too."""
 
 
 class Optimizer:
@@ -51,6 +58,11 @@ class Optimizer:
 
     _defaults: Mapping[str, Any] = {}
 
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        if cls.__module__.startswith(_OPTIMIZERS):
+            take_foreign_keywords(cls)
+
     def __init__(
         self,
         target: Any,
@@ -68,6 +80,11 @@ class Optimizer:
         if clip is not None and not clip > 0:
             raise ArgumentError(message(f"{self._label()}: clip must be positive", got=f"clip={clip!r}"))
         self._target = target if hasattr(target, "named_parameters") else collected(self._label(), target)
+        if isinstance(self._target, dict) and not self._target:
+            raise ArgumentError(
+                message(f"{self._label()}: there is nothing to optimize", got=repr(target)[:80],
+                        hint="Give it Variables, or the model itself if its first call makes the parameters.")
+            )  # fmt: skip
         self._settings = settings
         self._clip = clip
         self._nonfinite = nonfinite
@@ -84,6 +101,24 @@ class Optimizer:
             self._rule_of({k: v for k, v in settings_of.items() if k not in ("match", "rate")})
         if not is_tracing() and self._named() and not self._waits_for_sizes():
             self._parameters()
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        """Set an attribute; one that the package's own optimizers do not have would change nothing, so it is an error.
+
+        Raises:
+            AttributeError: there is no such attribute.
+        """
+        cls = type(self)
+        own = cls.__module__.startswith(_OPTIMIZERS) and not name.startswith("_")
+        if own and not any([name in vars(base) for base in cls.__mro__]):
+            settable = ", ".join([one for one, value in vars(Optimizer).items() if getattr(value, "fset", None)])
+            raise AttributeError(
+                message(f"{self._label()}: it has no attribute {name!r}, so assigning it would change nothing",
+                        got=f"{name}={repr(value)[:60]}",
+                        hint=f"Assign {settable}; settings are given when an optimizer is made."),
+                name=name, obj=self,
+            )  # fmt: skip
+        object.__setattr__(self, name, value)
 
     # -- what it consists of --------------------------------------------------------------------------------------
 
@@ -290,7 +325,8 @@ class Optimizer:
         """
         loss = None if closure is None else closure()
         parameters = self._parameters()
-        self._apply(parameters, self._checked(parameters, [cast(Any, one.variable).grad for one in parameters]))
+        stored = [cast(Any, one.variable).grad for one in parameters]
+        self._apply(parameters, self._checked(parameters, stored, _STORED))
         return loss
 
     def zero_grad(self) -> None:
@@ -367,14 +403,14 @@ class Optimizer:
                         hint="They were made or unfrozen later; make an optimizer anew, now that they are there.")
             )  # fmt: skip
 
-    def _checked(self, parameters: list[Parameter], gradients: list[Any]) -> list[Tensor]:
+    def _checked(self, parameters: list[Parameter], gradients: list[Any], why: str = _GIVEN) -> list[Tensor]:
         missing = [one.name for one, gradient in zip(parameters, gradients, strict=True) if gradient is None]
         if missing:
             raise GradientError(
                 message(f"{self._label()}: {len(missing)} of {len(parameters)} gradients are None",
                         got=", ".join(missing[:_SHOWN]) + (", ..." if len(missing) > _SHOWN else ""),
-                        hint="tape.why_none(loss, variable) says why; a parameter that shall stay as it is "
-                             "has trainable=False or is left out of the optimizer.")
+                        hint=f"{why} A parameter that shall stay as it is has trainable=False or is left out of the "
+                             "optimizer.")
             )  # fmt: skip
         tensors = [one if type(one) is Tensor else as_tensor(one) for one in gradients]
         for one, gradient in zip(parameters, tensors, strict=True):
@@ -449,6 +485,9 @@ class Optimizer:
     def __repr__(self) -> str:
         settings = "".join([f", {name}={value!r}" for name, value in self._settings.items()])
         return f"{self._label()}(rate={self._given!r}{settings})"
+
+
+attached("name_class")(Optimizer, "opt")
 
 
 def _is_none(value: Any) -> bool:

@@ -12,9 +12,14 @@ from hybridflow.core.context import current
 from hybridflow.core.device import place
 from hybridflow.core.errors import ArgumentError, ArgumentTypeError, message
 from hybridflow.core.tensor import Tensor, make_tensor
+from hybridflow.core.variable import Variable
 from hybridflow.saving import reader, writer
+from hybridflow.saving.checkpoints import FORMAT as CHECKPOINT
 from hybridflow.saving.reader import PathLike
 from hybridflow.saving.values import found_in, on_host, require_eager, snapshot_of, variables_of
+
+RANDOM = "random.state"
+"""The path of the state of `hf.random`'s default generator in a checkpoint of `hf.train.Run`."""
 
 
 def save(
@@ -58,6 +63,10 @@ def save(
     Reference:
         The format: https://github.com/huggingface/safetensors
     """
+    if not isinstance(cast(Any, path), str | bytes | os.PathLike):
+        raise ArgumentTypeError(
+            message("save: the path comes first", got=type(path).__name__, hint="Write hf.save(path, values).")
+        )
     texts = texts_of(metadata or {}, "save")
     values_ = found_in(values, "save").values
     if not overwrite and os.path.lexists(path):  # an early check; `write` checks again when the file gets its name
@@ -83,6 +92,13 @@ def texts_of(metadata: Any, what: str) -> Mapping[str, str]:
     return cast("Mapping[str, str]", metadata)
 
 
+def _taken(values: Values, known: Mapping[str, Variable]) -> Mapping[str, Tensor]:
+    """Return the values to assign: a run's checkpoint has the random state too, which is for whoever asks for it."""
+    if values.metadata.get("format") != CHECKPOINT or RANDOM in known:
+        return values
+    return {path: one for path, one in values.items() if path != RANDOM}
+
+
 class Values(dict[str, Tensor]):
     """The result of `load`: tensors by path.
 
@@ -103,7 +119,7 @@ def load(
         into: a module, an optimizer, or a structure of Variables. All of its Variables get values, or none of them if
             a value does not fit.
         strict: whether every Variable must get a value, and every value must have a Variable. Shapes and dtypes must
-            always fit.
+            always fit. A structure without the random state need not take it from a checkpoint of `hf.train.Run`.
         mapping: how to rename the file's paths. It is a dict ``{"theirs": "ours"}`` of prefixes of paths, where None
             for ours drops the values; or a function from path to path; or ``"torch"`` or ``"keras"``, which converts
             the values of layers that PyTorch or Keras stores in other shapes; or a list of these.
@@ -134,5 +150,5 @@ def load(
     values = Values({name: make_tensor(place(arrays[name], device)) for name in sorted(arrays)})
     values.metadata = MappingProxyType(dict(metadata))
     if known is not None:
-        assign_all(known, values, what="load", strict=strict)
+        assign_all(known, _taken(values, known), what="load", strict=strict)
     return values

@@ -182,20 +182,20 @@ def on_host(value: Any) -> np.ndarray[Any, Any]:
     return value if isinstance(value, np.ndarray) else PROCESS.read(value)
 
 
-def fill(into: Any, values: Mapping[str, Any], *, strict: bool = True, what: str = "load") -> None:
+def fill(into: Any, values: Mapping[str, Any], *, what: str, hint: str) -> None:
     """Assign values to the Variables of a structure with the same paths: to all of them, or to none.
 
     Args:
         into: a structure as `flat` takes it; its leaves must be Variables.
         values: tensors or arrays by path, which nobody else will write to.
-        strict: whether there must be a value for each Variable, and no others.
         what: the caller, for messages.
+        hint: the next step if the paths are not the same.
 
     Raises:
         ArgumentTypeError: a leaf is no Variable.
         ArgumentError: a value is missing, is extra, or has another shape or dtype. Nothing has changed then.
     """
-    assign_all(variables_of(flat(into, what), what), values, what=what, strict=strict)
+    assign_all(variables_of(flat(into, what), what), values, what=what, hint=hint)
 
 
 def variables_of(known: Mapping[str, Any], what: str) -> Mapping[str, Variable]:

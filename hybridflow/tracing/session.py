@@ -148,8 +148,8 @@ class Session:
             if _symbols(guard.left) | _symbols(guard.right) <= sizes.keys() and not guard.holds(sizes):
                 shown = ", ".join(f"{name}={size}" for name, size in sizes.items())
                 raise ShapeError(
-                    message(f"Session: the graph was made for {guard}, which is not so for {shown}",
-                            hint="Feed sizes that agree, or give the placeholders their sizes.")
+                    message(f"Session: the graph was made for sizes where {guard.sentence()}, which is not so for "
+                            f"{shown}", hint="Feed sizes that agree, or give the placeholders their sizes.")
                 )  # fmt: skip
 
 

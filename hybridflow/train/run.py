@@ -135,7 +135,10 @@ class Run:
             )  # fmt: skip
         state = newest.state
         self._require_same_data(state["data"])
-        fill(self._everything(), newest.values, what="Run")
+        fill(self._everything(), newest.values, what="Run", hint=(
+            "Resume with what the run was started with, or start another one in another directory: "
+            f"hf.load({str(newest.path)!r}, into=model, mapping={{'model': ''}}, strict=False) takes the model alone."
+        ))  # fmt: skip
         if state["data"] is not None and self._data is not None:
             self._data.restore(state["data"])
         self._position = state["data"]

@@ -71,6 +71,13 @@ def vmap(fn: Callable[..., Any], in_axes: Axes = 0, out_axes: Axes = 0) -> Calla
         >>> per_row(hf.asarray([[1.0, 2.0], [3.0, 4.0]]), hf.asarray([10.0, 1.0]))
         Tensor([12., 34.], dtype=float32)
     """
+    if not callable(cast(Any, fn)):
+        several = isinstance(cast(Any, fn), list | tuple) and all(map(callable, cast("Sequence[Any]", fn)))
+        raise ArgumentTypeError(
+            message(f"vmap: a {type(fn).__name__} is no function", got=repr(fn)[:80],
+                    hint="Of several models make one: models = hf.nn.stack([...]), then hf.vmap(lambda model: model(x))"
+                         "(models)." if several else "Give a function of one example.")
+        )  # fmt: skip
     in_axes = tuple(in_axes) if isinstance(in_axes, list) else in_axes
 
     @functools.wraps(fn)

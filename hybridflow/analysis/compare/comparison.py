@@ -57,7 +57,8 @@ class Comparison(Shown):
         eager_first: the first eager call, in seconds.
         first_call: the first compiled call.
         parities: the judgements of the outputs; results come first, then Variables and gradients.
-        flops: the number of floating-point operations of one call, by the operations' records.
+        flops: the number of floating-point operations of one call as `hf.cost` counts them: of the graph that runs
+            compiled. An eager call may do more, such as what a pass drops; both rates are of this number.
         operations: how many operations an eager call executes, a gradient rule being one; inside of `hf.profile`, which
             has its own count of them, how many the traced graph has.
         kernels: the number of kernels of the compiled program outside loops and branches, by its optimised HLO.
@@ -175,12 +176,12 @@ class Comparison(Shown):
             by_dtype = ", ".join([f"{count} in {dtype}" for dtype, count in self.precisions.items()])
             rows.append(("operations by precision", by_dtype, f"{self.casts} casts between them", *more))
         rows += [
-            (f"largest difference of {parity.name}", f"{parity.largest:.3g}", parity_text(parity), *more)
+            (f"{parity.name}: largest difference", "", _difference_text(parity), *more)
             for parity in self.parities
         ]
         if peers:
-            cells = [f"{one.parity.largest:.3g}, {parity_text(one.parity)}" for one in peers]
-            rows.append(("largest difference from eager", "", "", *cells))
+            cells = [_difference_text(one.parity) for one in peers]
+            rows.append(("results: largest difference", "", "", *cells))
         return rows
 
     def _kernels_text(self) -> str:
@@ -373,6 +374,10 @@ def same_text(parities: Sequence[Parity]) -> str:
 
 def _bytes(count: int | None) -> str:
     return "not known" if count is None else format_bytes(count)
+
+
+def _difference_text(parity: Parity) -> str:
+    return f"from eager: {parity.largest:.3g}, {parity_text(parity)}"
 
 
 def _rate(flops: int, seconds: float) -> str:

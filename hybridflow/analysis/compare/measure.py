@@ -38,7 +38,8 @@ from hybridflow.core.context import current
 from hybridflow.core.dtypes import is_floating
 from hybridflow.core.tensor import as_tensor, host_array
 from hybridflow.core.variable import Variable
-from hybridflow.ir.costs import graph_flops, node_costs
+from hybridflow.guards.dynamic import sizes_of
+from hybridflow.ir.costs import graph_cost, node_costs
 from hybridflow.ir.graph import Graph
 from hybridflow.tracing import config
 from hybridflow.tracing.config import run_eagerly
@@ -249,7 +250,7 @@ def _described(subject: _Subject, eager: Timing, fast: Timing, restore: Callable
             subject.first, record.trace_ms / 1e3, record.passes_ms / 1e3, record.lower_ms / 1e3, record.xla_ms / 1e3
         ),
         parities=(),
-        flops=int(graph_flops(trace.raw_graph)),
+        flops=int(graph_cost(trace.graph, sizes_of(subject.rehearsal.signature, trace.places)).flops),
         operations=operations,
         kernels=count_kernels(program.executable.compiled.as_text()),
         eager_bytes=subject.eager_bytes,

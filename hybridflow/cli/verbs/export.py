@@ -15,7 +15,7 @@ from hybridflow.cli.faults import users_errors
 from hybridflow.cli.outputs import require_files, require_folder
 from hybridflow.cli.targets import Target, called, load_target, open_spec
 from hybridflow.core.errors import ArgumentError, FileThereError, TargetError, message
-from hybridflow.export.artifact import save
+from hybridflow.export.artifact import is_training, save
 from hybridflow.export.functions import specs_of
 from hybridflow.export.to_onnx import onnx
 from hybridflow.export.to_stablehlo import stablehlo
@@ -50,11 +50,15 @@ def run(arguments: argparse.Namespace, console: Console) -> bool:
     (require_folder if kind == "Artifact" else require_files)("export", path)
     if path.exists() and not arguments.overwrite:
         raise FileThereError(message(f"export: {str(path)!r} is there already", hint="Replace it with --overwrite."))
+    trains = False
     if Path(arguments.target).is_dir():
         _export_artifact(arguments, kind)
     else:
-        _export_function(arguments, kind)
+        trains = _export_function(arguments, kind)
     console.print(f"{kind}: {path}", markup=False, highlight=False, soft_wrap=True)
+    if trains:
+        text = "The module is in training mode; what was exported is its evaluation mode, as after eval()."
+        console.print(text, soft_wrap=True)
     return True
 
 
@@ -71,7 +75,8 @@ def _export_artifact(arguments: argparse.Namespace, kind: str) -> None:
         onnx(function, None, arguments.to)
 
 
-def _export_function(arguments: argparse.Namespace, kind: str) -> None:
+def _export_function(arguments: argparse.Namespace, kind: str) -> bool:
+    """Write a function of a file; return whether it is a module in training mode, or a method of one."""
     if arguments.function is not None:
         raise ArgumentError(
             message("export: --function is for artifacts", got=arguments.target, hint="Write FILE.py:FUNCTION.")
@@ -90,6 +95,7 @@ def _export_function(arguments: argparse.Namespace, kind: str) -> None:
             stablehlo(target.function, arguments.to, *given)
         else:
             onnx(target.function, given, arguments.to)
+    return is_training(target.function)
 
 
 def _given(target: Target) -> tuple[Any, ...]:

@@ -6,9 +6,14 @@ import functools
 from collections.abc import Callable
 from typing import Any, Self, cast
 
+from hybridflow.core.attached import attached
 from hybridflow.core.functions import Whole
+from hybridflow.core.keywords import take_foreign_keywords
 from hybridflow.core.variable import Variable
 from hybridflow.nn import show, state, tree
+
+_LAYERS = "hybridflow.nn."
+"""Where the classes are whose options have names in other packages too."""
 
 
 class Module(Whole):
@@ -50,6 +55,8 @@ class Module(Whole):
         own = vars(cls).get("__call__")
         if own is not None:
             cast(Any, cls).__call__ = _entered(own)
+        if cls.__module__.startswith(_LAYERS):
+            take_foreign_keywords(cls)
         tree.register(cls)
         Whole.exist = True
 
@@ -75,7 +82,10 @@ class Module(Whole):
         return state.parameters(self)
 
     def named_parameters(self) -> dict[str, Variable]:
-        """Return the parameters, frozen ones too, each once, by their paths."""
+        """Return the parameters, frozen ones too, each once, by their paths.
+
+        The result is a dict: write ``for path, one in model.named_parameters().items()`` where torch gives pairs.
+        """
         return state.named_parameters(self)
 
     def buffers(self) -> list[Variable]:
@@ -83,11 +93,14 @@ class Module(Whole):
         return [*state.named_buffers(self).values()]
 
     def named_buffers(self) -> dict[str, Variable]:
-        """Return the buffers by their paths."""
+        """Return the buffers by their paths, as a dict; its ``.items()`` are pairs."""
         return state.named_buffers(self)
 
     def named_modules(self) -> dict[str, Module]:
-        """Return the modules in it, each once, by their paths; the module itself is ``""``."""
+        """Return the modules in it, each once, by their paths; the module itself is ``""``.
+
+        The result is a dict; its ``.items()`` are pairs.
+        """
         return state.named_modules(self)
 
     def register_buffer(self, name: str, value: Any) -> Variable:
@@ -178,4 +191,5 @@ def _entered(own: Callable[..., Any]) -> Callable[..., Any]:
     return entered
 
 
+attached("name_class")(Module, "model")
 tree.register(Module)

@@ -8,6 +8,7 @@ import numpy as np
 from jax import lax
 
 from hybridflow.core.dispatch import bind
+from hybridflow.core.keywords import respelled
 from hybridflow.core.op import Saves, op, public_names
 from hybridflow.ops.choice import clip
 from hybridflow.ops.common import (
@@ -97,12 +98,13 @@ def _leaky_vjp(F: Any, g: Any, y: Any, x: Any, *, slope: float) -> Any:
     ulp=1,
     onnx=exactly("LeakyRelu", lambda o, x, *, slope: o.Where(o.Less(x, 0), x * slope, x), alpha="slope"),
 )
-def leaky_relu(x: TensorLike, /, slope: float = 0.01) -> Tensor:
+def leaky_relu(x: TensorLike, /, slope: float = 0.01, **other: Any) -> Tensor:
     """Compute ``x`` where it is positive and ``slope * x`` elsewhere.
 
     Args:
         x: floating-point; integers become float32.
         slope: the factor of elements that are not positive.
+        other: other packages' names of these, such as ``negative_slope``.
 
     Returns:
         The same shape and dtype.
@@ -115,6 +117,8 @@ def leaky_relu(x: TensorLike, /, slope: float = 0.01) -> Tensor:
         >>> hf.nn.leaky_relu([-1.0, 2.0], slope=0.5)
         Tensor([-0.5,  2. ], dtype=float32)
     """
+    if other:
+        return respelled(leaky_relu, locals())
     return bind(leaky_relu.op, promote_float(x), {"slope": float(slope)})
 
 

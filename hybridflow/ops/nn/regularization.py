@@ -10,6 +10,7 @@ from jax import lax
 from hybridflow.core.dispatch import bind
 from hybridflow.core.dtypes import as_differentiable, bool_
 from hybridflow.core.errors import ArgumentError, message
+from hybridflow.core.keywords import respelled
 from hybridflow.core.op import Sample, Saves, op
 from hybridflow.ops.common import (
     Tensor,
@@ -61,7 +62,9 @@ def scaled_where(x: TensorLike, mask: TensorLike, scale: float) -> Tensor:
     return bind(scaled_where.op, (as_tensor(x), as_tensor(mask)), {"scale": scale})
 
 
-def dropout(x: TensorLike, rate: float, *, training: bool = True, generator: Generator | None = None) -> Tensor:
+def dropout(
+    x: TensorLike, rate: float = 0.5, *, training: bool = True, generator: Generator | None = None, **other: Any
+) -> Tensor:
     """Replace randomly chosen elements by 0 and scale the others up, so that the expected value stays.
 
     Args:
@@ -69,6 +72,7 @@ def dropout(x: TensorLike, rate: float, *, training: bool = True, generator: Gen
         rate: the probability that an element is dropped, from 0 to 1.
         training: whether to drop elements; False returns `x` unchanged.
         generator: the source of randomness; `hf.random`'s default generator if not given.
+        other: other packages' names of these, such as ``p``.
 
     Returns:
         The shape and dtype of `x`.
@@ -84,6 +88,8 @@ def dropout(x: TensorLike, rate: float, *, training: bool = True, generator: Gen
     Reference:
         Srivastava et al., "Dropout: a simple way to prevent neural networks from overfitting", 2014.
     """
+    if other:
+        return respelled(dropout, locals())
     training = truth("dropout", "training", training)
     tensor = as_tensor(x)
     tensor = cast_to(tensor, as_differentiable(tensor.dtype))
