@@ -69,7 +69,7 @@ class Batcher:
         rows = 0
         if servable.alone is None:
             rows = next(iter(tensors.values())).shape[0]
-        shapes = [(name, one.shape[1:]) for name, one in sorted(tensors.items())] if 0 < rows else None
+        shapes = [(name, one.shape[1:]) for name, one in sorted(tensors.items())] if rows > 0 else None
         batchable = 0 < rows <= self._max_batch
         future: Future[Results] = Future()
         key = (id(servable), str(shapes)) if batchable else None

@@ -100,8 +100,9 @@ class Metrics:
 
 
 def _labelled(name: str, labels: Mapping[str, str]) -> str:
-    escaped = [(k, v.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")) for k, v in labels.items()]
-    return f"{name}{{{','.join([f'{k}="{v}"' for k, v in escaped])}}}" if labels else name
+    escaped = {k: v.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n") for k, v in labels.items()}
+    inside = ",".join([f'{key}="{value}"' for key, value in escaped.items()])
+    return f"{name}{{{inside}}}" if labels else name
 
 
 def _resident() -> float:

@@ -3,11 +3,13 @@
 PAGE = """<!doctype html>
 <html lang="en"><head><meta charset="utf-8"><title>hybridflow serve</title><style>
 body{font:15px/1.5 system-ui,sans-serif;max-width:60rem;margin:2rem auto;padding:0 1rem;color:#222}
-table{border-collapse:collapse}td,th{padding:.2rem .8rem .2rem 0;text-align:left}textarea{width:100%;height:7rem}
+table{border-collapse:collapse}td,th{padding:.2rem .8rem .2rem 0;text-align:left}
+textarea{width:100%;height:7rem}
 .bar{background:#4878d0;height:.8rem}pre{background:#f4f4f4;padding:.6rem;overflow:auto;max-height:20rem}
 </style></head><body><h1>hybridflow serve</h1><h2>Models</h2><div id="models"></div>
 <h2>Latency, seconds</h2><table id="latency"></table><h2>Rows in a batch</h2><table id="rows"></table>
-<h2>Ask</h2><select id="which"></select><textarea id="body"></textarea><button id="ask">Ask</button><pre id="said"></pre>
+<h2>Ask</h2><select id="which"></select>
+<textarea id="body"></textarea><button id="ask">Ask</button><pre id="said"></pre>
 <script>
 const at = id => document.getElementById(id), cell = (row, text) => { row.insertCell().textContent = text; };
 let models = [];
@@ -15,7 +17,8 @@ function showModels() {
   const table = document.createElement("table");
   for (const model of models) for (const [name, one] of Object.entries(model.functions)) {
     const row = table.insertRow(), specs = x => Object.entries(x).map(([k, v]) => k + ": " + v).join(", ");
-    cell(row, model.name + " " + model.version); cell(row, name + "(" + specs(one.inputs) + ") → " + specs(one.outputs));
+    cell(row, model.name + " " + model.version);
+    cell(row, name + "(" + specs(one.inputs) + ") → " + specs(one.outputs));
     cell(row, one.flops + " FLOPs"); cell(row, one.alone ? "alone: " + one.alone : "in batches");
   }
   at("models").replaceChildren(table);
