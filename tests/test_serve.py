@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import http.client
+import http.server
 import json
 import os
 import re
+import shlex
 import shutil
 import signal
 import socket
@@ -25,6 +27,7 @@ import pytest
 from exported_models import MODELS, numbers
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from pages import README, ROOT, blocks
 
 import hybridflow as hf
 from hybridflow.serve import protocol
@@ -497,4 +500,62 @@ def test_a_token(artifacts: Path, tmp_path: Path):
     assert running.ask("/v1/models/mlp:predict", ROW)[0] == 401
     assert running.ask("/v1/models/mlp:predict", ROW, Authorization="Bearer wrong")[0] == 401
     assert running.ask("/v1/models/mlp:predict", ROW, Authorization="Bearer secret")[0] == 200
+    assert running.end() == 0
+
+
+# -- the page, and what the README says -------------------------------------------------------------------------------
+
+CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome")
+PROBE = """<script>setTimeout(() => { at("ask").click(); setTimeout(look, 1500); }, 1500);</script></body>"""
+
+
+@pytest.mark.browser
+@pytest.mark.skipif(CHROMIUM is None, reason="no chromium on this machine")
+def test_the_page_shows_the_models_and_asks_one(server: Running, tmp_path: Path):
+    class Front(http.server.BaseHTTPRequestHandler):
+        """The server's page with a script that clicks, and the server itself behind it."""
+
+        def do_GET(self) -> None:
+            size = int(self.headers.get("content-length", 0))
+            _, answer = server.ask(self.path, self.rfile.read(size) if size else None)
+            text = answer.replace("</body>", PROBE) if self.path == "/" else answer
+            body = (text if isinstance(text, str) else json.dumps(text)).encode()
+            self.send_response(200)
+            self.send_header("content-type", "text/html; charset=utf-8" if self.path == "/" else "text/plain")
+            self.end_headers()
+            self.wfile.write(body)
+
+        do_POST = do_GET  # noqa: N815 (the names that http.server calls)
+
+        def log_message(self, format: str, *args: Any) -> None:
+            pass
+
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Front) as front:
+        threading.Thread(target=front.serve_forever, daemon=True).start()
+        options = ["--headless", "--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-background-networking",
+                   f"--user-data-dir={tmp_path / 'profile'}", "--virtual-time-budget=8000", "--dump-dom"]  # fmt: skip
+        assert CHROMIUM is not None
+        url = f"http://127.0.0.1:{front.server_address[1]}/"
+        done = subprocess.run([CHROMIUM, *options, url], capture_output=True, text=True, timeout=60, check=True)
+        front.shutdown()
+    page = done.stdout
+    assert "mlp 1" in page
+    assert "in batches" in page
+    assert re.search(r'<pre id="said">\{"predictions":\[', page)
+    assert len(re.findall(r'class="bar"', page)) > 10
+
+
+def test_the_readme_serves_as_it_says(tmp_path: Path):
+    pytest.importorskip("uvicorn")
+    section = {block.language: block.text for block in blocks(README) if block.section == "Serve"}
+    subprocess.run(
+        [sys.executable, "-c", section["python"]], check=True, cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(ROOT)}
+    )
+    serve, ask, look = section["sh"].splitlines()
+    assert serve == "hybridflow serve iris.hf --port 8000 &"
+    running = Running(tmp_path / "iris.hf")
+    for line in (ask, look):
+        command = [part.replace("localhost:8000", f"127.0.0.1:{running.port}") for part in shlex.split(line)]
+        answer = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+        assert "predictions" in answer or "hybridflow_requests_total" in answer
     assert running.end() == 0
