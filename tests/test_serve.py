@@ -240,7 +240,11 @@ def test_a_failed_check_is_the_error_of_its_request_alone(artifacts: Path):
     repository = Repository([artifacts], 8)
     repository.refresh(batcher.compute)
     servable = repository.model("gpt").function()
+    hold = threading.Event()
+    threading.Thread(target=batcher.compute, args=(lambda: hold.wait(30) and None,)).start()
+    time.sleep(0.1)
     futures = [batcher.submit(servable, {"tokens": np.array([[1, one]], np.int32)}) for one in (2, 99, 3)]
+    hold.set()
     assert futures[0].result(30)
     assert futures[2].result(30)
     with pytest.raises(Refused, match="index 99 is out of range"):
@@ -541,7 +545,7 @@ def test_the_page_shows_the_models_and_asks_one(server: Running, tmp_path: Path)
     page = done.stdout
     assert "mlp 1" in page
     assert "in batches" in page
-    assert re.search(r'<pre id="said">\{"predictions":\[', page)
+    assert re.search(r'<pre id="said">\{"outputs": \{', page)
     assert len(re.findall(r'class="bar"', page)) > 10
 
 

@@ -35,7 +35,8 @@ class Batcher:
 
     Args:
         max_batch: the largest number of rows that are computed together.
-        max_delay: how many seconds a request waits at most for others.
+        max_delay: how many seconds a request waits at most for others. It waits only if others are there, or if the
+            batch before had several: a client alone never waits.
         queue: how many requests may wait.
         observe: called with the number of rows of each batch.
 
@@ -51,6 +52,7 @@ class Batcher:
         self._changed = threading.Condition()
         self._stopped = False
         self._waiting = 0
+        self._shared = False
         self.busy_since: float | None = None
         self._thread = threading.Thread(target=self._loop, name="hybridflow-device", daemon=True)
         self._thread.start()
@@ -112,6 +114,7 @@ class Batcher:
                 if not self._jobs:
                     return
                 batch = self._gather()
+            self._shared = len(batch) > 1
             batch = [job for job in batch if job.future.set_running_or_notify_cancel()]
             if batch:
                 self.busy_since = time.monotonic()
@@ -124,7 +127,7 @@ class Batcher:
         batch, rows = [first], first.rows
         if first.key is None:
             return batch
-        until = first.arrived + self._max_delay
+        until = first.arrived + (self._max_delay if self._shared or self._jobs else 0)
         while True:
             for job in [*self._jobs]:
                 if job.key == first.key and rows + job.rows <= self._max_batch:
