@@ -119,6 +119,7 @@ if _TYPE_CHECKING:  # `later` imports these on first use
     from hybridflow import export as export
     from hybridflow import metrics as metrics
     from hybridflow import optim as optim
+    from hybridflow import serve as serve
     from hybridflow import summary as summary
     from hybridflow import testing as testing
     from hybridflow import train as train

@@ -16,6 +16,7 @@ from hybridflow.export.artifact import MANIFEST, WEIGHTS
 from hybridflow.export.loaded import Artifact, Function, load
 from hybridflow.ir.costs import graph_cost
 from hybridflow.saving.format import shown
+from hybridflow.serve.rows import why_alone
 
 DIGEST_HELP = "the sha256 of the artifact's manifest, from somebody who knows who made it"
 
@@ -84,6 +85,8 @@ def _function_lines(function: Function, fields: dict[str, Any]) -> Iterator[str]
     cost = graph_cost(graph)
     moved = cost.read + cost.written
     yield f"  costs {cost.flops} FLOPs, and {moved} bytes read and written, by {len(graph.nodes)} operations one by one"
+    alone = why_alone(function)
+    yield "  serves requests in batches" if alone is None else f"  serves each request alone: {plain(alone)}"
     if fields["random"]:
         yield "  draws random numbers"
     yield from (f"  raises {one['error']}: {plain(one['text'])}, of {plain(one['where'])}" for one in fields["checks"])

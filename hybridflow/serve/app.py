@@ -1,0 +1,319 @@
+"""`hf.serve.app`: models as an ASGI application."""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+import json
+import re
+import sys
+import threading
+import time
+import uuid
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from hybridflow.core.errors import HybridflowError
+from hybridflow.export.limits import Limits
+from hybridflow.serve import protocol
+from hybridflow.serve.batcher import Batcher
+from hybridflow.serve.metrics import Metrics
+from hybridflow.serve.models import Model, Repository, Servable
+from hybridflow.serve.page import PAGE
+from hybridflow.serve.protocol import Array, Refused
+
+JSON = {"content-type": "application/json"}
+Receive = Callable[[], Awaitable[dict[str, Any]]]
+Send = Callable[[dict[str, Any]], Awaitable[None]]
+
+_V2 = re.compile(r"/v2/models/([^/]+)(?:/versions/([^/]+))?(/infer|/ready|)")
+_TF = re.compile(r"/v1/models/([^/:]+)(?:/versions/([^/:]+))?(:predict|/metadata|)")
+_ID = re.compile(r"[\w.:-]{1,100}", re.ASCII)
+
+
+class Options(NamedTuple):
+    """How models are served.
+
+    Attributes:
+        max_batch: the largest number of rows that are computed together.
+        max_delay: how many seconds a request waits at most for others to share its batch.
+        queue: how many requests may wait; more get 503.
+        timeout: the seconds that a request may take; then it gets 504.
+        body: the largest number of bytes of a request's body.
+        token: the bearer token that requests must have; None for none.
+        reload: the seconds between looks at the artifacts' directories; None to load them once.
+        log: whether each request is written to stderr, as a line of JSON.
+    """
+
+    max_batch: int = 32
+    max_delay: float = 0.002
+    queue: int = 256
+    timeout: float = 30.0
+    body: int = 64 << 20
+    token: str | None = None
+    reload: float | None = 2.0
+    log: bool = False
+
+
+class Response(NamedTuple):
+    """A response, and the model that it is of."""
+
+    status: int
+    body: bytes
+    headers: Mapping[str, str]
+    model: Model | None = None
+
+
+class App:
+    """The ASGI application; see `app`.
+
+    Attributes:
+        batcher: computes the requests.
+        metrics: counts them.
+        ready: whether all models were loaded and warmed up.
+    """
+
+    def __init__(self, paths: Sequence[Path], options: Options, limits: Limits | None, metrics: Metrics) -> None:
+        self.options = options
+        self.metrics = metrics
+        self.models = Repository(paths, options.max_batch, limits)
+        self.batcher = Batcher(
+            options.max_batch, options.max_delay, options.queue,
+            lambda rows: metrics.observe("hybridflow_batch_rows", rows),
+        )  # fmt: skip
+        self.ready = False
+        self._stop = threading.Event()
+        self._starting = threading.Lock()
+
+    def start(self) -> None:
+        """Load and warm up the models, and from then on look for changes in a thread."""
+        with self._starting:
+            if self.ready:
+                return
+            self._refresh()
+            self.ready = True
+            if self.options.reload is not None:
+                threading.Thread(target=self._reload, args=(self.options.reload,), daemon=True).start()
+
+    def stop(self) -> None:
+        """Compute what waits, and end the threads."""
+        self._stop.set()
+        self.batcher.stop()
+
+    def _refresh(self) -> None:
+        for line in self.models.refresh(self.batcher.compute):
+            self._log({"event": line})
+
+    def _reload(self, seconds: float) -> None:
+        while not self._stop.wait(seconds):
+            try:
+                self._refresh()
+            except (HybridflowError, OSError) as error:  # a directory that cannot be read; what serves serves on
+                self._log({"event": f"looking for changes failed: {error}"})
+
+    def _log(self, fields: Mapping[str, Any]) -> None:
+        if self.options.log:
+            sys.stderr.write(json.dumps({"time": round(time.time(), 3), **fields}) + "\n")
+
+    async def __call__(self, scope: Mapping[str, Any], receive: Receive, send: Send) -> None:
+        """Answer a request, or the events of the server's life."""
+        if scope["type"] == "lifespan":
+            await self._live(receive, send)
+        elif scope["type"] == "http":
+            await self._answer(scope, receive, send)
+        else:
+            await send({"type": "websocket.close"})
+
+    async def _live(self, receive: Receive, send: Send) -> None:
+        while True:
+            kind = (await receive())["type"]
+            await asyncio.to_thread(self.start if kind == "lifespan.startup" else self.stop)
+            await send({"type": f"{kind}.complete"})
+            if kind == "lifespan.shutdown":
+                return
+
+    async def _answer(self, scope: Mapping[str, Any], receive: Receive, send: Send) -> None:
+        if not self.ready:  # mounted in an application that does not pass the events of its life on
+            await asyncio.to_thread(self.start)
+        began, path = time.monotonic(), scope["path"].removeprefix(scope.get("root_path", "")) or "/"
+        headers = {k.decode("latin-1").lower(): v.decode("latin-1") for k, v in scope["headers"]}
+        given = headers.get("x-request-id", "")
+        identity = given if _ID.fullmatch(given) else uuid.uuid4().hex
+        try:
+            self._authorize(path, headers)
+            body = await self._body(receive)
+            response = await self._routed(scope["method"], path, headers, body, receive)
+        except _GoneAway:
+            self._log({"id": identity, "path": path[:200], "status": 499})
+            return
+        except Refused as error:
+            response = Response(error.status, protocol.dumps({"error": str(error)}), JSON)
+        took = time.monotonic() - began
+        self._count(response, took)
+        fields = {"id": identity, "method": scope["method"], "path": path[:200]}
+        self._log({**fields, "status": response.status, "seconds": round(took, 6), "bytes": len(response.body)})
+        own = {**response.headers, "x-request-id": identity, "content-length": str(len(response.body))}
+        own |= {"retry-after": "1"} if response.status == 503 else {}
+        own |= {"www-authenticate": "Bearer"} if response.status == 401 else {}
+        raw = [(k.encode("latin-1"), v.encode("latin-1")) for k, v in own.items()]
+        await send({"type": "http.response.start", "status": response.status, "headers": raw})
+        await send({"type": "http.response.body", "body": b"" if scope["method"] == "HEAD" else response.body})
+
+    def _count(self, response: Response, took: float) -> None:
+        if response.model is not None:
+            of = {"model": response.model.name, "version": response.model.version}
+            self.metrics.count("hybridflow_requests_total", **of, status=str(response.status))
+            self.metrics.observe("hybridflow_request_seconds", took, **of)
+        elif response.status >= 400:
+            self.metrics.count("hybridflow_refused_total", status=str(response.status))
+
+    def _authorize(self, path: str, headers: Mapping[str, str]) -> None:
+        """Raise unless a request has the token; health needs none, since what asks for it has none."""
+        token = self.options.token
+        if token is None or path in ("/v2/health/live", "/v2/health/ready"):
+            return
+        if not hmac.compare_digest(headers.get("authorization", "").encode(), f"Bearer {token}".encode()):
+            raise Refused("this server needs the header 'Authorization: Bearer TOKEN'", 401)
+
+    async def _body(self, receive: Receive) -> bytes:
+        parts: list[bytes] = []
+        size = 0
+        while True:
+            event = await receive()
+            if event["type"] == "http.disconnect":
+                raise _GoneAway
+            parts.append(event.get("body", b""))
+            size += len(parts[-1])
+            if size > self.options.body:
+                raise Refused(f"the body has more than {self.options.body} bytes", 413)
+            if not event.get("more_body"):
+                return b"".join(parts)
+
+    async def _routed(
+        self, method: str, path: str, headers: Mapping[str, str], body: bytes, receive: Receive
+    ) -> Response:
+        posts = path.endswith(("/infer", ":predict"))
+        if method not in (("POST",) if posts else ("GET", "HEAD")):
+            raise Refused(f"{path[:80]} takes {'POST' if posts else 'GET'}, got {method[:20]}", 405)
+        if found := _V2.fullmatch(path):
+            return await self._v2(found[1], found[2], found[3], headers, body, receive)
+        if found := _TF.fullmatch(path):
+            return await self._tf(found[1], found[2], found[3], body, receive)
+        return self._plain(path)
+
+    def _plain(self, path: str) -> Response:
+        if path == "/v2/health/live":
+            return _json({"live": True})
+        if path == "/v2/health/ready":
+            ready = self.ready and bool(self.models.models) and not self.models.faults
+            return _json({"ready": ready, "faults": self.models.faults}, 200 if ready else 503)
+        if path == "/v2":
+            return _json({"name": "hybridflow", "version": "1", "extensions": ["binary_tensor_data"]})
+        if path == "/metrics":
+            self.metrics.gauges["hybridflow_queue"] = self.batcher.waiting
+            return Response(200, self.metrics.text().encode(), {"content-type": "text/plain; version=0.0.4"})
+        if path == "/models":
+            return _json([_described(one) for versions in self.models.models.values() for one in versions.values()])
+        if path == "/":
+            return Response(200, PAGE.encode(), {"content-type": "text/html; charset=utf-8"})
+        raise Refused(f"there is nothing at {path[:80]!r}", 404)
+
+    async def _v2(
+        self, name: str, version: str | None, verb: str, headers: Mapping[str, str], body: bytes, receive: Receive
+    ) -> Response:
+        model = self.models.model(name, version)
+        if verb == "/ready":
+            return _json({"name": name, "ready": True})
+        if verb == "":
+            versions = [*self.models.models[name]]
+            return _json(protocol.metadata_v2(name, versions, model.function().signature))
+        try:
+            servable = model.function()
+            asked = protocol.read_v2(body, headers.get("inference-header-content-length"), servable.signature)
+            results = await self._computed(servable, asked.tensors, receive)
+            return Response(200, *protocol.write_v2(name, model.version, asked, results), model)
+        except Refused as error:
+            return Response(error.status, protocol.dumps({"error": str(error)}), JSON, model)
+
+    async def _tf(self, name: str, version: str | None, verb: str, body: bytes, receive: Receive) -> Response:
+        model = self.models.model(name, version)
+        if verb == "":
+            status = {"error_code": "OK", "error_message": ""}
+            one = {"version": model.version, "state": "AVAILABLE", "status": status}
+            return _json({"model_version_status": [one]})
+        if verb == "/metadata":
+            functions = {key: one.signature for key, one in model.functions.items()}
+            return _json(protocol.metadata_tf(name, model.version, functions))
+        try:
+            request = protocol.loads(body)
+            wanted = request.get("signature_name")
+            if wanted is not None and type(wanted) is not str:
+                raise Refused("'signature_name' must be a text")
+            servable = model.function(None if wanted in ("", "serving_default") else wanted)
+            tensors, rows = protocol.read_tf(request, servable.signature)
+            results = await self._computed(servable, tensors, receive)
+            return Response(200, protocol.write_tf(results, rows), JSON, model)
+        except Refused as error:
+            return Response(error.status, protocol.dumps({"error": str(error)}), JSON, model)
+
+    async def _computed(self, servable: Servable, tensors: Mapping[str, Array], receive: Receive) -> dict[str, Array]:
+        """Have a request computed; give up when its time is over or its client goes away."""
+        future = self.batcher.submit(servable, tensors)
+        result = asyncio.wrap_future(future)
+        gone = asyncio.ensure_future(_gone(receive))
+        try:
+            done, _ = await asyncio.wait({result, gone}, timeout=self.options.timeout,
+                                         return_when=asyncio.FIRST_COMPLETED)  # fmt: skip
+            if result in done:
+                return result.result()
+            result.cancel()
+            if gone in done:
+                raise _GoneAway
+            raise Refused(f"the request took more than {self.options.timeout:g} s", 504)
+        finally:
+            gone.cancel()
+
+
+class _GoneAway(Exception):
+    """The client closed its connection."""
+
+
+async def _gone(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass
+
+
+def _json(value: Any, status: int = 200) -> Response:
+    return Response(status, protocol.dumps(value), JSON)
+
+
+def _described(model: Model) -> dict[str, Any]:
+    """Return what the page shows of a model."""
+    functions = {
+        name: {
+            "inputs": {key: str(spec) for key, spec in one.signature.inputs.items()},
+            "outputs": {key: str(spec) for key, spec in one.signature.outputs.items()},
+            "flops": one.flops,
+            "alone": one.alone,
+            "sample": one.sample(),
+        }
+        for name, one in model.functions.items()
+    }
+    return {"name": model.name, "version": model.version, "functions": functions}
+
+
+def app(artifacts: Any, *, limits: Limits | None = None, metrics: Metrics | None = None, **options: Any) -> App:
+    """Return an ASGI application that serves artifacts.
+
+    It speaks the Open Inference Protocol v2 (``/v2/models/NAME/infer``) and TensorFlow Serving's REST
+    (``/v1/models/NAME:predict``), and shows itself at ``/`` and ``/metrics``. The models are loaded when it starts.
+
+    Args:
+        artifacts: a path or several: artifacts, or directories of models and versions such as ``models/digits/3``.
+        limits: limits on the artifacts and their calls.
+        metrics: where requests are counted.
+        options: see `Options`.
+    """
+    several = [artifacts] if isinstance(artifacts, str | Path) else artifacts
+    return App([Path(one) for one in several], Options(**options), limits, metrics or Metrics())

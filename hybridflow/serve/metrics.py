@@ -1,0 +1,111 @@
+"""Counters and histograms of a server, summed over its workers, in the text format of Prometheus."""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+from bisect import bisect_left
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+SECONDS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0, 30.0)
+ROWS = (1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0)
+HELP = {
+    "hybridflow_requests_total": ("counter", "Requests for predictions, by model, version and status."),
+    "hybridflow_refused_total": ("counter", "Other requests that were refused, by status."),
+    "hybridflow_request_seconds": ("histogram", "Seconds from a request's last byte to its response."),
+    "hybridflow_batch_rows": ("histogram", "Rows computed together, without padding."),
+    "hybridflow_queue": ("gauge", "Requests that wait or are computed."),
+    "hybridflow_memory_bytes": ("gauge", "Resident memory of the workers."),
+}
+BUCKETS = {"hybridflow_request_seconds": SECONDS, "hybridflow_batch_rows": ROWS}
+
+
+class Metrics:
+    """The numbers of one worker.
+
+    Args:
+        folder: where the workers of a server write theirs for each other; None for a single process.
+    """
+
+    def __init__(self, folder: Path | None = None) -> None:
+        self._folder = folder
+        self._lock = threading.Lock()
+        self._values: dict[str, dict[str, float]] = {}
+        self.gauges: dict[str, float] = {}
+
+    def count(self, name: str, **labels: str) -> None:
+        """Add one to a counter."""
+        with self._lock:
+            self._add(name, _labelled(name, labels), 1)
+
+    def observe(self, name: str, value: float, **labels: str) -> None:
+        """Add a value to a histogram."""
+        bounds = BUCKETS[name]
+        place = bisect_left(bounds, value)
+        with self._lock:
+            self._add(name, _labelled(f"{name}_sum", labels), value)
+            self._add(name, _labelled(f"{name}_count", labels), 1)
+            for number, bound in enumerate((*bounds, "+Inf")):
+                own = _labelled(f"{name}_bucket", {**labels, "le": str(bound)})
+                self._add(name, own, 1 if number >= place else 0)
+
+    def _add(self, name: str, series: str, value: float) -> None:
+        values = self._values.setdefault(name, {})
+        values[series] = values.get(series, 0) + value
+
+    def snapshot(self) -> dict[str, Any]:
+        """Return this worker's numbers."""
+        self.gauges["hybridflow_memory_bytes"] = _resident()
+        with self._lock:
+            return {"values": {k: dict(v) for k, v in self._values.items()}, "gauges": dict(self.gauges)}
+
+    def write(self) -> None:
+        """Write the numbers for the other workers to read."""
+        if self._folder is not None:
+            path = self._folder / f"{os.getpid()}.json"
+            fresh = path.with_suffix(".new")
+            fresh.write_text(json.dumps(self.snapshot()))
+            fresh.replace(path)
+
+    def total(self) -> dict[str, dict[str, float]]:
+        """Return the numbers summed over the workers; gauges only of those that run."""
+        summed: dict[str, dict[str, float]] = {}
+        for snapshot, alive in self._snapshots():
+            parts = dict(snapshot["values"])
+            parts |= {name: {name: value} for name, value in snapshot["gauges"].items()} if alive else {}
+            for name, series in parts.items():
+                into = summed.setdefault(name, {})
+                for key, value in series.items():
+                    into[key] = into.get(key, 0) + value
+        return summed
+
+    def _snapshots(self) -> Iterator[tuple[Mapping[str, Any], bool]]:
+        yield self.snapshot(), True
+        for path in sorted(self._folder.glob("*.json")) if self._folder is not None else ():
+            if (pid := int(path.stem)) != os.getpid():
+                yield json.loads(path.read_text()), Path(f"/proc/{pid}").exists()
+
+    def text(self) -> str:
+        """Return the numbers in the text format of Prometheus."""
+        total = self.total()
+        lines: list[str] = []
+        for name, (kind, what) in HELP.items():
+            if name in total:
+                lines += [f"# HELP {name} {what}", f"# TYPE {name} {kind}"]
+                lines += [f"{series} {value:g}" for series, value in total[name].items()]
+        return "\n".join([*lines, ""])
+
+
+def _labelled(name: str, labels: Mapping[str, str]) -> str:
+    escaped = {k: v.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n") for k, v in labels.items()}
+    inside = ",".join([f'{key}="{value}"' for key, value in escaped.items()])
+    return f"{name}{{{inside}}}" if labels else name
+
+
+def _resident() -> float:
+    """Return the resident memory of the process, where the system tells it."""
+    path = Path("/proc/self/statm")
+    return float(path.read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") if path.exists() else 0.0

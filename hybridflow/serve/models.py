@@ -1,0 +1,274 @@
+"""The models of a server: named and versioned, loaded from artifacts and loaded again when those change."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from hybridflow.core.dims import evaluate, substitute
+from hybridflow.core.errors import ArgumentError, FileFormatError, HybridflowError, message
+from hybridflow.export.artifact import MANIFEST
+from hybridflow.export.limits import Limits
+from hybridflow.export.loaded import Artifact, Function, load
+from hybridflow.ir.costs import graph_cost
+from hybridflow.serve.protocol import NAMES, Array, Refused, Signature
+from hybridflow.serve.rows import batch_symbol, why_alone
+from hybridflow.tracing.function import CompiledFunction
+
+Tensors = Mapping[str, Array]
+Key = tuple[tuple[int, ...], ...]
+
+
+class Servable:
+    """A function of a model, ready to be called with arrays.
+
+    Attributes:
+        signature: what it takes and returns.
+        alone: why requests cannot share a batch; None if they can.
+        buckets: the sizes of batches that are compiled.
+    """
+
+    def __init__(self, function: Function, max_batch: int) -> None:
+        outputs = dict(zip(function.outputs, function.graph().output_specs, strict=False))
+        for name, spec in [*function.inputs.items(), *outputs.items()]:
+            if str(spec.dtype) not in NAMES:
+                raise ArgumentError(message(f"serve: {function.name}: {name} has a dtype that no request can carry",
+                                            got=str(spec.dtype)))  # fmt: skip
+        self.signature = Signature(function.inputs, outputs)
+        self._function = function
+        self._compiled = CompiledFunction(function.by_name, name=function.name)
+        self._warm: set[Key] = set()
+        self.alone = why_alone(function)
+        if self.alone is None and (bad := _forbidden(function, max_batch)):
+            self.alone = f"it was saved for sizes with {bad}"
+        self.buckets = _buckets(max_batch) if self.alone is None else ()
+
+    @property
+    def flops(self) -> str:
+        """The number of operations of a call, as text; it may depend on open sizes."""
+        return str(graph_cost(self._function.graph()).flops)
+
+    def sample(self) -> dict[str, Any]:
+        """Return arguments of one row as nested lists: zeros."""
+        made: dict[str, Any] = {}
+        for name, spec in self.signature.inputs.items():
+            shape = tuple([size if type(size) is int else 1 for size in spec.shape])
+            made[name] = np.zeros(shape, spec.dtype).astype("O" if spec.dtype.kind == "V" else spec.dtype).tolist()
+        return made
+
+    def run(self, tensors: Tensors) -> dict[str, Array]:
+        """Compute the results: compiled if the shapes were warmed up, and eagerly otherwise.
+
+        Compiling for every shape that a client sends would take unbounded time and memory.
+        """
+        function = self._compiled if _key(tensors) in self._warm else self._function.by_name
+        results: Mapping[str, Any] = function({name: tensors[name] for name in self.signature.inputs})
+        return {name: np.asarray(value) for name, value in results.items()}
+
+    def run_rows(self, tensors: Tensors, rows: int) -> dict[str, Array]:
+        """Compute a batch, padded with its first row up to the next bucket."""
+        size = next(one for one in self.buckets if one >= rows)
+        if size == rows:
+            return self.run(tensors)
+        padded = {k: np.concatenate([v, np.repeat(v[:1], size - rows, axis=0)]) for k, v in tensors.items()}
+        return {name: value[:rows] for name, value in self.run(padded).items()}
+
+    def warmups(self) -> Iterable[Callable[[], None]]:
+        """Yield functions that each compile for one shape that requests are expected to have."""
+        graph = self._function.graph()
+        symbol = batch_symbol(self._function) if self.alone is None else ""
+        others = {*graph.dims.hints} - {symbol}
+        if others or (self.alone is not None and graph.dims.hints):
+            return
+        for size in self.buckets or (1,):
+            shapes = {name: tuple([evaluate(substitute(one, {symbol: size}), {}) for one in spec.shape])
+                      for name, spec in self.signature.inputs.items()}  # fmt: skip
+            yield lambda shapes=shapes: self._warm_up(shapes)
+
+    def _warm_up(self, shapes: Mapping[str, tuple[int, ...]]) -> None:
+        zeros = {k: np.zeros(shape, self.signature.inputs[k].dtype) for k, shape in shapes.items()}
+        self._warm.add(_key(zeros))
+        try:
+            self.run(zeros)
+        except FileFormatError:
+            raise
+        except (ArithmeticError, LookupError, ValueError, AssertionError):  # its check of the zeros failed, compiled
+            return
+
+
+def _key(tensors: Tensors) -> Key:
+    return tuple([tensors[name].shape for name in sorted(tensors)])
+
+
+def _buckets(max_batch: int) -> tuple[int, ...]:
+    return (*[1 << n for n in range(max_batch.bit_length()) if 1 << n < max_batch], max_batch)
+
+
+def _forbidden(function: Function, max_batch: int) -> str | None:
+    """Return a condition on the batch size that does not hold for all sizes of batches."""
+    symbol, dims = batch_symbol(function), function.graph().dims
+    for guard in dims.guards:
+        if symbol in str(guard):
+            if {*dims.hints} != {symbol}:
+                return str(guard)
+            if not all([guard.holds({symbol: size}) for size in range(1, max_batch + 1)]):
+                return str(guard)
+    return None
+
+
+class Model(NamedTuple):
+    """One version of a model.
+
+    Attributes:
+        name, version: by which requests name it.
+        artifact: what was loaded.
+        functions: its functions, ready to be called.
+        stamp: what tells whether its files were replaced.
+    """
+
+    name: str
+    version: str
+    artifact: Artifact
+    functions: Mapping[str, Servable]
+    stamp: Any
+
+    def function(self, name: str | None = None) -> Servable:
+        """Return a function by name; without a name, ``predict`` or the only one."""
+        wanted = name or ("predict" if "predict" in self.functions else next(iter(self.functions)))
+        if wanted not in self.functions:
+            known = ", ".join(self.functions)
+            raise Refused(f"model {self.name!r} has no function {wanted[:80]!r}; its functions are {known}", 404)
+        return self.functions[wanted]
+
+
+class Repository:
+    """The models under some paths.
+
+    Args:
+        paths: artifacts; directories of versions (``digits/3``); or directories of those.
+        max_batch: the largest number of rows that are computed together.
+        limits: limits on artifacts.
+
+    Attributes:
+        models: the versions of each model that serve, by name.
+        faults: why a version on the disk does not serve, by path.
+    """
+
+    def __init__(self, paths: Sequence[Path], max_batch: int = 32, limits: Limits | None = None) -> None:
+        self._paths, self._max_batch, self._limits = paths, max_batch, limits
+        self.models: dict[str, dict[str, Model]] = {}
+        self.faults: dict[str, str] = {}
+        self._failed: dict[Path, Any] = {}
+        self._gone: set[tuple[str, str]] = set()
+
+    def refresh(self, compute: Callable[[Callable[[], None]], None]) -> list[str]:
+        """Load what is new or was replaced, and forget what is gone; requests under way keep what they have.
+
+        Args:
+            compute: runs a function where the device is used.
+
+        Returns:
+            What changed, as lines for the log.
+        """
+        found = found_in(self._paths)
+        lines: list[str] = []
+        for (name, version), path in found.items():
+            stamp = _stamp(path)
+            current = self.models.get(name, {}).get(version)
+            if stamp is None or (current and current.stamp == stamp) or self._failed.get(path) == stamp:
+                continue
+            try:
+                model = self._load(name, version, path, stamp)
+                for warm_up in [one for function in model.functions.values() for one in function.warmups()]:
+                    compute(warm_up)
+            except HybridflowError as error:
+                self._failed[path], self.faults[str(path)] = stamp, str(error)
+                kept = "the version before serves on" if current else "it does not serve"
+                lines.append(f"model {name} version {version} is broken, and {kept}: {error}")
+                continue
+            self._failed.pop(path, None)
+            self.faults.pop(str(path), None)
+            self.models = {**self.models, name: {**self.models.get(name, {}), version: model}}
+            lines.append(f"model {name} version {version} is ready")
+        lines += self._forget(found)
+        return lines
+
+    def _load(self, name: str, version: str, path: Path, stamp: Any) -> Model:
+        artifact = load(path, copy=True, limits=self._limits)
+        functions = {key: Servable(one, self._max_batch) for key, one in artifact.functions.items()}
+        return Model(name, version, artifact, functions, stamp)
+
+    def _forget(self, found: Mapping[tuple[str, str], Path]) -> list[str]:
+        """Forget versions that two looks in a row did not find: replacing a directory takes two renames."""
+        absent = {(name, one) for name, versions in self.models.items() for one in versions} - {*found}
+        dropped, self._gone = absent & self._gone, absent
+        for name, version in dropped:
+            left = {key: one for key, one in self.models[name].items() if key != version}
+            self.models = {key: one for key, one in {**self.models, name: left}.items() if one}
+        return [f"model {name} version {version} is gone" for name, version in sorted(dropped)]
+
+    def model(self, name: str, version: str | None = None) -> Model:
+        """Return a version of a model, by default the highest one.
+
+        Raises:
+            Refused: with 404, if there is none.
+        """
+        versions = self.models.get(name)
+        if not versions:
+            known = ", ".join(self.models) or "none"
+            raise Refused(f"there is no model {name[:80]!r}; the models are {known}", 404)
+        if version is None:
+            return versions[max(versions, key=int)]
+        if version not in versions:
+            raise Refused(f"model {name!r} has no version {version[:20]!r}; it has {', '.join(versions)}", 404)
+        return versions[version]
+
+
+def found_in(paths: Sequence[Path]) -> dict[tuple[str, str], Path]:
+    """Return the artifacts under some paths by name and version.
+
+    Raises:
+        ArgumentError: two artifacts have the same name and version.
+    """
+    found: dict[tuple[str, str], Path] = {}
+    for path in paths:
+        for name, version, one in _under(path):
+            if (name, version) in found and found[name, version] != one:
+                raise ArgumentError(message(f"serve: two artifacts are version {version} of the model {name!r}",
+                                            got=f"{found[name, version]}, {one}"))  # fmt: skip
+            found[name, version] = one
+    return found
+
+
+def _under(path: Path) -> Iterable[tuple[str, str, Path]]:
+    if (path / MANIFEST).exists():
+        yield path.stem, "1", path
+    elif versions := _versions(path):
+        yield from ((path.stem, one.name, one) for one in versions)
+    elif path.is_dir():
+        for folder in sorted(path.iterdir()):
+            if folder.name.startswith("."):
+                continue
+            if (folder / MANIFEST).exists():
+                yield folder.stem, "1", folder
+            else:
+                yield from ((folder.stem, one.name, one) for one in _versions(folder))
+
+
+def _versions(path: Path) -> list[Path]:
+    """Return the directories of a model's versions."""
+    if not path.is_dir():
+        return []
+    return [one for one in sorted(path.iterdir()) if one.name.isascii() and one.name.isdigit() and one.is_dir()]
+
+
+def _stamp(path: Path) -> Any:
+    """Return what changes when an artifact is replaced; None if it is being replaced just now."""
+    try:
+        folder, manifest = path.stat(), (path / MANIFEST).stat()
+    except FileNotFoundError:
+        return None
+    return folder.st_ino, manifest.st_ino, manifest.st_mtime_ns, manifest.st_size

@@ -1,0 +1,390 @@
+"""Requests and responses of the Open Inference Protocol v2 (REST) and of TensorFlow Serving: bytes to tensors and back.
+
+Pure functions without a server. A bad request raises `Refused`, with the status and a sentence for the response.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from itertools import chain
+from typing import Any, NamedTuple, cast
+
+import numpy as np
+
+from hybridflow.core.dtypes import as_dtype
+from hybridflow.core.errors import HybridflowError
+from hybridflow.core.spec import TensorSpec
+
+Array = np.ndarray[Any, Any]
+NAMES = {
+    "bool": "BOOL", "uint8": "UINT8", "uint16": "UINT16", "uint32": "UINT32", "uint64": "UINT64", "int8": "INT8",
+    "int16": "INT16", "int32": "INT32", "int64": "INT64", "float16": "FP16", "bfloat16": "BF16", "float32": "FP32",
+    "float64": "FP64",
+}  # fmt: skip
+"""The protocol's names of dtypes."""
+DTYPES = {name: as_dtype(dtype) for dtype, name in NAMES.items()}
+TF_NAMES = {
+    "bool": "DT_BOOL", "float16": "DT_HALF", "bfloat16": "DT_BFLOAT16", "float32": "DT_FLOAT", "float64": "DT_DOUBLE",
+    **{name: f"DT_{name.upper()}" for name in NAMES if "int" in name},
+}  # fmt: skip
+DEEPEST = 32
+"""The deepest nesting of lists in a tensor."""
+
+
+class Refused(HybridflowError):
+    """A request that gets an error response.
+
+    Attributes:
+        status: the HTTP status.
+    """
+
+    def __init__(self, text: str, status: int = 400) -> None:
+        super().__init__(text)
+        self.status = status
+
+
+class Signature(NamedTuple):
+    """What a function takes and returns, by name."""
+
+    inputs: Mapping[str, TensorSpec]
+    outputs: Mapping[str, TensorSpec]
+
+
+class Asked(NamedTuple):
+    """A request of the v2 protocol.
+
+    Attributes:
+        tensors: the inputs by name.
+        outputs: the wanted outputs, each with whether it is wanted in binary.
+        id: the request's id, or None.
+    """
+
+    tensors: dict[str, Array]
+    outputs: dict[str, bool]
+    id: str | None
+
+
+# -- JSON -------------------------------------------------------------------------------------------------------------
+
+
+def loads(raw: bytes) -> dict[str, Any]:
+    """Parse a JSON object."""
+    try:
+        parsed = _parse(raw)
+    except (ValueError, RecursionError) as error:
+        raise Refused(f"the body is no JSON: {str(error)[:200]}") from None
+    if not isinstance(parsed, dict):
+        raise Refused(f"the body must be a JSON object, got {_kind(parsed)}")
+    return cast("dict[str, Any]", parsed)
+
+
+def _parse(raw: bytes) -> Any:
+    try:
+        import orjson
+    except ImportError:
+        return json.loads(raw, parse_constant=_no_constant)
+    return orjson.loads(raw)
+
+
+def _no_constant(text: str) -> Any:
+    raise ValueError(f"{text} is not JSON")
+
+
+def dumps(value: Any) -> bytes:
+    """Return a value as JSON."""
+    try:
+        import orjson
+    except ImportError:
+        return json.dumps(value, allow_nan=False, separators=(",", ":")).encode()
+    return orjson.dumps(value)
+
+
+_KINDS = {
+    dict: "an object", list: "a list", str: "a text", int: "an integer", float: "a number", bool: "a boolean",
+    type(None): "null",
+}  # fmt: skip
+
+
+def _kind(value: Any) -> str:
+    return _KINDS.get(type(value), type(value).__name__)
+
+
+def _quoted(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 80 else f"{text[:77]}..."
+
+
+def _member(mapping: Mapping[str, Any], key: str, kind: type, what: str, default: Any = None) -> Any:
+    """Return a member of a JSON object that must be of a type if it is there."""
+    value = mapping.get(key, default)
+    if value is not default and type(value) is not kind:
+        raise Refused(f"{what}: {key!r} must be {_KINDS[kind]}, got {_kind(value)}")
+    return value
+
+
+# -- tensors ----------------------------------------------------------------------------------------------------------
+
+
+def from_lists(data: Any, dtype: np.dtype[Any], name: str) -> Array:
+    """Return nested lists of JSON as an array.
+
+    Raises:
+        Refused: the lists are ragged, an element is of another type, or the dtype cannot hold a number.
+    """
+    shape: list[int] = []
+    level: list[Any] = [data]
+    while type(level[0]) is list:
+        sizes = {len(one) if type(one) is list else -1 for one in level}
+        if len(sizes) != 1 or len(shape) >= DEEPEST:
+            what = "is nested too deeply" if len(shape) >= DEEPEST else "has lists of different lengths"
+            raise Refused(f"input {name!r}: its data {what} at depth {len(shape)}")
+        shape.append(sizes.pop())
+        level = list(chain.from_iterable(level))
+        if not level:
+            return np.zeros(shape, dtype)
+    kind = "bool" if dtype.kind == "b" else "int" if dtype.kind in "iu" else "float"
+    allowed = {"bool": {bool}, "int": {int}, "float": {int, float}}[kind]
+    if stray := {*map(type, level)} - allowed:
+        wrong = next(one for one in level if type(one) in stray)
+        wanted = {"bool": "booleans", "int": "integers", "float": "numbers"}[kind]
+        raise Refused(f"input {name!r}: {NAMES[str(dtype)]} needs {wanted}, got {_quoted(wrong)}, {_kind(wrong)}")
+    try:
+        if kind != "float":
+            return np.array(level, dtype).reshape(shape)
+        with np.errstate(over="ignore"):
+            made = np.array(level, np.float64).astype(dtype)
+    except OverflowError:
+        raise Refused(f"input {name!r}: a number is out of the range of {NAMES[str(dtype)]}") from None
+    if not np.isfinite(made).all():
+        raise Refused(f"input {name!r}: a number is out of the range of {NAMES[str(dtype)]}")
+    return made.reshape(shape)
+
+
+def to_lists(array: Array) -> Any:
+    """Return an array as nested lists, with None for what is not finite."""
+    if array.dtype.kind in "biu":
+        return array.tolist()
+    wide = array if array.dtype.kind == "f" and array.dtype.itemsize > 1 else array.astype(np.float32)
+    finite = np.isfinite(wide)
+    return wide.tolist() if finite.all() else np.where(finite, wide.astype(object), None).tolist()
+
+
+def require_fit(tensors: Mapping[str, Array], signature: Signature) -> None:
+    """Raise unless tensors have the names, dtypes and shapes that a function takes."""
+    if {*tensors} != {*signature.inputs}:
+        wanted, got = [", ".join(map(_quoted, names)) or "nothing" for names in (signature.inputs, tensors)]
+        raise Refused(f"the inputs must be {wanted}, got {got}")
+    sizes: dict[str, int] = {}
+    for name, array in tensors.items():
+        spec = signature.inputs[name]
+        if array.dtype != spec.dtype:
+            raise Refused(f"input {name!r} must be {NAMES[str(spec.dtype)]}, got {NAMES[str(array.dtype)]}")
+        fits = len(array.shape) == len(spec.shape)
+        for wanted, got in zip(spec.shape, array.shape, strict=False):
+            fits = fits and got == (wanted if type(wanted) is int else sizes.setdefault(str(wanted), got))
+        if not fits:
+            raise Refused(f"input {name!r} must have the shape {shape_text(spec)}, got {[*array.shape]}")
+
+
+def shape_text(spec: TensorSpec) -> str:
+    """Return a shape with the names of its open sizes."""
+    return f"[{', '.join(map(str, spec.shape))}]"
+
+
+def shape_of(spec: TensorSpec) -> list[int]:
+    """Return a shape with -1 for its open sizes."""
+    return [size if type(size) is int else -1 for size in spec.shape]
+
+
+# -- Open Inference Protocol v2 ---------------------------------------------------------------------------------------
+
+
+def read_v2(body: bytes, header_length: str | None, signature: Signature) -> Asked:
+    """Read an inference request.
+
+    Args:
+        body: the body: JSON, with the binary tensors behind it.
+        header_length: the header ``Inference-Header-Content-Length``: how long the JSON is; None if it is the body.
+        signature: what the function takes and returns.
+    """
+    length = len(body)
+    if header_length is not None:
+        if not (header_length.isascii() and header_length.isdigit() and len(header_length) < 20):
+            raise Refused(f"Inference-Header-Content-Length must be a number of bytes, got {_quoted(header_length)}")
+        length = int(header_length)
+        if length > len(body):
+            raise Refused(f"Inference-Header-Content-Length is {length}, and the body has {len(body)} bytes")
+    request, binary = loads(body[:length]), memoryview(body)[length:]
+    identity = _member(request, "id", str, "the request")
+    tensors: dict[str, Array] = {}
+    for given in _member(request, "inputs", list, "the request", ()):
+        if type(given) is not dict:
+            raise Refused(f"each of the inputs must be an object, got {_kind(given)}")
+        name, array, used = _v2_tensor(cast("dict[str, Any]", given), binary, signature)
+        if name in tensors:
+            raise Refused(f"input {name!r} is given twice")
+        tensors[name] = array
+        binary = binary[used:]
+    if len(binary):
+        raise Refused(f"{len(binary)} bytes are left behind the binary tensors")
+    require_fit(tensors, signature)
+    return Asked(tensors, _v2_outputs(request, signature), identity)
+
+
+def _v2_tensor(given: dict[str, Any], binary: memoryview, signature: Signature) -> tuple[str, Array, int]:
+    """Return an input's name, its value, and how many binary bytes it took."""
+    name = _member(given, "name", str, "an input", "")
+    if name not in signature.inputs:
+        wanted = ", ".join(map(_quoted, signature.inputs)) or "nothing"
+        raise Refused(f"there is no input {_quoted(name)}; the inputs are {wanted}")
+    what = f"input {name!r}"
+    kind = _member(given, "datatype", str, what, "")
+    if kind not in DTYPES:
+        raise Refused(f"{what}: the datatype {_quoted(kind)} is not supported; it must be {', '.join(DTYPES)}")
+    dtype, shape = DTYPES[kind], _member(given, "shape", list, what, ())
+    if len(shape) > DEEPEST or not all([type(size) is int and 0 <= size < 1 << 40 for size in shape]):
+        raise Refused(f"{what}: the shape must be a list of sizes, got {_quoted(shape)}")
+    count = math.prod(shape)
+    parameters = _member(given, "parameters", dict, what, {})
+    size = _member(parameters, "binary_data_size", int, what)
+    if size is not None:
+        if "data" in given:
+            raise Refused(f"{what} has both data and binary_data_size")
+        if size != count * dtype.itemsize or size > len(binary):
+            wanted = f"{count * dtype.itemsize} bytes for {kind} {_quoted(shape)}"
+            raise Refused(f"{what} needs {wanted}, got binary_data_size {size}, and {len(binary)} bytes are there")
+        raw = np.frombuffer(binary[:size], np.uint8)
+        if dtype.kind == "b" and raw.size and raw.max() > 1:
+            raise Refused(f"{what}: a BOOL must be a byte 0 or 1, got {raw.max()}")
+        return name, raw.view(dtype).reshape(shape) if size else np.zeros(shape, dtype), size
+    if type(given.get("data")) is not list:
+        raise Refused(f"{what}: data must be a list, got {_kind(given.get('data'))}")
+    array = from_lists(given["data"], dtype, name)
+    if array.size != count or (array.ndim > 1 and [*array.shape] != shape):
+        raise Refused(f"{what} has the shape {_quoted(shape)}, and data of the shape {[*array.shape]}")
+    return name, array.reshape(shape), 0
+
+
+def _v2_outputs(request: Mapping[str, Any], signature: Signature) -> dict[str, bool]:
+    """Return the wanted outputs, each with whether it is wanted in binary."""
+    parameters = _member(request, "parameters", dict, "the request", {})
+    binary = _member(parameters, "binary_data_output", bool, "the request", False)
+    wanted = _member(request, "outputs", list, "the request", ())
+    outputs: dict[str, bool] = {}
+    for one in wanted:
+        name = one.get("name") if type(one) is dict else None
+        if type(name) is not str or name not in signature.outputs:
+            known = ", ".join(map(_quoted, signature.outputs))
+            raise Refused(f"there is no output {_quoted(name)}; the outputs are {known}")
+        own = _member(one, "parameters", dict, f"output {name!r}", {})
+        if "classification" in own:
+            raise Refused(f"output {name!r}: classification is not supported")
+        outputs[name] = _member(own, "binary_data", bool, f"output {name!r}", binary)
+    return outputs or dict.fromkeys(signature.outputs, bool(binary))
+
+
+def write_v2(model: str, version: str, asked: Asked, results: Mapping[str, Array]) -> tuple[bytes, dict[str, str]]:
+    """Return the body and headers of an inference response."""
+    tensors: list[dict[str, Any]] = []
+    parts: list[bytes] = []
+    for name, binary in asked.outputs.items():
+        array = results[name]
+        made: dict[str, Any] = {"name": name, "datatype": NAMES[str(array.dtype)], "shape": [*array.shape]}
+        if binary:
+            parts.append(array.tobytes())
+            made["parameters"] = {"binary_data_size": len(parts[-1])}
+        else:
+            made["data"] = to_lists(array.reshape(-1))
+        tensors.append(made)
+    response: dict[str, Any] = {"model_name": model, "model_version": version, "outputs": tensors}
+    if asked.id is not None:
+        response["id"] = asked.id
+    head = dumps(response)
+    if not any(asked.outputs.values()):
+        return head, {"content-type": "application/json"}
+    headers = {"content-type": "application/octet-stream", "inference-header-content-length": str(len(head))}
+    return b"".join([head, *parts]), headers
+
+
+def metadata_v2(model: str, versions: Sequence[str], signature: Signature) -> dict[str, Any]:
+    """Return the metadata of a model."""
+
+    def described(specs: Mapping[str, TensorSpec]) -> list[dict[str, Any]]:
+        return [{"name": k, "datatype": NAMES[str(v.dtype)], "shape": shape_of(v)} for k, v in specs.items()]
+
+    return {
+        "name": model, "versions": [*versions], "platform": "hybridflow",
+        "inputs": described(signature.inputs), "outputs": described(signature.outputs),
+    }  # fmt: skip
+
+
+# -- TensorFlow Serving -----------------------------------------------------------------------------------------------
+
+
+def read_tf(request: Mapping[str, Any], signature: Signature) -> tuple[dict[str, Array], bool]:
+    """Read a ``:predict`` request.
+
+    Returns:
+        The inputs by name, and whether the response is in the row format.
+    """
+    rows, columns = "instances" in request, "inputs" in request
+    if rows == columns:
+        raise Refused("the request must have one of 'instances' and 'inputs'")
+    given = request["instances"] if rows else request["inputs"]
+    if rows and type(given) is not list:
+        raise Refused(f"'instances' must be a list, got {_kind(given)}")
+    names = [*signature.inputs]
+    named: dict[str, Any]
+    if rows and given and type(given[0]) is dict:
+        if not all([type(row) is dict and {*row} == {*given[0]} for row in given]):
+            raise Refused("each of the instances must be an object with the same names")
+        named = {name: [row[name] for row in given] for name in given[0]}
+    elif not rows and type(given) is dict:
+        named = cast("dict[str, Any]", given)
+    elif len(names) == 1:
+        named = {names[0]: given}
+    else:
+        raise Refused(f"the inputs {', '.join(map(_quoted, names))} must be given by name")
+    if {*named} != {*names}:
+        wanted, got = [", ".join(map(_quoted, one)) or "nothing" for one in (names, named)]
+        raise Refused(f"the inputs must be {wanted}, got {got}")
+    tensors = {name: from_lists(named[name], np.dtype(signature.inputs[name].dtype), name) for name in names}
+    require_fit(tensors, signature)
+    return tensors, rows
+
+
+def write_tf(results: Mapping[str, Array], rows: bool) -> bytes:
+    """Return the body of a ``:predict`` response."""
+    lists = {name: to_lists(array) for name, array in results.items()}
+    if not rows:
+        return dumps({"outputs": next(iter(lists.values())) if len(lists) == 1 else lists})
+    lengths = {len(one) if isinstance(one, list) else -1 for one in cast("Sequence[Any]", [*lists.values()])}
+    if len(lengths) != 1 or -1 in lengths:
+        raise Refused("the results are not one for each instance; ask with 'inputs' instead of 'instances'")
+    if len(lists) == 1:
+        return dumps({"predictions": next(iter(lists.values()))})
+    return dumps({"predictions": [dict(zip(lists, row, strict=True)) for row in zip(*lists.values(), strict=True)]})
+
+
+def metadata_tf(model: str, version: str, functions: Mapping[str, Signature]) -> dict[str, Any]:
+    """Return the metadata of a model as TensorFlow Serving does."""
+
+    def described(specs: Mapping[str, TensorSpec]) -> dict[str, Any]:
+        return {
+            name: {"dtype": TF_NAMES[str(spec.dtype)], "name": name,
+                   "tensor_shape": {"dim": [{"size": str(size), "name": ""} for size in shape_of(spec)],
+                                    "unknown_rank": False}}
+            for name, spec in specs.items()
+        }  # fmt: skip
+
+    signatures = {
+        name: {"inputs": described(one.inputs), "outputs": described(one.outputs),
+               "method_name": "tensorflow/serving/predict"}
+        for name, one in functions.items()
+    }  # fmt: skip
+    return {
+        "model_spec": {"name": model, "signature_name": "", "version": version},
+        "metadata": {"signature_def": {"signature_def": signatures}},
+    }

@@ -1,0 +1,125 @@
+"""The parent process of ``hybridflow serve``: it opens the port, starts workers, and replaces those that end."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from hybridflow.core.errors import ArgumentError, MissingPackageError, message
+from hybridflow.serve.app import Options
+from hybridflow.serve.models import found_in
+
+DRAIN_SECONDS = 8
+
+
+class Server(NamedTuple):
+    """Where and how the processes run.
+
+    Attributes:
+        host, port: the address; port 0 takes a free one.
+        workers: the number of processes.
+        max_seconds: how long a computation may take until its worker is replaced.
+        certificate, key: files for TLS; None for plain HTTP.
+    """
+
+    host: str = "127.0.0.1"
+    port: int = 8000
+    workers: int = 1
+    max_seconds: float = 60.0
+    certificate: str | None = None
+    key: str | None = None
+
+
+def require_packages() -> None:
+    """Raise unless the packages of the extra ``serve`` are installed."""
+    for name in ("uvicorn", "httptools"):
+        if importlib.util.find_spec(name) is None:
+            raise MissingPackageError(
+                message(f"serve: needs the package {name}", hint="Run pip install 'hybridflow[serve]'.")
+            )
+
+
+def serve(
+    paths: Sequence[Path], options: Options, server: Server, say: Callable[[str], None] = lambda text: None
+) -> None:
+    """Serve artifacts until SIGTERM or SIGINT; then answer what was accepted, and return."""
+    require_packages()
+    if not found_in(paths):
+        raise ArgumentError(message("serve: there is no artifact", got=", ".join(map(str, paths))))
+    listening = _listen(server)
+    host, port = listening.getsockname()[:2]
+    ended: list[int] = []
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda got, frame: ended.append(got))
+    with tempfile.TemporaryDirectory(prefix="hybridflow-serve-") as folder:
+        settings = {
+            "paths": [str(one) for one in paths], "options": options._asdict(), "socket": listening.fileno(),
+            "metrics": folder, "parent": os.getpid(), "drain": DRAIN_SECONDS, "max_seconds": server.max_seconds,
+            "certificate": server.certificate, "key": server.key,
+            "loop": "uvloop" if importlib.util.find_spec("uvloop") else "asyncio",
+        }  # fmt: skip
+        workers: list[subprocess.Popen[bytes]] = []
+        try:
+            say(f"serving on http{'s' if server.certificate else ''}://{host}:{port}")
+            _keep(workers, server.workers, settings, ended, say)
+        finally:
+            listening.close()
+            _end(workers)
+
+
+def _listen(server: Server) -> socket.socket:
+    try:
+        family = socket.AF_INET6 if ":" in server.host else socket.AF_INET
+        return socket.create_server((server.host, server.port), family=family, backlog=512)
+    except OSError as error:
+        raise ArgumentError(message(f"serve: cannot listen at {server.host}:{server.port}", got=str(error))) from None
+
+
+def _keep(
+    workers: list[subprocess.Popen[bytes]], count: int, settings: dict[str, Any], ended: list[int],
+    say: Callable[[str], None],
+) -> None:  # fmt: skip
+    """Keep a number of workers running until a signal comes; wait longer each time after quick ends."""
+    started = 0.0
+    pause = 0.1
+    while not ended:
+        for one in [one for one in workers if one.poll() is not None]:
+            workers.remove(one)
+            say(f"worker {one.pid} ended with {one.returncode}, and is replaced")
+        if len(workers) < count and time.monotonic() - started >= (0 if len(workers) or not started else pause):
+            pause = 0.1 if time.monotonic() - started > 10 else min(pause * 2, 5.0)
+            workers.append(_start(settings))
+            started = time.monotonic()
+        time.sleep(0.05)
+
+
+def _start(settings: dict[str, Any]) -> subprocess.Popen[bytes]:
+    command = [sys.executable, "-m", "hybridflow.serve.worker"]
+    fresh = subprocess.Popen(command, stdin=subprocess.PIPE, pass_fds=[settings["socket"]], start_new_session=True)
+    assert fresh.stdin is not None
+    with fresh.stdin as pipe:  # not by an argument, which other users see: the settings have the token
+        pipe.write(json.dumps(settings).encode())
+    return fresh
+
+
+def _end(workers: Sequence[subprocess.Popen[bytes]]) -> None:
+    """Tell the workers to answer what they accepted and to end; kill those that do not."""
+    for one in workers:
+        one.terminate()
+    until = time.monotonic() + DRAIN_SECONDS + 1
+    for one in workers:
+        try:
+            one.wait(max(until - time.monotonic(), 0))
+        except subprocess.TimeoutExpired:
+            one.kill()
+            one.wait()

@@ -1,0 +1,59 @@
+"""A worker process of ``hybridflow serve``: it serves on the socket of its parent until it is told to end."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Any, cast
+
+from hybridflow.serve.app import App, Options
+from hybridflow.serve.http import guarded_protocol
+from hybridflow.serve.metrics import Metrics
+
+STUCK = 70
+"""The exit status of a worker whose computation does not end."""
+
+
+def work(settings: dict[str, Any]) -> None:
+    """Serve on the parent's socket.
+
+    Args:
+        settings: paths, options, the socket's number, and what else `hybridflow.serve.supervisor` says.
+    """
+    import uvicorn
+
+    metrics = Metrics(Path(settings["metrics"]))
+    app = App([Path(one) for one in settings["paths"]], Options(**settings["options"]), None, metrics)
+    config = uvicorn.Config(
+        cast(Any, app), loop=settings["loop"], http=guarded_protocol(app.options.body), ws="none", lifespan="on",
+        access_log=False, log_level="warning", timeout_keep_alive=30, server_header=False,
+        timeout_graceful_shutdown=settings["drain"], ssl_certfile=settings["certificate"], ssl_keyfile=settings["key"],
+        h11_max_incomplete_event_size=None,
+    )  # fmt: skip
+    server = uvicorn.Server(config)
+    threading.Thread(target=_watch, args=(app, server, settings), daemon=True).start()
+    server.run(sockets=[socket.socket(fileno=settings["socket"])])
+    metrics.write()
+
+
+def _watch(app: App, server: Any, settings: dict[str, Any]) -> None:
+    """Write the metrics for the other workers; end the process if a computation hangs or the parent is gone."""
+    while True:
+        time.sleep(0.25)
+        app.metrics.gauges["hybridflow_queue"] = app.batcher.waiting
+        app.metrics.write()
+        since = app.batcher.busy_since
+        if since is not None and app.ready and time.monotonic() - since > settings["max_seconds"]:
+            sys.stderr.write(f"worker {os.getpid()}: a computation takes more than {settings['max_seconds']:g} s\n")
+            os._exit(STUCK)
+        if os.getppid() != settings["parent"]:
+            server.should_exit = True
+
+
+if __name__ == "__main__":
+    work(json.load(sys.stdin))
