@@ -200,21 +200,10 @@ def _attends(node: Node, ins: Axes, outs: Axes, symbol: str) -> bool:
     return all([one == 0 and ndim > 2 for one, ndim in axes[:3]]) and all([one in (0, None) for one, _ in axes[3:]])
 
 
-def _scans(node: Node, ins: Axes, outs: Axes, symbol: str) -> bool:
-    """A loop over another axis, whose body keeps rows apart."""
-    carry, sequences = node.attrs["carry"], node.attrs["sequences"]
-    if _mentions(node.attrs["length"], symbol) or any([one == 0 for one in ins[carry : carry + sequences]]):
-        return False
-    body: Graph = node.attrs["body"]
-    for inner in body.nodes:
-        _require_rowwise(inner, symbol)
-    return True
-
-
 _RULES: dict[str, Rule] = {
     "reshape": _reshapes, "permute_dims": _moves, "expand_dims": _moves, "squeeze": _moves, "broadcast_to": _spreads,
     "full": _fills, "matmul": _product, "linear": _dense, "concat": _joins, "stack": _joins, "getitem": _indexes,
-    "gather": _looks_up, "scaled_dot_product_attention": _attends, "scan": _scans,
+    "gather": _looks_up, "scaled_dot_product_attention": _attends,
     "read": _no_sizes, "batch_norm": _examples, "lstm_update": _no_sizes,
     **dict.fromkeys(("sum", "max", "min", "prod", "all", "any", "logsumexp", "layer_norm", "rms_norm", "l2_normalize",
                      "softmax", "log_softmax", "mean", "argmax", "argmin"), _along),
