@@ -19,6 +19,7 @@ import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -306,11 +307,16 @@ class Running:
 
     Args:
         arguments: those of the command.
+        log: a file for the access log; None for no log.
     """
 
-    def __init__(self, *arguments: Any) -> None:
-        command = [sys.executable, "-m", "hybridflow", "serve", *map(str, arguments), "--port", "0", "--quiet"]
-        self.process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env={**os.environ, "COLUMNS": "99"})
+    def __init__(self, *arguments: Any, log: Path | None = None) -> None:
+        command = [sys.executable, "-m", "hybridflow", "serve", *map(str, arguments), "--port", "0"]
+        with open(log or os.devnull, "w", encoding="utf-8") as errors:
+            self.process = subprocess.Popen(
+                [*command, *([] if log else ["--quiet"])], stdout=subprocess.PIPE, text=True,
+                stderr=errors if log else None, env={**os.environ, "COLUMNS": "99"},
+            )  # fmt: skip
         assert self.process.stdout is not None
         self.lines: list[str] = []
         self.port = int(self.process.stdout.readline().rsplit(":", 1)[1])
@@ -451,29 +457,33 @@ def test_slow_heads_and_bodies(server: Running):
     assert raw(server, slow, 40).startswith(b"HTTP/1.1 408")
 
 
-def test_a_killed_worker_is_replaced_and_sigterm_loses_nothing(artifacts: Path):
+def test_a_killed_worker_is_replaced_and_sigterm_loses_nothing(artifacts: Path, tmp_path: Path):
     pytest.importorskip("uvicorn")
-    running = Running(artifacts / "mlp.hf", "--workers", 2, "--max-batch", 4)
+    running = Running(artifacts / "mlp.hf", "--workers", 2, "--max-batch", 4, log=tmp_path / "log")
     workers = running.workers()
     assert len(workers) == 2
     os.kill(workers[0], signal.SIGKILL)
-    until = time.monotonic() + 20
+    until, asked = time.monotonic() + 20, 0
     while len([*{*running.workers()} - {workers[0]}]) < 2:
         assert time.monotonic() < until
         assert running.ask("/v1/models/mlp:predict", ROW)[0] == 200
+        asked += 1
 
     def load() -> list[int]:
-        """Ask on one connection until the server says that it closes it."""
+        """Ask on one connection until the server closes it, and says so if a request is under way."""
         connection = http.client.HTTPConnection("127.0.0.1", running.port, timeout=20)
         statuses: list[int] = []
-        while True:
-            connection.request("POST", "/v1/models/mlp:predict", json.dumps(ROW))
-            response = connection.getresponse()
-            statuses.append(response.status)
-            response.read()
-            if response.getheader("connection") == "close":
-                connection.close()
-                return statuses
+        with closing(connection):
+            while True:
+                try:
+                    connection.request("POST", "/v1/models/mlp:predict", json.dumps(ROW))
+                    response = connection.getresponse()
+                    response.read()
+                except ConnectionError:  # the server's log knows whether it had accepted this request
+                    return statuses
+                statuses.append(response.status)
+                if response.getheader("connection") == "close":
+                    return statuses
 
     with ThreadPoolExecutor(8) as pool:
         loads = [pool.submit(load) for _ in range(8)]
@@ -483,6 +493,8 @@ def test_a_killed_worker_is_replaced_and_sigterm_loses_nothing(artifacts: Path):
     statuses = [status for one in loads for status in one.result()]
     assert {*statuses} == {200}
     assert len(statuses) > 100
+    log = [json.loads(line) for line in (tmp_path / "log").read_text().splitlines()]
+    assert len([one for one in log if one.get("path", "").endswith(":predict")]) == len(statuses) + asked
     assert not [one for one in workers if Path(f"/proc/{one}").exists()]
     assert any("is replaced" in line for line in running.lines)
 

@@ -168,7 +168,7 @@ def to_lists(array: Array) -> Any:
         return array.tolist()
     wide = array if array.dtype.kind == "f" and array.dtype.itemsize > 1 else array.astype(np.float32)
     finite = np.isfinite(wide)
-    return wide.tolist() if finite.all() else np.where(finite, wide.astype(object), None).tolist()
+    return wide.tolist() if finite.all() else np.where(finite, wide.astype(object), cast(Any, None)).tolist()
 
 
 def require_fit(tensors: Mapping[str, Array], signature: Signature) -> None:
