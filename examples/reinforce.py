@@ -48,7 +48,10 @@ def choose(seen):
 
 @hf.no_grad()
 def played(seed):
-    """Play all carts to their ends; return what was seen and done, and what reward came after it (0 when over)."""
+    """Play all carts to their ends; return what was seen and done, who was going, and what reward came after it.
+
+    An episode is as long as its last cart goes. Compiled functions take any length.
+    """
     poles, seen, done, alive = Poles(CARTS, seed), [], [], []
     for _ in range(LONGEST):
         seen.append(poles.seen())
@@ -56,10 +59,9 @@ def played(seed):
         done.append(choose(seen[-1]).numpy())
         if not poles.push(done[-1] == 1).any():
             break
-    empty = LONGEST - len(seen)
-    rewards = np.pad(np.array(alive, np.float32), ((0, empty), (0, 0)))
+    rewards = np.array(alive, np.float32)
     returns = np.cumsum(rewards[::-1], axis=0)[::-1].copy()
-    return np.pad(seen, ((0, empty), (0, 0), (0, 0))), np.pad(done, ((0, empty), (0, 0))), rewards, returns
+    return np.stack(seen), np.stack(done), rewards, returns
 
 
 def step(seen, done, alive, returns):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+import weakref
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from itertools import starmap
@@ -45,10 +46,13 @@ class BoundedSizes:
 
     def __init__(self, trace: Trace, first: int) -> None:
         self.first = first
+        self.serve(trace)
         self._graph = trace.raw_graph
-        self._choice: Choice[Compiled, Executable] = Choice(
-            first, lambda bounds: _compiled(trace, bounds), trace.executables.clear
-        )
+        self._choice: Choice[Compiled, Executable] = Choice(first, self._compiled, trace.executables.clear)
+
+    def serve(self, trace: Trace) -> None:
+        """Compile for a trace from now on; it is not kept alive, so that it is freed as soon as it is dropped."""
+        self._trace = weakref.ref(trace)
 
     @property
     def why_not(self) -> str | None:
@@ -72,6 +76,16 @@ class BoundedSizes:
             _warn(self._graph.name, self.why_not)
         return made
 
+    def _compiled(self, bounds: dict[str, int]) -> Compiled:
+        trace = self._trace()
+        assert trace is not None, "it is called by its trace"
+        if trace.budget is not None or trace.calls_host:
+            raise NoRule("the function has a memory budget, or calls Python")
+        made, executable = compile_bounded(trace.raw_graph, bounds, states=len(trace.states), donate=trace.donated)
+        names = trace.donated_names(executable)
+        trace.record.add(ExecutableRecord.of(executable, bounds, None, names, bounded=True))
+        return Compiled(made, executable)
+
     def _fitted(self, program: Program[Compiled], sizes: Sizes) -> Executable:
         """Return an executable that pads its inputs, runs a program for a bound, and cuts its results to real sizes."""
         made, run = program.made
@@ -88,15 +102,6 @@ class BoundedSizes:
             held[0] = cut(held[0])
 
         return replace(run, call=call, into=into, bare=None, alone=None)
-
-
-def _compiled(trace: Trace, bounds: dict[str, int]) -> Compiled:
-    if trace.budget is not None or trace.calls_host:
-        raise NoRule("the function has a memory budget, or calls Python")
-    made, executable = compile_bounded(trace.raw_graph, bounds, states=len(trace.states), donate=trace.donated)
-    names = trace.donated_names(executable)
-    trace.record.add(ExecutableRecord.of(executable, bounds, None, names, bounded=True))
-    return Compiled(made, executable)
 
 
 def compile_bounded(

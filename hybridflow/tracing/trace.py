@@ -278,6 +278,8 @@ class Trace(Fit):
                 if fingerprint(self.graph, {}) == fingerprint(other.graph, {}):
                     self.executables, self.bounds = other.executables, other.bounds
                     self.only = other.only
+                    if self.bounds is not None:
+                        self.bounds.serve(self)
 
     def _compile(self, sizes: dict[str, int], device: Any) -> Executable:
         with depth_explained(self.raw_graph.name):
