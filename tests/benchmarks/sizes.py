@@ -3,7 +3,8 @@
 Command line: ``python -m tests.benchmarks.sizes [PROGRAM ...] [--way WAY ...]``. An epoch calls a function with real
 sizes: a GPT that writes a text letter by letter, the updates of REINFORCE, an LSTM that learns which topic of Python's
 documentation a paragraph belongs to. Each way runs in a process of its own, for two epochs; the second one of `exact`
-is what a program takes with all sizes compiled beforehand.
+is what a program takes with all sizes compiled beforehand. `by hand` is the program that users write who pad to powers
+of two with masks of their own.
 """
 
 from __future__ import annotations
@@ -16,18 +17,32 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from pydoc_data.topics import topics
-from typing import Any
+from typing import Any, NamedTuple, cast
 
-import jax
 import numpy as np
 from rich.console import Console
 from rich.table import Table
 
 import hybridflow as hf
+import hybridflow.tracing.trace as trace
 from hybridflow import nn
 
-Epoch = Callable[[Callable[..., Any]], float]
-"""Calls a step with the arguments of an epoch; returns a number that all ways must agree on."""
+
+class Program(NamedTuple):
+    """A program with many sizes.
+
+    Attributes:
+        step: the function that is compiled.
+        epoch: calls a step with the arguments of an epoch; returns a number that all ways must agree on.
+        masked: the same function of padded arguments, with a mask or the real size as the last one.
+        pad: returns the padded arguments.
+    """
+
+    step: Callable[..., Any]
+    epoch: Callable[[Callable[..., Any]], float]
+    masked: Callable[..., Any]
+    pad: Callable[..., tuple[Any, ...]]
+
 
 TEXT = "\n".join(topics.values())
 LETTERS = sorted(set(TEXT))
@@ -65,20 +80,32 @@ class GPT(nn.Module):
         self.blocks = [Block() for _ in range(BLOCKS)]
         self.norm, self.head = nn.LayerNorm(), nn.Linear(len(LETTERS), bias=False)
 
-    def forward(self, x: Any) -> Any:
-        """Return the logits of the next letter."""
+    def forward(self, x: Any, last: Any = None) -> Any:
+        """Return the logits of the letter behind a place, or behind the last one."""
         x = self.embed(x) + self.place(hf.arange(x.shape[1], dtype=hf.int32))
         for block in self.blocks:
             x = block(x)
-        return self.head(self.norm(x))[:, -1]
+        return self.head(self.norm(x[:, -1] if last is None else hf.take(x, last, axis=1)))
 
 
-def gpt() -> tuple[Callable[..., Any], Epoch]:
-    """Return the function and an epoch of writing."""
+def room(size: int) -> int:
+    """Return the power of two that a size is padded to."""
+    return max(8, 1 << (size - 1).bit_length())
+
+
+def gpt() -> Program:
+    """Return the program that writes."""
     model = GPT()
 
     def logits(letters: Any) -> Any:
         return model(letters)
+
+    def masked(letters: Any, count: Any) -> Any:
+        return model(letters, count - 1)
+
+    def pad(letters: Any) -> tuple[Any, ...]:
+        size = letters.shape[1]
+        return np.pad(letters, ((0, 0), (0, room(size) - size))), hf.asarray(size)
 
     def write(step: Callable[..., Any]) -> float:
         written, total = ids("T")[None], 0.0
@@ -89,14 +116,14 @@ def gpt() -> tuple[Callable[..., Any], Epoch]:
                 written = np.concatenate([written, found.argmax(-1, keepdims=True).astype(np.int32)], axis=1)
         return total
 
-    return logits, write
+    return Program(logits, write, masked, pad)
 
 
 # -- REINFORCE --------------------------------------------------------------------------------------------------------
 
 
-def reinforce() -> tuple[Callable[..., Any], Epoch]:
-    """Return the update and an epoch of episodes, whose lengths grow as they do in practice."""
+def reinforce() -> Program:
+    """Return the program that learns from episodes, whose lengths grow as they do in practice."""
     policy = nn.Sequential(nn.Linear(4, 32), hf.tanh, nn.Linear(32, 2))
     optimizer = hf.optim.Adam(policy, rate=1e-2)
 
@@ -107,6 +134,21 @@ def reinforce() -> tuple[Callable[..., Any], Epoch]:
         optimizer.update(tape.gradient(loss, policy))
         return loss
 
+    def masked(seen: Any, done: Any, returns: Any, real: Any) -> Any:
+        count = hf.sum(real)
+        away = (returns - hf.sum(returns * real) / count) * real
+        weights = away / (hf.sqrt(hf.sum(away * away) / count) + 1e-6)
+        with hf.GradientTape() as tape:
+            loss = hf.sum(nn.softmax_cross_entropy(policy(seen), done) * weights) / count
+        optimizer.update(tape.gradient(loss, policy))
+        return loss
+
+    def pad(seen: Any, done: Any, returns: Any) -> tuple[Any, ...]:
+        size = len(seen)
+        more = (0, room(size) - size)
+        real = np.pad(np.ones(size, np.float32), more)
+        return np.pad(seen, (more, (0, 0))), np.pad(done, more), np.pad(returns, more), real
+
     def play(step: Callable[..., Any]) -> float:
         rng, total = np.random.default_rng(0), 0.0
         for number in range(200):
@@ -116,7 +158,7 @@ def reinforce() -> tuple[Callable[..., Any], Epoch]:
             total += float(step(seen, done, returns))
         return total
 
-    return update, play
+    return Program(update, play, masked, pad)
 
 
 # -- an LSTM for texts ------------------------------------------------------------------------------------------------
@@ -129,9 +171,11 @@ class Classifier(nn.Module):
         self.embed, self.read = nn.Embedding(len(LETTERS), 32), nn.LSTM(32, 64)
         self.head = nn.Linear(64, classes)
 
-    def forward(self, x: Any) -> Any:
+    def forward(self, x: Any, real: Any = None) -> Any:
         """Return the logits of the topics."""
         y, _ = self.read(self.embed(x))
+        if real is not None:
+            return self.head(hf.sum(y * real[:, :, None], axis=1) / hf.sum(real))
         return self.head(hf.mean(y, axis=1))
 
 
@@ -143,57 +187,52 @@ def paragraphs() -> Iterator[tuple[Any, int]]:
             yield ids(text[:400]), label
 
 
-def classifier() -> tuple[Callable[..., Any], Epoch]:
-    """Return the training step and an epoch of texts, each in its own length."""
+def classifier() -> Program:
+    """Return the program that learns from texts, each in its own length."""
     model = Classifier(8)
     optimizer = hf.optim.Adam(model, rate=3e-3)
     texts = [*paragraphs()]
     np.random.default_rng(0).shuffle(texts)  # pyright: ignore[reportArgumentType, reportCallIssue]
 
-    def train(letters: Any, label: Any) -> Any:
+    def train(letters: Any, label: Any, real: Any = None) -> Any:
         with hf.GradientTape() as tape:
-            loss = hf.mean(nn.softmax_cross_entropy(model(letters), label))
+            loss = hf.mean(nn.softmax_cross_entropy(model(letters, real), label))
         optimizer.update(tape.gradient(loss, model))
         return loss
+
+    def pad(letters: Any, label: Any) -> tuple[Any, ...]:
+        size = letters.shape[1]
+        more = ((0, 0), (0, room(size) - size))
+        return np.pad(letters, more), label, np.pad(np.ones((1, size), np.float32), more)
 
     def read(step: Callable[..., Any]) -> float:
         return float(np.sum([float(step(text[None], np.array([label], np.int32))) for text, label in texts]))
 
-    return train, read
+    return Program(train, read, train, pad)
 
 
 PROGRAMS = {"gpt": gpt, "reinforce": reinforce, "classifier": classifier}
-WAYS = ("default", "bounded", "exact", "eager", "jax")
-
-
-def jitted(step: Callable[..., Any]) -> Callable[..., Any]:
-    """Return the function as jax alone would run it: one compilation for each shape."""
-    pure = hf.to_jax(step)
-    return jax.jit(pure)
+WAYS = {"default": "auto", "bounded": "bounded", "by hand": "exact", "exact": "exact", "eager": None}
+"""The ways to run a program, with `hf.compile`'s option."""
 
 
 def run(program: str, way: str) -> dict[str, Any]:
     """Run two epochs of a program in one way; return the figures."""
     hf.random.seed(0)
-    step, epoch = PROGRAMS[program]()
-    if way in ("default", "bounded", "exact"):
-        step = hf.compile(step, sizes="auto" if way == "default" else way)  # pyright: ignore[reportArgumentType]
-    elif way == "jax":
-        step = jitted(step)
-    if way == "exact":
-        import hybridflow.tracing.trace as trace
-
+    step, epoch, masked, pad = PROGRAMS[program]()
+    fast: Any = None
+    if WAYS[way] is not None:
         trace._EXECUTABLES = 1000  # all sizes stay compiled
+        fast = hf.compile(masked if way == "by hand" else step, sizes=cast(Any, WAYS[way]))
+    call = step if fast is None else (lambda *args: fast(*pad(*args))) if way == "by hand" else fast
+    figures: list[tuple[float, float]] = []
     with hf.config.cache(False):
-        figures: list[tuple[float, float]] = []
         for _ in range(2):
             start = time.perf_counter()
-            total = epoch(step)
+            total = epoch(call)
             figures.append((time.perf_counter() - start, total))
-    count = getattr(step, "compile_count", None)
-    if way == "jax":
-        count = step._cache_size()  # pyright: ignore[reportFunctionMemberAccess]
-    return {"first": figures[0][0], "second": figures[1][0], "sum": figures[0][1], "compilations": count}
+    (first, total), (second, _) = figures
+    return {"first": first, "second": second, "sum": total, "compilations": fast and fast.compile_count}
 
 
 def main(arguments: list[str] | None = None) -> int:
