@@ -88,8 +88,8 @@ def compile(
             the real sizes as inputs and keeps the padding out of every result; results are cut. They equal those of
             exact sizes up to rounding. ``"auto"``: the first two sizes exactly, and bounds from the third on; a size
             that is used so often that padding costs more than compiling gets a program of its own. Where an operation
-            has no rule for padding, sizes stay exact, and `explain` names it; so do calls that a tape outside the
-            function records, and all calls on other devices than the CPU.
+            has no rule for padding, sizes stay exact, and `explain` names it; so do all calls on other devices than
+            the CPU, and those of a function with a `memory_budget`.
         max_traces: the number of traces that are kept; the least recently used one is dropped.
         name: a name for graphs and messages.
 
