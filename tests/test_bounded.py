@@ -495,6 +495,20 @@ def test_calls_under_a_tape_have_bounds_too():
         assert len(gradients._choice._programs) == 1
 
 
+def test_the_largest_element_is_found_again_in_the_gradient():
+    def f(x: Any) -> Any:
+        y = nn.layer_norm(x) + x[-1]
+        return hf.sum((y + hf.max(y, axis=0, keepdims=True)) * y)
+
+    fast = hf.compile(f, sizes="bounded")
+    for n in (2, 3, 5):
+        x = hf.asarray(rows(n))
+        with hf.GradientTape() as tape:
+            tape.watch(x)
+            y = fast(x)
+        close(tape.gradient(y, x), hf.grad(f)(x))
+
+
 def test_second_derivatives_of_recorded_calls():
     f = hf.compile(lambda x: hf.sum(hf.tanh(x) ** 3, axis=0), sizes="bounded")
     for n in (2, 3, 5, 9):

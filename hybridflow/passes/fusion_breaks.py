@@ -164,11 +164,18 @@ def _compared(graph: Graph, readers: Mapping[Node, Sequence[Node]]) -> set[Node]
         if "layout" in node.op.traits and not any(edge[0] in rounded for edge in edges_of(node)):
             continue
         reading = readers.get(node, ())
-        if len(reading) > 1 and any(one.op.has("picks") for one in reading):
+        if len(reading) > 1 and any(_leads_to_pick(one, readers) for one in reading):
             ends.add(node)
         else:
             rounded.add(node)
     return ends
+
+
+def _leads_to_pick(node: Node, readers: Mapping[Node, Sequence[Node]]) -> bool:
+    """Whether an operation picks elements, or selects those that one picks from."""
+    if node.op.has("select"):
+        return any(one.op.has("picks") for one in readers.get(node, ()))
+    return node.op.has("picks")
 
 
 def _is_dear(node: Node) -> bool:
