@@ -82,7 +82,7 @@ def check(function: Function, specs: Sequence[Any], make: Callable[[int], Arrays
     trace, _, _ = hf.compile(function)._trace_of(Specs(tuple(specs), {}))
     graph = trace.raw_graph
     bounds = dict.fromkeys(graph.dims.hints, BOUND)
-    made = bounded(graph, bounds)
+    made = bounded(graph, bounds, {})
     verify(made.graph)
     count = 0
     for size in sizes:
@@ -365,16 +365,13 @@ def test_checks_see_real_elements_only():
 
 
 def test_what_has_no_rule_stays_exact_and_is_named():
-    @hf.compile(sizes="bounded")
-    def inverse(x: Any) -> Any:
-        return hf.linalg.inv(x @ x.T + hf.eye(x.shape[0]))
-
+    f = hf.compile(inverse, sizes="bounded")
     for n in (2, 3, 4):
         x = hf.asarray(rows(n))
-        close(inverse(x), hf.linalg.inv(x @ x.T + hf.eye(n)))
-    assert inverse.compile_count == 3
-    assert "compiled for exact sizes: " in str(inverse.explain())
-    assert "test_bounded.py" in str(inverse.explain()).split("compiled for exact sizes: ")[1].splitlines()[0]
+        close(f(x), inverse(x))
+    assert f.compile_count == 3
+    assert "compiled for exact sizes: " in str(f.explain())
+    assert "test_bounded.py" in str(f.explain()).split("compiled for exact sizes: ")[1].splitlines()[0]
 
 
 def predict(monkeypatch: pytest.MonkeyPatch, compiling: float) -> None:
@@ -439,23 +436,43 @@ def test_the_same_calls_make_the_same_choices():
     assert run() == run()
 
 
+def inverse(x: Any) -> Any:
+    return hf.linalg.inv(x @ x.T + hf.eye(x.shape[0]))
+
+
+def test_exact_sizes_make_room(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("hybridflow.tracing.choice.EXECUTABLES", 4)
+    monkeypatch.setattr("hybridflow.tracing.trace.EXECUTABLES", 4)
+    f = hf.compile(inverse)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", hf.RetraceWarning)
+        for n in (*range(2, 12), 3):
+            x = hf.asarray(rows(n))
+            close(f(x), inverse(x))
+            with hf.GradientTape() as tape:
+                tape.watch(x)
+                y = f(x)
+            assert tape.gradient(y, x).shape == x.shape
+    trace = f._last
+    assert f.compile_count >= 11, "the oldest made room, and was compiled again"
+    assert len(trace.bounds._choice._exact) == 4
+    assert [len(one._choice._exact) for one in trace.bounded_gradients.values()] == [4]
+
+
 def test_many_exact_sizes_are_warned_about_once():
-    @hf.compile
-    def inverse(x: Any) -> Any:
-        return hf.linalg.inv(x @ x.T + hf.eye(x.shape[0]))
 
     def call_all(f: Any) -> None:
         for n in range(2, 12):
             f(hf.asarray(rows(n)))
 
     with pytest.warns(hf.RetraceWarning, match=r"inverse was compiled for 5 sizes, one by one") as found:
-        call_all(inverse)
+        call_all(hf.compile(inverse))
     assert len(found) == 1
     assert found[0].filename == __file__
     assert "sizes='exact'" in str(found[0].message)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        call_all(hf.compile(lambda x: hf.linalg.inv(x @ x.T + hf.eye(x.shape[0])), sizes="exact"))
+        call_all(hf.compile(inverse, sizes="exact"))
 
 
 # -- calls that a tape records ----------------------------------------------------------------------------------------
@@ -556,18 +573,24 @@ STEPS: list[Function] = [
 ]  # fmt: skip
 
 
+def random_program(seed: int) -> Function:
+    """Return a function of an array with three columns that does a few random steps."""
+    rng = random.Random(seed)
+    chosen = [(rng.choice(STEPS), rng.random(), rng.random()) for _ in range(rng.randint(2, 7))]
+
+    def program(x: Any) -> Any:
+        values = [x]
+        for step, a, b in chosen:
+            values.append(step(values[int(a * len(values))], values[int(b * len(values))]))
+        return hf.sum(values[-1] * values[len(values) // 2])
+
+    return program
+
+
 @pytest.mark.parametrize("part", range(6))
 def test_random_programs_are_the_same_at_every_size(part: int):
     for number in range(PROGRAMS // 6):
-        rng = random.Random(1_000_003 * part + number)
-        chosen = [(rng.choice(STEPS), rng.random(), rng.random()) for _ in range(rng.randint(2, 7))]
-
-        def program(x: Any, chosen: Any = tuple(chosen)) -> Any:
-            values = [x]
-            for step, a, b in chosen:
-                values.append(step(values[int(a * len(values))], values[int(b * len(values))]))
-            return hf.sum(values[-1] * values[len(values) // 2])
-
+        program = random_program(1_000_003 * part + number)
         function = hf.value_and_grad(program) if number % 2 else program
         assert check(function, [OPEN], lambda n: [rows(n)], range(2, 9)) >= 5
 
@@ -575,15 +598,7 @@ def test_random_programs_are_the_same_at_every_size(part: int):
 @pytest.mark.parametrize("part", range(2))
 def test_random_programs_under_a_tape(part: int):
     for number in range(PROGRAMS // 20):
-        rng = random.Random(7_000_003 * part + number)
-        chosen = [(rng.choice(STEPS), rng.random(), rng.random()) for _ in range(rng.randint(2, 7))]
-
-        def program(x: Any, chosen: Any = tuple(chosen)) -> Any:
-            values = [x]
-            for step, a, b in chosen:
-                values.append(step(values[int(a * len(values))], values[int(b * len(values))]))
-            return hf.sum(values[-1] * values[len(values) // 2])
-
+        program = random_program(7_000_003 * part + number)
         f = hf.compile(program, sizes="bounded")
         for n in (2, 3, 7, 8, 5):
             x = hf.asarray(rows(n))

@@ -10,6 +10,7 @@ from __future__ import annotations
 import itertools
 import os
 import sys
+import warnings
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -225,6 +226,12 @@ def where_file_line(where: Where | None) -> tuple[str, int] | None:
         if start <= offset < end and number is not None:
             line = number
     return code.co_filename, line
+
+
+def warn_at(where: Where | None, text: str, category: type[Warning]) -> None:
+    """Give a warning at a place in the user's code."""
+    file, line = where_file_line(where) or (__file__, 0)
+    warnings.warn_explicit(text, category, file, line)
 
 
 def is_gradient(where: Where | None) -> bool:

@@ -63,13 +63,13 @@ class Bounded(NamedTuple):
     outputs: tuple[Axes, ...]
 
 
-def bounded(graph: Graph, bounds: Mapping[str, int], axes: Sequence[Axes] | None = None) -> Bounded:
+def bounded(graph: Graph, bounds: Mapping[str, int], axes: Mapping[int, Axes]) -> Bounded:
     """Return a graph that is right for all sizes up to some bounds.
 
     Args:
         graph: the graph, before its passes.
         bounds: the bound of each symbol.
-        axes: how each input is padded; None if nothing is known of what is beyond the real sizes.
+        axes: how some inputs are padded, by position; of others, nothing is known of what is beyond their real sizes.
 
     Raises:
         NoRule: an operation has no rule for what is beyond a real size; the error names it.
@@ -79,7 +79,7 @@ def bounded(graph: Graph, bounds: Mapping[str, int], axes: Sequence[Axes] | None
     symbols = tuple(bounds)
     names = Names(graph.dims)
     given = [_specs(node.spec(), bounds) for node in graph.inputs]
-    taken = tuple([axes_of(names.spec(node.spec())) for node in graph.inputs] if axes is None else axes)
+    taken = tuple([axes[at] if at in axes else axes_of(names.spec(one.spec())) for at, one in enumerate(graph.inputs)])
     numbers = _numbers(graph, names)
     results: list[Axes] = []
 

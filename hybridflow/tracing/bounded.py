@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -14,7 +13,7 @@ import numpy as np
 
 from hybridflow.core.dims import evaluate, substitute
 from hybridflow.core.errors import RetraceWarning, message
-from hybridflow.core.node import user_place, where_file_line
+from hybridflow.core.node import user_place, warn_at
 from hybridflow.core.padding import Axes, NoRule, Open
 from hybridflow.nested.bounded import Bounded, bounded
 from hybridflow.passes import run_passes
@@ -47,8 +46,10 @@ class BoundedSizes:
     def __init__(self, trace: Trace, first: int) -> None:
         self.first = first
         self.serve(trace)
-        self._graph = trace.raw_graph
-        self._choice: Choice[Compiled, Executable] = Choice(first, self._compiled, trace.executables.clear)
+        self._name = trace.raw_graph.name
+        self._choice: Choice[Compiled, Executable] = Choice(
+            [trace.raw_graph], first, self._compile_bounds, self._compile_exact, trace.executables.clear
+        )
 
     def serve(self, trace: Trace) -> None:
         """Compile for a trace from now on; it is not kept alive, so that it is freed as soon as it is dropped."""
@@ -59,26 +60,30 @@ class BoundedSizes:
         """Why the trace's executables are compiled for exact sizes; None if they are not."""
         return self._choice.why_not
 
-    def exact(self, sizes: Sizes, compile_exact: Callable[[], Executable]) -> Executable:
+    def exact(self, sizes: Sizes) -> Executable:
         """Return the executable for exact sizes, compiling it if there is none."""
-        key, known = tuple(sizes.values()), self._choice.exact
-        if key not in known:
-            known[key] = compile_exact()
-        return known[key]
+        return self._choice.exact(sizes)
 
-    def executable(self, sizes: Sizes, compile_exact: Callable[[], Executable]) -> Executable:
+    def executable(self, sizes: Sizes) -> Executable:
         """Return an executable that takes inputs of given sizes, compiling one if none suits."""
-        program = self._choice.program([self._graph], sizes)
+        program = self._choice.program(sizes)
         if program is not None:
             return self._fitted(program, sizes)
-        made = self.exact(sizes, compile_exact)
-        if self.why_not is not None and len(self._choice.exact) == _MANY:
-            _warn(self._graph.name, self.why_not)
+        made = self._choice.exact(sizes)
+        if self.why_not is not None and self._choice.exact_count == _MANY:
+            _warn(self._name, self.why_not)
         return made
 
-    def _compiled(self, bounds: dict[str, int]) -> Compiled:
+    def _caller(self) -> Trace:
         trace = self._trace()
         assert trace is not None, "it is called by its trace"
+        return trace
+
+    def _compile_exact(self, sizes: Sizes) -> Executable:
+        return self._caller().compile_exact({**sizes}, None)
+
+    def _compile_bounds(self, bounds: dict[str, int]) -> Compiled:
+        trace = self._caller()
         if trace.budget is not None or trace.calls_host:
             raise NoRule("the function has a memory budget, or calls Python")
         made, executable = compile_bounded(trace.raw_graph, bounds, states=len(trace.states), donate=trace.donated)
@@ -90,7 +95,7 @@ class BoundedSizes:
         """Return an executable that pads its inputs, runs a program for a bound, and cuts its results to real sizes."""
         made, run = program.made
         pad, cut = padding_to(made, sizes), cutting_to(made.outputs, sizes, program.bounds)
-        count = self._choice.counter(self._graph, program, sizes)
+        count = self._choice.counter(program, sizes)
 
         def call(*arrays: Any) -> list[Any]:
             count()
@@ -105,14 +110,14 @@ class BoundedSizes:
 
 
 def compile_bounded(
-    graph: Graph, bounds: Sizes, *, axes: Sequence[Axes] | None = None, states: int = 0, donate: Sequence[int] = ()
+    graph: Graph, bounds: Sizes, *, axes: Mapping[int, Axes] | None = None, states: int = 0, donate: Sequence[int] = ()
 ) -> Compiled:
     """Compile a graph for some bounds.
 
     Args:
         graph: the graph, before its passes.
         bounds: the bound of each symbol.
-        axes: how each input is padded; None if nothing is known of what is beyond the real sizes.
+        axes: how some inputs are padded, by position; of others, nothing is known of what is beyond their real sizes.
         states: how many of the last inputs are Variables.
         donate: positions of the inputs whose buffers the outputs may reuse.
 
@@ -121,7 +126,7 @@ def compile_bounded(
     """
     if jax.default_backend() != "cpu":
         raise NoRule("arrays are padded on the host, which is done for the CPU alone")
-    made = bounded(graph, bounds, axes)
+    made = bounded(graph, bounds, axes or {})
     if any(map(any, made.inputs[len(graph.inputs) - states :])):
         raise NoRule("a Variable has an open size")
     passed, _ = run_passes(made.graph, differentiable=False)
@@ -138,8 +143,7 @@ def _warn(name: str, why: str) -> None:
         got=f"no program for all sizes up to a bound, because of {why}",
         hint="Pad what is passed to a few sizes; or hf.compile(sizes='exact') says that it is meant.",
     )
-    file, line = where_file_line(user_place(2)) or (__file__, 0)
-    warnings.warn_explicit(text, RetraceWarning, file, line)
+    warn_at(user_place(2), text, RetraceWarning)
 
 
 def padding_to(made: Bounded, sizes: Sizes) -> Callable[[Sequence[Any]], list[Any]]:

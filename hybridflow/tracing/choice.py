@@ -14,6 +14,10 @@ from hybridflow.ir.graph import Graph
 from hybridflow.tracing.predicted import Predicted, next_bound
 
 Sizes = Mapping[str, int]
+
+EXECUTABLES = 64
+"""The most executables that are kept of one kind, one per concrete shape; the oldest makes room."""
+
 P = TypeVar("P")
 E = TypeVar("E")
 
@@ -51,70 +55,92 @@ class Choice(Generic[P, E]):
     measured: the same calls always make the same choices, and so have the same bits.
 
     Args:
+        graphs: the graphs that a call runs.
         first: how many sizes are compiled for exactly before bounds are used. With 0, none ever is if it can be helped.
         compile_bounds: compiles a program for some bounds.
+        compile_exact: compiles an executable for exact sizes.
         forget: called when some sizes have another program from now on.
 
     Attributes:
         why_not: why all executables are for exact sizes; None if they are not.
-        exact: the executables for exact sizes.
+        exact_count: how many executables for exact sizes were compiled.
     """
 
-    def __init__(self, first: int, compile_bounds: Callable[[dict[str, int]], P], forget: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        graphs: Sequence[Graph],
+        first: int,
+        compile_bounds: Callable[[dict[str, int]], P],
+        compile_exact: Callable[[Sizes], E],
+        forget: Callable[[], None],
+    ) -> None:
         self.why_not: str | None = None
-        self.exact: dict[tuple[int, ...], E] = {}
+        self.exact_count = 0
+        self._graphs = graphs
         self._first = first
         self._always = not first
-        self._compile = compile_bounds
+        self._compile_bounds = compile_bounds
+        self._compile_exact = compile_exact
         self._forget = forget
+        self._exact: dict[tuple[int, ...], E] = {}
         self._programs: list[Program[P]] = []
         self._lost: dict[tuple[int, ...], float] = {}
         self._due: set[tuple[int, ...]] = set()
         self._predicted: Predicted | None = None
 
-    def program(self, graphs: Sequence[Graph], sizes: Sizes) -> Program[P] | None:
+    def exact(self, sizes: Sizes) -> E:
+        """Return the executable for exact sizes, compiling it if there is none."""
+        key = tuple(sizes.values())
+        if key not in self._exact:
+            made = self._compile_exact(sizes)
+            self.exact_count += 1
+            while len(self._exact) >= EXECUTABLES:
+                del self._exact[next(iter(self._exact))]
+            self._exact[key] = made
+        return self._exact[key]
+
+    def program(self, sizes: Sizes) -> Program[P] | None:
         """Return the program for a bound that serves given sizes; None if they are to have an executable of their own.
 
         Args:
-            graphs: the graphs that a call runs.
             sizes: the size of each symbol.
         """
         key = tuple(sizes.values())
-        if self.why_not is not None or key in self.exact:
+        if self.why_not is not None or key in self._exact:
             return None
         if self._first:
             self._first -= 1
             return None
         try:
-            return self._bounded(graphs, sizes, due=key in self._due)
+            return self._bounded(sizes, due=key in self._due)
         except NoRule as why:
             self.why_not = str(why)
             return None
         finally:
             self._due.discard(key)
 
-    def _bounded(self, graphs: Sequence[Graph], sizes: Sizes, *, due: bool) -> Program[P] | None:
+    def _bounded(self, sizes: Sizes, *, due: bool) -> Program[P] | None:
         found = min([one for one in self._programs if one.takes(sizes)], key=Program.volume, default=None)
         if found is not None and not due:
             return found
         if self._predicted is None:
-            self._predicted = Predicted(*graphs)
-        largest = _largest(graphs[0])
+            self._predicted = Predicted(*self._graphs)
+        largest = _largest(self._graphs[0])
         bounds = _least(sizes, largest)
         if found is None:
             bounds = self._predicted.bounds(sizes, bounds, largest)
         elif found.bounds == bounds:
             return None
-        program = Program(self._compile(bounds), bounds)
+        program = Program(self._compile_bounds(bounds), bounds)
         self._programs.append(program)
         return program
 
-    def counter(self, graph: Graph, program: Program[P], sizes: Sizes) -> Callable[[], None]:
+    def counter(self, program: Program[P], sizes: Sizes) -> Callable[[], None]:
         """Return what each call does first: it counts what it loses to padding, and asks for a tighter program."""
         assert self._predicted is not None
         key, price = tuple(sizes.values()), self._predicted.compiling
         lost = self._predicted.seconds(program.bounds) - self._predicted.seconds(sizes)
-        tightest = program.bounds == _least(sizes, _largest(graph))
+        tightest = program.bounds == _least(sizes, _largest(self._graphs[0]))
         if lost <= 0 or (tightest and self._always):
             return _nothing
 

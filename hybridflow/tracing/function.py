@@ -9,7 +9,6 @@ import copy
 import functools
 import inspect
 import threading
-import warnings
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
@@ -23,7 +22,7 @@ from hybridflow.core.dims import NeedsSizes
 from hybridflow.core.errors import ArgumentError, ArgumentTypeError, RetraceWarning, TraceError, message
 from hybridflow.core.forked import require_xla
 from hybridflow.core.functions import as_traced
-from hybridflow.core.node import format_where, user_place, where_file_line
+from hybridflow.core.node import format_where, user_place, warn_at
 from hybridflow.core.profiling import PROFILER
 from hybridflow.core.settings import SETTINGS
 from hybridflow.core.traced_float import NeedsNumber
@@ -342,8 +341,7 @@ class CompiledFunction(Entry, Views[P, R]):
             got=f"{record.reason}{place}; tracing has cost {self._spent() / 1e3:.2f} s",
             hint="Pass what changes as a tensor, and tensors of one shape; .explain() tells what every trace was for.",
         )
-        file, line = where_file_line(user_place(3)) or (__file__, 0)
-        warnings.warn_explicit(text, RetraceWarning, file, line)
+        warn_at(user_place(3), text, RetraceWarning)
 
     def _spent(self) -> float:
         """Return the time that the remembered traces took, in milliseconds."""

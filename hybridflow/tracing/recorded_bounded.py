@@ -9,9 +9,8 @@ from hybridflow.autodiff.no_gradient import require_gradients
 from hybridflow.autodiff.transform import Mask, SplitGradient, split_gradient
 from hybridflow.core.errors import GradientError
 from hybridflow.core.op import Op
-from hybridflow.core.padding import Axes, NoRule
+from hybridflow.core.padding import NoRule
 from hybridflow.ir.graph import Graph
-from hybridflow.nested.bounded import Names, axes_of
 from hybridflow.passes import run_passes
 from hybridflow.tracing.bounded import Compiled, compile_bounded, cutting_to, padding_to
 from hybridflow.tracing.choice import Choice
@@ -37,20 +36,21 @@ class BoundedGradients:
         self.wanted = wanted
         self._states = states
         self._split: SplitGradient | None = None
-        self._choice: Choice[_Programs, Op] = Choice(first, self._compile, forget)
+        self._choice: Choice[_Programs, Op] = Choice(
+            [graph, graph], first, self._compile_bounds, self._compile_exact, forget
+        )
 
     def op(self, sizes: dict[str, int]) -> Op:
         """Return the op of calls with given sizes."""
-        program = self._choice.program([self.graph, self.graph], sizes)
-        if program is not None:
-            count = self._choice.counter(self.graph, program, sizes)
-            return program.made.op(sizes, count)
-        known, key = self._choice.exact, tuple(sizes.values())
-        if key not in known:
-            known[key] = gradient_op(self.graph, self.wanted, None, sizes)
-        return known[key]
+        program = self._choice.program(sizes)
+        if program is None:
+            return self._choice.exact(sizes)
+        return program.made.op(sizes, self._choice.counter(program, sizes))
 
-    def _compile(self, bounds: dict[str, int]) -> _Programs:
+    def _compile_exact(self, sizes: Sizes) -> Op:
+        return gradient_op(self.graph, self.wanted, None, {**sizes})
+
+    def _compile_bounds(self, bounds: dict[str, int]) -> _Programs:
         if self._split is None:
             try:
                 self._split = split_gradient(self.graph, self.wanted)
@@ -74,21 +74,12 @@ class _Programs:
         self._backward: dict[Sequence[bool], Compiled] = {}
         self.backward([*split.present])  # there must be a rule for it too
 
-    def axes(self) -> list[Axes]:
-        """Return how the backward graph's inputs are padded."""
-        reads, inputs = len(self.split.reads), self.split.backward.inputs
-        names, behind = Names(self.graph.dims), inputs[reads + len(self.residuals) :]
-        return [
-            *[axes_of(names.spec(node.spec())) for node in inputs[:reads]],
-            *self.residuals,
-            *[axes_of(names.spec(node.spec())) for node in behind],
-        ]
-
     def backward(self, asked: Sequence[bool]) -> Compiled:
         """Return the program for the gradients that are asked for."""
         key = tuple(asked)
         if key not in self._backward:
-            self._backward[key] = compile_bounded(asked_part(self.split, asked), self.bounds, axes=self.axes())
+            axes = dict(enumerate(self.residuals, len(self.split.reads)))
+            self._backward[key] = compile_bounded(asked_part(self.split, asked), self.bounds, axes=axes)
         return self._backward[key]
 
     def op(self, sizes: dict[str, int], count: Callable[[], None]) -> Op:

@@ -53,6 +53,7 @@ from hybridflow.passes.lib.outcomes import outlined_in, recomputed_in, rolled_in
 from hybridflow.tracing.bounded import BoundedSizes
 from hybridflow.tracing.budget import WITHIN_BUDGET, compile_within
 from hybridflow.tracing.calls import depth_explained
+from hybridflow.tracing.choice import EXECUTABLES
 from hybridflow.tracing.executables import ExecutableRecord
 from hybridflow.tracing.fit import Fit
 from hybridflow.tracing.recorded import gradient_op, graph_to_record
@@ -248,7 +249,7 @@ class Trace(Fit):
             with self.lock:
                 executable = self.executables.get(key)
                 if executable is None:
-                    while len(self.executables) >= _EXECUTABLES:
+                    while len(self.executables) >= EXECUTABLES:
                         del self.executables[next(iter(self.executables))]
                     executable = self.executables[key] = self._compile(sizes, device)
         return executable
@@ -257,7 +258,7 @@ class Trace(Fit):
         """Return the executable for exact sizes of the symbols, compiling it if there is none yet."""
         if self.bounds is not None and sizes and device is None:
             with self.lock:
-                return self.bounds.exact(sizes, lambda: self._compile_exact(sizes, None))
+                return self.bounds.exact(sizes)
         return self.executable([concrete(spec, sizes) for spec in self.graph.input_specs], device)
 
     def compiled(self, sizes: dict[str, int], device: Any) -> tuple[Executable, Graph]:
@@ -284,12 +285,13 @@ class Trace(Fit):
     def _compile(self, sizes: dict[str, int], device: Any) -> Executable:
         with depth_explained(self.raw_graph.name):
             if self.bounds is None or not sizes or device is not None:
-                return self._compile_exact(sizes, device)
-            made = self.bounds.executable(sizes, lambda: self._compile_exact(sizes, device))
+                return self.compile_exact(sizes, device)
+            made = self.bounds.executable(sizes)
             self.record.unbounded = self.bounds.why_not
             return made
 
-    def _compile_exact(self, sizes: dict[str, int], device: Any) -> Executable:
+    def compile_exact(self, sizes: dict[str, int], device: Any) -> Executable:
+        """Compile the trace for given sizes of its symbols, and note that in its record."""
         made, graph = self.compiled(sizes, device)
         self.record.add(ExecutableRecord.of(made, sizes, device, self.donated_names(made)))
         if not self.symbolic and device is None:
@@ -541,7 +543,7 @@ class Trace(Fit):
             with self.lock:
                 op = self.gradient_ops.get(key)
                 if op is None:
-                    while len(self.gradient_ops) >= _EXECUTABLES:
+                    while len(self.gradient_ops) >= EXECUTABLES:
                         del self.gradient_ops[next(iter(self.gradient_ops))]
                     self.graph.dims.hints.update(sizes)  # the gradient sees this call's sizes
                     if exact:
@@ -573,10 +575,6 @@ def _numbers_of(builder: GraphBuilder, *, wide: bool) -> Numbers | None:
         return None
     wanted = [(number, node.spec().dtype) for number, node in builder.numbers.values()]
     return Numbers(wanted, builder.fallible, builder.floats, wide=wide)
-
-
-_EXECUTABLES = 64
-"""The most executables that a trace keeps, one per concrete shape; the oldest makes room."""
 
 
 def _sole_owner_count() -> int:

@@ -222,7 +222,7 @@ def run(program: str, way: str) -> dict[str, Any]:
     step, epoch, masked, pad = PROGRAMS[program]()
     fast: Any = None
     if WAYS[way] is not None:
-        trace._EXECUTABLES = 1000  # all sizes stay compiled
+        trace.EXECUTABLES = 1000  # all sizes stay compiled
         fast = hf.compile(masked if way == "by hand" else step, sizes=cast(Any, WAYS[way]))
     call = step if fast is None else (lambda *args: fast(*pad(*args))) if way == "by hand" else fast
     figures: list[tuple[float, float]] = []

@@ -10,7 +10,7 @@ from .sizes import run
 
 
 def test_many_sizes_take_few_compilations(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(trace, "_EXECUTABLES", trace._EXECUTABLES)  # put back what the benchmark changes
+    monkeypatch.setattr(trace, "EXECUTABLES", trace.EXECUTABLES)  # put back what the benchmark changes
     eager, found, by_hand = [run("reinforce", way) for way in ("eager", "default", "by hand")]
     for one in (found, by_hand):
         assert one["sum"] == pytest.approx(eager["sum"], rel=0.02, abs=0.02)  # 200 updates in other roundings
