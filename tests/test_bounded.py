@@ -82,7 +82,12 @@ def check(function: Function, specs: Sequence[Any], make: Callable[[int], Arrays
     trace, _, _ = hf.compile(function)._trace_of(Specs(tuple(specs), {}))
     graph = trace.raw_graph
     bounds = dict.fromkeys(graph.dims.hints, BOUND)
-    made = bounded(graph, bounds, {})
+    try:
+        made = bounded(graph, bounds, {})
+    except NoRule:
+        raise
+    except Exception as error:
+        raise AssertionError("a rule is wrong") from error
     verify(made.graph)
     count = 0
     for size in sizes:
@@ -119,6 +124,11 @@ def integers(n: int, high: int) -> Any:
 
 def squares(x: Any) -> Any:
     return hf.sum(x * x)
+
+
+@hf.custom_gradient
+def clipped(x: Any) -> Any:
+    return x * x, lambda g: hf.clip(g * 2 * x, -1.0, 1.0)
 
 
 OPEN = hf.TensorSpec([None, 3])
@@ -196,13 +206,85 @@ CASES: dict[str, tuple[Function, Sequence[Any], Callable[[int], Arrays]]] = {
         [OPEN], lambda n: [rows(n)],
     ),
     "draws": (lambda x: (x * hf.random.normal((x.shape[0], 3)), nn.dropout(x, 0.5)), [OPEN], lambda n: [rows(n)]),
+    "draws inside": (
+        lambda x: (nn.dropout(x, 0.5), hf.random.uniform((2, x.shape[1], 2, x.shape[1])),
+                   hf.random.bernoulli(0.5, x.shape)),
+        [hf.TensorSpec([2, None, 3])], lambda n: [rows(2 * n).reshape(2, n, 3)],
+    ),
+    "classes and orders": (
+        lambda x: (hf.random.categorical(x), hf.random.permutation(x.shape[0]), hf.random.permutation(x),
+                   hf.random.integers(0, 9, (x.shape[0], 2))),
+        [OPEN], lambda n: [rows(n)],
+    ),
+    "picked": (
+        hf.value_and_grad(lambda x: hf.sum(x[hf.arange(x.shape[0]), hf.argmax(x, axis=1)] ** 2)),
+        [OPEN], lambda n: [rows(n)],
+    ),
+    "picked pairs": (
+        lambda x, i, j: hf.value_and_grad(lambda x: squares(x[i, j]) + squares(x[:, j, :][i]) + squares(x[i, :, j]))(x),
+        [hf.TensorSpec(["n", 4, 3]), hf.TensorSpec(["m"], "int32"), hf.TensorSpec(["m"], "int32")],
+        lambda n: [rows(n, 4, 3), integers(9 - n, n) - n // 2, integers(9 - n, 3)],
+    ),
+    "updated": (
+        lambda x, i, v: (x.at[i].set(v), x.at[i].add(v), x.at[i].multiply(v), x.at[i].min(v), x.at[i].max(v)),
+        [hf.TensorSpec(["n", 3]), hf.TensorSpec(["m"], "int32"), hf.TensorSpec(["m", 3])],
+        lambda n: [rows(n), integers(8 - n, n) - n // 2, rows(8 - n)],
+    ),
+    "slopes of updates": (
+        lambda x, i, v: hf.value_and_grad(lambda x, v: squares(x.at[i].set(v)) + hf.sum(hf.sin(x.at[i].multiply(v)))
+                                          + squares(x.at[i].max(v)), argnums=(0, 1))(x, v),
+        [hf.TensorSpec(["n", 3]), hf.TensorSpec(["m"], "int32"), hf.TensorSpec(["m", 3])],
+        lambda n: [rows(n), integers(8 - n, n) - n // 2, rows(8 - n)],
+    ),
+    "replaced": (
+        hf.value_and_grad(lambda x: squares(x.at[-1].set(7.0)) + squares(x.at[1:].multiply(x[:-1]))
+                          + squares(x.at[::2, 1].set(hf.sin(x[::2, 0])))),
+        [OPEN], lambda n: [rows(n)],
+    ),
+    "sorted downwards": (lambda x: (hf.sort(x, axis=0, descending=True), hf.argsort(x > 0, axis=0, descending=True),
+                                    hf.argsort(x > 0, axis=0)), [OPEN], lambda n: [rows(n)]),
+    "searched": (lambda x: (hf.searchsorted(hf.sort(x[:, 0]), x), hf.searchsorted(hf.sort(x[:, 0]), x, side="right")),
+                 [OPEN], lambda n: [rows(n)]),
+    "diagonals": (
+        hf.value_and_grad(lambda x: squares(hf.diagonal(x @ x.T)) + squares(hf.diagonal(x @ x.T, offset=-1))
+                          + squares(hf.embed_diagonal(x[:, 0]) @ x)),
+        [OPEN], lambda n: [rows(n)],
+    ),
+    "checkpoint": (
+        hf.value_and_grad(lambda x: squares(hf.checkpoint(lambda y: hf.tanh(y @ x.T) @ hf.sin(y) / y.shape[0])(x))),
+        [OPEN], lambda n: [rows(n)],
+    ),
+    "own gradient": (hf.value_and_grad(lambda x: squares(clipped(hf.mean(x, axis=0) * x))), [OPEN],
+                     lambda n: [rows(n)]),
+    "mapped": (
+        lambda x, w: (hf.vmap(lambda row: hf.tanh(row @ w) / hf.sum(row * row))(x),
+                      hf.grad(lambda x, w: squares(hf.vmap(lambda row: hf.tanh(row @ w))(x)), argnums=(0, 1))(x, w),
+                      hf.vmap(lambda column: hf.mean(column) * hf.sort(column), in_axes=1, out_axes=1)(x)),
+        [OPEN, hf.TensorSpec([3, 2])], lambda n: [rows(n), rows(3, 2)],
+    ),
+    "slopes of each": (lambda x, w: hf.vmap(hf.grad(lambda row, w: squares(hf.tanh(row @ w))), in_axes=(0, None))(x, w),
+                       [OPEN, hf.TensorSpec([3, 2])], lambda n: [rows(n), rows(3, 2)]),
+    "windows": (
+        lambda x, w: hf.value_and_grad(
+            lambda x, w: squares(nn.max_pool(nn.conv(x, w, padding=1), 2)) + squares(nn.avg_pool(x, 2, stride=1))
+            + squares(nn.conv(x, w, stride=2, dilation=2)) + squares(nn.avg_pool(x, 3, padding=1)),
+            argnums=(0, 1))(x, w),
+        [hf.TensorSpec([2, 2, None]), hf.TensorSpec([2, 2, 2])], lambda n: [rows(2, 2, n), rows(2, 2, 2)],
+    ),
+    "images": (
+        lambda x, w: hf.value_and_grad(
+            lambda x, w: hf.mean(nn.max_pool(nn.relu(nn.conv(x, w, padding="same")), 2, stride=1) ** 2),
+            argnums=(0, 1))(x, w),
+        [hf.TensorSpec([None, 1, None, None]), hf.TensorSpec([2, 1, 3, 3])],
+        lambda n: [rows(n, 1, 9 - n, n), rows(2, 1, 3, 3)],
+    ),
 }  # fmt: skip
 
 
 @pytest.mark.parametrize("case", CASES)
 def test_programs_are_the_same_at_every_size(case: str):
     function, specs, make = CASES[case]
-    assert check(function, specs, make, range(9 if case != "two open sizes" else 1, 9) or range(1, 9)) >= 5
+    assert check(function, specs, make, range(1, 9)) >= 5
 
 
 # -- operations -------------------------------------------------------------------------------------------------------
@@ -258,6 +340,8 @@ def test_operations_are_the_same_at_every_size(name: str):
     op = REGISTRY[name]
     if isinstance(op.samples, No) or op.public is None:
         pytest.skip("it has no samples")
+    if name == "searchsorted":
+        pytest.skip("it searches a sorted row, which a longer sample is not; it is among the programs above")
     compared = ruled = 0
     for sample in op.samples(np.random.default_rng(0)):
         if not isinstance(sample, Sample) or compared > 100:

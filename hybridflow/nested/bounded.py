@@ -7,7 +7,9 @@ from typing import Any, NamedTuple, cast
 
 import numpy as np
 
+from hybridflow.autodiff.graph_ops import CALL
 from hybridflow.autodiff.namespaces import PUBLIC
+from hybridflow.autodiff.vectorize import VMAP
 from hybridflow.core.context import current
 from hybridflow.core.dims import Dim, DimScope, Opaque, SizeFloat, evaluate, substitute
 from hybridflow.core.node import Node, format_where
@@ -19,6 +21,8 @@ from hybridflow.ir.builder import GraphBuilder, trace_body, trace_with_variables
 from hybridflow.ir.graph import Graph, nested_graphs
 from hybridflow.nested.bodies import Shared, bind_all, inputs_around, laid_out
 from hybridflow.nested.branches import COND
+from hybridflow.nested.checkpoint_graphs import CHECKPOINT
+from hybridflow.nested.custom_gradient import TRACED
 from hybridflow.nested.loops import WHILE
 from hybridflow.nested.scans import SCAN, bind_scan
 from hybridflow.ops.padding import canonical, pointwise
@@ -337,11 +341,7 @@ def _scan(b: _Bounds, call: Call) -> list[Padded]:
     xs = [*call.xs[counted:]]
     end = carry + attrs["sequences"]
     state = [Padded(x.value, _anything(x.axes)) for x in xs[:carry]]
-    rows: list[Padded] = []
-    for x in xs[carry:end]:
-        if x.axes[0] is not None and len(x.axes[0].sizes) > 1:
-            raise NoRule("it runs over a folded axis")
-        rows.append(Padded(x.value[0], _anything(x.axes[1:])))
+    rows = [_slice(x) for x in xs[carry:end]]
     constants = xs[end:]
     results: list[Axes] = []
     traced = _body(b, attrs["body"], [*state, *rows, *constants], results)
@@ -395,6 +395,58 @@ def _while(b: _Bounds, call: Call) -> list[Padded]:
     return [Padded(value, own) for value, own in zip(made, axes, strict=True)]
 
 
+def _call(b: _Bounds, call: Call) -> list[Padded]:
+    return b.evaluate(call.attrs["graph"], call.xs)
+
+
+def _custom(b: _Bounds, call: Call) -> list[Padded]:
+    """Return the results, which are the last inputs: gradients are taken before a graph gets its bounds."""
+    return [*call.xs[len(call.xs) - call.attrs["outputs"] :]]
+
+
+def _checkpoint(b: _Bounds, call: Call) -> list[Padded]:
+    attrs = _plain_attrs(call)
+    (graph,), around, (axes,) = _traced(b, (attrs["graph"],), call.xs)
+    waited = len(call.xs) - attrs["after"]  # the inputs to wait for stay the last ones
+    inputs = graph.inputs
+    ordered = (*inputs[:waited], *inputs[len(call.xs) :], *inputs[waited : len(call.xs)])
+    graph = Graph(graph.name, ordered, graph.nodes, graph.outputs, graph.dims)
+    values = [x.value for x in call.xs]
+    made = bind_all(CHECKPOINT, [*values[:waited], *around, *values[waited:]],
+                    {"graph": graph, "policy": attrs["policy"], "after": attrs["after"]})  # fmt: skip
+    return [Padded(value, _anything(own)) for value, own in zip(made, axes, strict=True)]
+
+
+def _vmap(b: _Bounds, call: Call) -> list[Padded]:
+    """Map over slices; what slices beyond the real size give is no part of a sum."""
+    mapped, summed, size = call.attrs["mapped"], call.attrs["summed"], call.attrs["size"]
+    slices = [_slice(x) if one else x for x, one in zip(call.xs, mapped, strict=True)]
+    (graph,), around, (axes,) = _traced(b, (call.attrs["graph"],), slices)
+    first = Open(canonical([size])) if isinstance(size, Dim) else None
+    added = summed if first is None else (False,) * len(summed)
+    made = bind_all(
+        VMAP, [*[x.value for x in call.xs], *around],
+        {"graph": graph, "mapped": (*mapped, *[False] * len(around)), "summed": added, "size": b.bound(size)},
+    )  # fmt: skip
+    results: list[Padded] = []
+    for value, own, add in zip(made, axes, summed, strict=True):
+        if not add:
+            results.append(Padded(value, (first, *_anything(own))))
+            continue
+        if first is not None:
+            value = b.F.sum(b.filled(Padded(value, (first, *_anything(own))), 0, 0).value, axis=(0,))
+        results.append(Padded(value, _anything(own)))
+    return results
+
+
+def _slice(x: Padded) -> Padded:
+    if x.axes[0] is not None and len(x.axes[0].sizes) > 1:
+        raise NoRule("it runs over a folded axis")
+    return Padded(x.value[0], _anything(x.axes[1:]))
+
+
 Nested = Callable[[Any, Call], Sequence[Padded]]
-_NESTED: dict[Any, Nested] = {SCAN: _scan, COND: _cond, WHILE: _while}
+_NESTED: dict[Any, Nested] = {
+    SCAN: _scan, COND: _cond, WHILE: _while, CALL: _call, TRACED: _custom, CHECKPOINT: _checkpoint, VMAP: _vmap,
+}  # fmt: skip
 """The rules of the operations that carry graphs."""

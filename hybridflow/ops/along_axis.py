@@ -34,7 +34,8 @@ from hybridflow.ops.index_checks import (
     lowered_key,
 )
 from hybridflow.ops.onnx import zeros
-from hybridflow.ops.padding_index import added_along, along_indices
+from hybridflow.ops.padding_index import along_indices
+from hybridflow.ops.padding_updates import added_along
 from hybridflow.ops.shape import broadcast_to
 from hybridflow.ops.sizes import normalize_shape
 

@@ -14,6 +14,7 @@ from hybridflow.core.keywords import Other, respelled
 from hybridflow.core.op import Bad, Sample, op, public_names
 from hybridflow.ops.common import Tensor, TensorLike, TensorSpec, as_tensor, call_text, make_spec, no_flops, normals
 from hybridflow.ops.onnx import positions, scattered, sliced, zeros
+from hybridflow.ops.padding_index import diagonal_of, on_diagonal
 from hybridflow.ops.reductions import sum as reduce_sum
 
 
@@ -85,6 +86,7 @@ def _diagonal_onnx(o: Any, x: Any, *, offset: int) -> Any:
     traits=("layout",),
     ulp=0,
     onnx=_diagonal_onnx,
+    padded=diagonal_of,
 )
 def diagonal(x: TensorLike, /, *, offset: int = 0, **other: Unpack[Other]) -> Tensor:
     """Take a diagonal of matrices.
@@ -169,6 +171,7 @@ def _embed_onnx(o: Any, x: Any, *, rows: Any, columns: Any, offset: int) -> Any:
     traits=("layout",),
     ulp=0,
     onnx=_embed_onnx,
+    padded=on_diagonal,
 )
 def embed_diagonal(
     x: TensorLike, /, *, rows: int | None = None, columns: int | None = None, offset: int = 0, **other: Unpack[Other]

@@ -25,7 +25,7 @@ from hybridflow.ops.common import (
 )
 from hybridflow.ops.draws import infer_draw, open_unit, require_state, state_sample, unit_of, word_of, working_dtype
 from hybridflow.ops.onnx import DRAWS
-from hybridflow.ops.padding import drawn_by_position
+from hybridflow.ops.padding_draws import drawn_by_position, drawn_classes, drawn_order
 from hybridflow.ops.sizes import Shape
 from hybridflow.ops.threefry import random_bits, random_words
 
@@ -122,6 +122,7 @@ def _integers_samples(rng: np.random.Generator) -> Any:
     traits=("random",),
     ulp=0,
     onnx=DRAWS,
+    padded=drawn_by_position,
 )
 def random_integers(state: TensorLike, low: int, high: int, shape: Shape, dtype: Any) -> Tensor:
     """Draw integers from `low` up to but without `high`."""
@@ -172,6 +173,7 @@ def _permutation_samples(rng: np.random.Generator) -> Any:
     traits=("random",),
     ulp=0,
     onnx=DRAWS,
+    padded=drawn_order,
 )
 def random_permutation(state: TensorLike, n: Any) -> Tensor:
     """Draw an order of 0 to n - 1, by sorting 64 random bits each."""
@@ -238,6 +240,7 @@ def _categorical_samples(rng: np.random.Generator) -> Any:
     traits=("random",),
     ulp=0,
     onnx=DRAWS,
+    padded=drawn_classes,
 )
 def random_categorical(state: TensorLike, logits: TensorLike, shape: Shape) -> Tensor:
     """Draw classes with probabilities ``softmax(logits)``."""

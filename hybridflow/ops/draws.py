@@ -33,7 +33,7 @@ from hybridflow.ops.common import (
     unbroadcast,
 )
 from hybridflow.ops.onnx import DRAWS
-from hybridflow.ops.padding import drawn_by_position
+from hybridflow.ops.padding_draws import drawn_by_position
 from hybridflow.ops.sizes import Shape
 from hybridflow.ops.threefry import STATE_WORDS, random_bits
 

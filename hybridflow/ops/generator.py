@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from hybridflow.core.dims import Dim
 from hybridflow.core.dtypes import as_differentiable, float32, int32
 from hybridflow.core.errors import ArgumentError, ArgumentTypeError, message
 from hybridflow.core.tensor import Tensor
@@ -277,7 +278,7 @@ class Generator(Distributions):
             ShapeError: an axis out of range.
         """
         if isinstance(x, int | np.integer) and not isinstance(x, bool):
-            return self._draw(discrete_draws.random_permutation, int(x))
+            return self._draw(discrete_draws.random_permutation, x if isinstance(x, Dim) else int(x))
         tensor = as_tensor(x)
         axis = normalize_axis("permutation", axis, tensor.ndim)
         return take(tensor, self._draw(discrete_draws.random_permutation, tensor.shape[axis]), axis=axis)

@@ -34,7 +34,7 @@ from hybridflow.ops.index_checks import checked_indices, explained, gathered_sha
 from hybridflow.ops.index_keys import StaticIndex, check_position, numpy_index, parse_key, static_shape
 from hybridflow.ops.onnx import from_front, index_rows, positions, scatter_rows, scattered, sliced, zeros
 from hybridflow.ops.padding_index import gathered, indexed, placed
-from hybridflow.ops.padding_nn import added_rows
+from hybridflow.ops.padding_updates import added_rows
 from hybridflow.ops.shape import reshape
 from hybridflow.ops.sizes import Axes, normalize_shape
 

@@ -176,15 +176,6 @@ def running(neutral: Neutral) -> Rule:
     return rule
 
 
-def drawn_by_position(b: Bounds, call: Call) -> list[Padded]:
-    """Draw by position: an element's bits depend on how many come before it, so only the first axis may be open."""
-    axes = b.axes_of(call.specs[0])
-    if any(axes[1:]) or any([x.open() for x in call.xs]):
-        raise NoRule("a draw has an open size behind its first axis")
-    (value,) = b.run(call, *[x.value for x in call.xs])
-    return [Padded(value, axes)]
-
-
 def outer(x: Padded) -> Padded:
     """Return the axes before the last two, with a spec as the value."""
     return Padded(make_spec(x.value.shape[:-2], x.value.dtype), x.axes[:-2])
@@ -319,10 +310,11 @@ def _group(atoms: list[tuple[Size, Open | None]], size: Size) -> Open | None:
         taken.append((part, one))
         have = have * part
     opened = [one for part, one in taken if isinstance(part, Dim)]
-    if not opened:
+    parts = canonical([part for part, _ in taken])
+    if not any([isinstance(part, Dim) for part in parts]):  # an open size times 0 is 0
         return None
     fills = {repr(one and one.fill) for one in opened}
-    return Open(canonical([part for part, _ in taken]), opened[0] and opened[0].fill if len(fills) == 1 else None)
+    return Open(parts, opened[0] and opened[0].fill if len(fills) == 1 else None)
 
 
 def _first_part(size: Size, have: Size, part: Size) -> Size | None:

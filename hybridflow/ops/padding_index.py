@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from hybridflow.core.dims import Dim, same_size
-from hybridflow.core.padding import Bounds, Call, NoRule, Open, Padded, Size
+from hybridflow.core.padding import Axes, Bounds, Call, NoRule, Open, Padded, Size
 from hybridflow.core.spec import make_spec
 from hybridflow.core.tensor import asarray
 from hybridflow.ops.padding import canonical, together
@@ -23,6 +23,9 @@ def _number(b: Bounds, size: Size) -> Any:
 def picked(b: Bounds, value: Any, axis: int, positions: Any) -> Any:
     """Return the elements at positions (int32, one axis) along an axis; positions outside give anything."""
     last = value.shape[axis] - 1
+    if last < 0:
+        shape = (*value.shape[:axis], positions.shape[0], *value.shape[axis + 1 :])
+        return b.F.full(shape, 0, dtype=value.dtype)
     return b.bind("gather", value, b.F.maximum(b.F.minimum(positions, last), 0), axes=(axis,))
 
 
@@ -126,18 +129,25 @@ def _into_zeros(b: Bounds, value: Any, axis: int, item: tuple[Any, Any, Any], le
 def gathered(b: Bounds, call: Call) -> list[Padded]:
     """Look up elements by computed indices, which count from the real end if they are negative."""
     x, *indices = call.xs
-    if len(indices) != 1:
-        if any([x.axes[axis] for axis in call.attrs["axes"]]) or any([one.open() for one in indices]):
-            raise NoRule("several indices, and an open size")
-        (value,) = b.run(call, x.value, *[one.value for one in indices])
-        return [Padded(value, b.axes_of(call.specs[0]))]
-    (axis,), (index,) = call.attrs["axes"], indices
-    where = index.value
-    if x.axes[axis] is not None:
-        where = _from_the_end(b, where, single(x, axis).sizes[0])
-    (value,) = b.run(call, x.value, where)
-    axes = (*x.axes[:axis], *index.axes, *x.axes[axis + 1 :])
-    return [Padded(value, tuple([one and one.anything for one in axes]))]
+    own = call.attrs["axes"]
+    where = [
+        from_the_end(b, index.value, single(x, axis).sizes[0]) if x.axes[axis] is not None else index.value
+        for axis, index in zip(own, indices, strict=True)
+    ]
+    (value,) = b.run(call, x.value, *where)
+    first, places = index_place(own), index_axes(indices)
+    rest = [one and one.anything for axis, one in enumerate(x.axes) if axis not in own]
+    return [Padded(value, (*rest[:first], *places, *rest[first:]))]
+
+
+def index_axes(indices: Sequence[Padded]) -> Axes:
+    """Return the axes that the positions of several indices have together."""
+    return together(indices, max([len(one.axes) for one in indices]))
+
+
+def index_place(axes: Sequence[int]) -> int:
+    """Return where the axes of the positions are in what is selected along some axes."""
+    return axes[0] if axes[-1] - axes[0] == len(axes) - 1 else 0
 
 
 def along_indices(b: Bounds, call: Call) -> list[Padded]:
@@ -147,7 +157,7 @@ def along_indices(b: Bounds, call: Call) -> list[Padded]:
     axes = [*together([_but(one, axis) for one in (x, indices)], len(x.axes))]
     where = indices.value
     if x.axes[axis] is not None:
-        where = _from_the_end(b, where, single(x, axis).sizes[0])
+        where = from_the_end(b, where, single(x, axis).sizes[0])
     (value,) = b.run(call, x.value, where)
     own = indices.axes[axis]
     axes[axis] = own and own.anything
@@ -160,21 +170,9 @@ def _but(x: Padded, axis: int) -> Padded:
     return Padded(make_spec(shape, x.value.dtype), (*x.axes[:axis], None, *x.axes[axis + 1 :]))
 
 
-def _from_the_end(b: Bounds, where: Any, size: Size) -> Any:
+def from_the_end(b: Bounds, where: Any, size: Size) -> Any:
+    """Return positions that count from the start for those that may count from the real end."""
     return b.F.where(where < 0, where + b.count(size).astype(where.dtype), where)
-
-
-def added_along(b: Bounds, call: Call) -> list[Padded]:
-    """Add values along an axis; those beyond a real size add nothing."""
-    x, indices = call.xs
-    axis, size = call.attrs["axis"], call.attrs["size"]
-    axes = [*together([x, indices], len(x.axes))]
-    where = _from_the_end(b, indices.value, size)
-    if indices.open():
-        where = b.F.minimum(b.F.maximum(where, 0), b.bound(size) - 1)
-    (value,) = b.run(call, b.filled(x, axis, 0).value, where, size=b.bound(size))
-    axes[axis] = Open(canonical([size])) if isinstance(size, Dim) else None
-    return [Padded(value, tuple(axes))]
 
 
 def joined(b: Bounds, call: Call) -> list[Padded]:
@@ -203,3 +201,27 @@ def joined(b: Bounds, call: Call) -> list[Padded]:
         value = picked(b, value, axis, source)
     rest[axis] = Open(canonical([real]))
     return [Padded(value, tuple(rest))]
+
+
+# -- diagonals --------------------------------------------------------------------------------------------------------
+
+
+def diagonal_of(b: Bounds, call: Call) -> list[Padded]:
+    """Take a diagonal: its first elements are the real ones."""
+    (x,) = call.xs
+    own = b.axes_of(call.specs[0])[-1]
+    (value,) = b.run(call, x.value)
+    if b.bound(call.specs[0].shape[-1]) != value.shape[-1]:
+        raise NoRule("the diagonal of the bounds' matrix has another length")
+    return [Padded(value, (*[one and one.anything for one in x.axes[:-2]], own))]
+
+
+def on_diagonal(b: Bounds, call: Call) -> list[Padded]:
+    """Place a diagonal into zeros."""
+    (x,) = call.xs
+    rows, columns = b.bound(call.attrs["rows"]), b.bound(call.attrs["columns"])
+    offset = call.attrs["offset"]
+    if min(rows + min(offset, 0), columns - max(offset, 0)) != x.value.shape[-1]:
+        raise NoRule("the diagonal of the bounds' matrix has another length")
+    (value,) = b.run(call, b.filled(x, len(x.axes) - 1, 0).value, rows=rows, columns=columns)
+    return [Padded(value, (*[one and one.anything for one in x.axes[:-1]], *b.axes_of(call.specs[0], 0)[-2:]))]

@@ -11,7 +11,19 @@ from hybridflow.core.dtypes import bool_, kind_of
 from hybridflow.core.padding import Bounds, Call, NoRule, Open, Padded, Rule
 from hybridflow.core.spec import make_spec
 from hybridflow.core.tensor import asarray
-from hybridflow.ops.padding import Neutral, along, canonical, listed, number_of, outer, remaining, together
+from hybridflow.ops.padding import (
+    Neutral,
+    along,
+    canonical,
+    constant,
+    highest,
+    listed,
+    lowest,
+    number_of,
+    outer,
+    remaining,
+    together,
+)
 from hybridflow.ops.padding_index import picked, single
 
 # -- statistics -------------------------------------------------------------------------------------------------------
@@ -51,16 +63,27 @@ def normed(b: Bounds, call: Call) -> list[Padded]:
 
 
 def ordered(b: Bounds, call: Call) -> list[Padded]:
-    """Sort: NaN and the largest integers come last, behind equal real elements."""
+    """Sort: what is beyond the real size comes last, behind equal real elements."""
     (x,) = call.xs
     kind = kind_of(x.value.dtype)
     axis = call.attrs["axis"]
-    if x.axes[axis] is not None and (call.attrs["descending"] or kind not in ("float", "int", "uint")):
-        raise NoRule("it sorts an open axis downwards, or values that have no last one")
     if x.axes[axis] is not None:
         single(x, axis)
-    last = np.nan if kind == "float" else 0 if kind not in ("int", "uint") else int(np.iinfo(x.value.dtype).max)
-    return [*along(lambda dtype: last)(b, call)]
+    if call.attrs["descending"]:
+        return [*along(lowest)(b, call)]
+    return [*along(constant(np.nan) if kind == "float" else highest)(b, call)]
+
+
+def searched(b: Bounds, call: Call) -> list[Padded]:
+    """Find positions in a row whose padding comes last."""
+    row, x = call.xs
+    if row.axes[0] is None:
+        (value,) = b.run(call, row.value, x.value)
+    else:
+        last = np.nan if kind_of(row.value.dtype) == "float" else highest(row.value.dtype)
+        (value,) = b.run(call, b.filled(row, 0, last).value, x.value)
+        value = b.F.minimum(value, b.count(single(row, 0).sizes[0]))
+    return [Padded(value, tuple([one and one.anything for one in x.axes]))]
 
 
 def position_of(neutral: Neutral) -> Rule:
@@ -186,17 +209,6 @@ def weights_alone(b: Bounds, call: Call) -> list[Padded]:
     return [Padded(value, tuple(axes) if value.ndim == ndim else (None,) * value.ndim) for value in values]
 
 
-def summed_examples(b: Bounds, call: Call) -> list[Padded]:
-    """Sum over a batch, with zeros beyond its real size."""
-    x, g = call.xs
-    same = x.axes[0].same(g.axes[0]) if x.axes[0] is not None else g.axes[0] is None
-    if not same or any([*x.axes[1:], *g.axes[1:]]):
-        raise NoRule("an axis besides that of the batch is open")
-    x, g = b.filled(x, 0, 0), b.filled(g, 0, 0)
-    (value,) = b.run(call, x.value, g.value)
-    return [Padded(value, (None,) * value.ndim)]
-
-
 def normalized_batch(b: Bounds, call: Call) -> list[Padded]:
     """Normalise by the statistics of real elements."""
     x, *parameters = call.xs
@@ -290,28 +302,3 @@ def _masked(b: Bounds, mask: list[Padded], inside: Any) -> Any:
     if own.dtype == bool_:
         return b.F.logical_and(own, inside)
     return b.F.where(inside, own, asarray(-np.inf, dtype=own.dtype))
-
-
-def added_rows(b: Bounds, call: Call) -> list[Padded]:
-    """Add values at computed indices into zeros; values beyond a real size add nothing."""
-    x, *indices = call.xs
-    axes, shape = call.attrs["axes"], call.attrs["shape"]
-    if len(indices) != 1:
-        if x.open() or any([one.open() for one in indices]) or any([isinstance(one, Dim) for one in shape]):
-            raise NoRule("several indices, and an open size")
-        (value,) = b.run(call, x.value, *[one.value for one in indices])
-        return [Padded(value, (None,) * value.ndim)]
-    (axis,), (index,) = axes, indices
-    for number in range(len(index.axes)):
-        x = b.filled(x, axis + number, 0)
-    where = index.value
-    target = shape[axis]
-    if isinstance(target, Dim) or index.open():
-        where = b.F.where(where < 0, where + b.count(target).astype(where.dtype), where)
-    if index.open():
-        where = b.F.minimum(b.F.maximum(where, 0), b.bound(target) - 1)
-    (value,) = b.run(call, x.value, where)
-    own = Open(canonical([target]), 0) if isinstance(target, Dim) else None
-    rest = [one and one.anything for one in x.axes]
-    return [Padded(value, (*rest[:axis], own, *rest[axis + len(index.axes) :]))]
-

@@ -38,7 +38,7 @@ from hybridflow.ops.comparison import isnan
 from hybridflow.ops.index_keys import part_of
 from hybridflow.ops.indexing import getitem, take
 from hybridflow.ops.order_keys import order_keys
-from hybridflow.ops.padding_nn import ordered
+from hybridflow.ops.padding_nn import ordered, searched
 from hybridflow.ops.shape import reshape, squeeze
 
 _ORDERED = ("bool", "int", "uint", "float")
@@ -400,6 +400,7 @@ def _search_onnx(o: Any, row: Any, x: Any, *, side: str) -> Any:
     samples=_search_samples,
     ulp=0,
     onnx=_search_onnx,
+    padded=searched,
 )
 def searchsorted(
     x1: TensorLike, x2: TensorLike, /, *, side: Literal["left", "right"] = "left", sorter: TensorLike | None = None

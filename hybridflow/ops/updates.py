@@ -44,6 +44,7 @@ from hybridflow.ops.index_checks import (
 from hybridflow.ops.index_keys import StaticIndex, numpy_index, parse_key, static_shape
 from hybridflow.ops.indexing import getitem
 from hybridflow.ops.onnx import positions, scatter_rows, scattered
+from hybridflow.ops.padding_updates import last_updates, replaced_part, updated
 from hybridflow.ops.shape import broadcast_to
 from hybridflow.ops.sizes import Axes
 
@@ -108,6 +109,7 @@ def _slice_set_samples(rng: np.random.Generator) -> Any:
     traits=("layout", "inner"),
     ulp=0,
     onnx=lambda o, x, value, *, index: scattered(o, x, positions(o, x.shape, numpy_index(index)), value, x.shape),
+    padded=replaced_part,
 )
 def slice_set(x: TensorLike, value: TensorLike, /, *, index: StaticIndex) -> Tensor:
     """Replace the elements that a static index selects.
@@ -177,6 +179,7 @@ def _winners_samples(rng: np.random.Generator) -> Any:
     ulp=0,
     traits=("inner",),
     onnx=No("it serves updates, which ONNX has as one operator"),
+    padded=last_updates,
 )
 def index_winners(*indices: TensorLike, sizes: Shape) -> Tensor:
     """Return for every position in integer tensors whether no later position names the same element.
@@ -346,6 +349,7 @@ def _update_samples(rng: np.random.Generator) -> Any:
     samples=_update_samples,
     traits=("inner",),
     onnx=lambda o, x, value, *indices, axes, how: scatter_rows(o, x, value, indices, axes, x.shape, how),
+    padded=updated,
 )
 def index_update(x: TensorLike, value: TensorLike, /, *indices: TensorLike, axes: Axes, how: str) -> Tensor:
     """Update the elements that integer tensors select, as ``x.at[i, j].set(v)`` does.

@@ -48,7 +48,7 @@ from hybridflow.ops.nn.windows import (
     window_slice,
 )
 from hybridflow.ops.onnx import channels_to
-from hybridflow.ops.padding_nn import per_example
+from hybridflow.ops.padding_windows import averaged_windows, spread_windows
 
 # -- avg_pool -----------------------------------------------------------------------------------------------------
 
@@ -106,7 +106,7 @@ def _avg_infer(x: TensorSpec, *, window: Sizes, stride: Sizes, padding: Any, cha
     traits=("windowed",),
     ulp=16,
     onnx=lambda o, x, **attrs: pool_onnx(o, "AveragePool", x, **attrs),
-    padded=per_example(),
+    padded=averaged_windows,
 )
 def avg_pool(
     x: TensorLike,
@@ -222,7 +222,7 @@ def _avg_gradient_onnx(
     traits=("windowed",),
     ulp=16,
     onnx=_avg_gradient_onnx,
-    padded=per_example(),
+    padded=spread_windows,
 )
 def avg_pool_gradient(g: TensorLike, *, shape: Sizes, **attrs: Any) -> Tensor:
     """Spread every window's gradient evenly over its elements."""

@@ -30,7 +30,8 @@ from hybridflow.ops.nn.common import REAL_FLOAT, lower_narrow
 from hybridflow.ops.nn.host_convolution import convolve, input_gradient, kernel_gradient
 from hybridflow.ops.nn.windows import Sizes, output_sizes, paddings, per_axis, reach, spatial_axes
 from hybridflow.ops.onnx import channels_to, kernel_first
-from hybridflow.ops.padding_nn import per_example, summed_examples
+from hybridflow.ops.padding import constant
+from hybridflow.ops.padding_windows import summed_windows, windowed
 
 # The three operations come from one trilinear form of input, kernel and output, so each one's gradients are the others.
 
@@ -201,7 +202,7 @@ def _conv_onnx(
     traits=("convolution", "low_precision"),
     ulp=64,
     onnx=_conv_onnx,
-    padded=per_example(),
+    padded=windowed(constant(0)),
 )
 def conv(
     x: TensorLike,
@@ -354,7 +355,7 @@ def _transposed_onnx(
     traits=("convolution", "low_precision"),
     ulp=64,
     onnx=_transposed_onnx,
-    padded=per_example(),
+    padded=windowed(constant(0)),
 )
 def conv_input_gradient(g: TensorLike, kernel: TensorLike, *, shape: Sizes, **attrs: Any) -> Tensor:
     """Return the gradient of `conv` for its input, which has the given shape, from the gradient `g` of its result."""
@@ -400,7 +401,7 @@ def _kernel_gradient_onnx(
     traits=("convolution",),
     ulp=64,
     onnx=_kernel_gradient_onnx,
-    padded=summed_examples,
+    padded=summed_windows,
 )
 def conv_kernel_gradient(x: TensorLike, g: TensorLike, *, shape: Sizes, **attrs: Any) -> Tensor:
     """Return the gradient of `conv` for its kernel, which has the given shape, from the gradient `g` of its result."""

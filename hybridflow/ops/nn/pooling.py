@@ -42,7 +42,8 @@ from hybridflow.ops.nn.windows import (
     window_slice,
 )
 from hybridflow.ops.onnx import channels_to
-from hybridflow.ops.padding_nn import per_example
+from hybridflow.ops.padding import constant, lowest
+from hybridflow.ops.padding_windows import windowed
 
 # A window's elements are numbered row by row. Windows are reduced one axis after the other, last axis first. The
 # number of steps is then the sum of the window's sizes, not the product, and the first maximum is still found.
@@ -263,7 +264,7 @@ def _window_parts(
     traits=("windowed",),
     ulp=0,
     onnx=_max_onnx,
-    padded=per_example(),
+    padded=windowed(lowest),
 )
 def max_pool(
     x: TensorLike, window: Any, stride: Any = None, *, padding: Any = "valid", channels_last: bool = False
@@ -418,7 +419,7 @@ def fixed_sizes(o: Any, sizes: Sequence[Any]) -> list[int]:
     samples=_max_gradient_samples,
     traits=("windowed",),
     onnx=_max_gradient_onnx,
-    padded=per_example(2),
+    padded=windowed(constant(0), inputs=2),
 )
 def max_pool_gradient(g: TensorLike, argmax: TensorLike, *, shape: Sizes, **attrs: Any) -> Tensor:
     """Add every window's gradient at the position of its maximum."""
@@ -475,7 +476,7 @@ def _pick_onnx(o: Any, x: Any, argmax: Any, **attrs: Any) -> Any:
     traits=("windowed",),
     ulp=0,
     onnx=_pick_onnx,
-    padded=per_example(2),
+    padded=windowed(constant(0), inputs=2),
 )
 def max_pool_pick(x: TensorLike, argmax: TensorLike, **attrs: Any) -> Tensor:
     """Take from every window the element with a given number."""

@@ -1,0 +1,128 @@
+"""Rules of updates of values that are padded up to a bound (see `hybridflow.core.padding`).
+
+Updates beyond a real size change nothing: they add nothing, or go to a row of their own that is cut off.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from hybridflow.core.dims import Dim
+from hybridflow.core.op import REGISTRY
+from hybridflow.core.padding import Bounds, Call, NoRule, Open, Padded, Size
+from hybridflow.ops.padding import Neutral, canonical, constant, highest, lowest, together
+from hybridflow.ops.padding_index import from_the_end, index_axes, index_place, picked, single
+
+_NEUTRAL: Mapping[str, Neutral] = {"add": constant(0), "multiply": constant(1), "min": highest, "max": lowest}
+
+
+def _within(b: Bounds, index: Padded, target: Size, *, real: bool) -> Any:
+    """Return positions along an axis; those of updates beyond a real size become any position of the axis.
+
+    Args:
+        index: the positions.
+        target: the size of the axis.
+        real: whether positions may count from a real end that is not the bound.
+    """
+    where = index.value
+    if real or index.open():
+        where = from_the_end(b, where, target)
+    return b.F.clip(where, 0, b.bound(target) - 1) if index.open() else where
+
+
+def _real_updates(b: Bounds, indices: Sequence[Padded]) -> Any:
+    """Return which updates are within the real sizes; None if all are."""
+    inside: Any = None
+    for index in indices:
+        for axis in index.open():
+            own = b.inside(index, axis)
+            inside = own if inside is None else b.F.logical_and(inside, own)
+    return inside
+
+
+def added_rows(b: Bounds, call: Call) -> list[Padded]:
+    """Add values at computed indices into zeros; values beyond a real size add nothing."""
+    x, *indices = call.xs
+    axes, shape = call.attrs["axes"], call.attrs["shape"]
+    first, places = index_place(axes), index_axes(indices)
+    for number in range(len(places)):
+        x = b.filled(x, first + number, 0)
+    targets = [shape[axis] for axis in axes]
+    where = [_within(b, one, size, real=isinstance(size, Dim)) for one, size in zip(indices, targets, strict=True)]
+    (value,) = b.run(call, x.value, *where)
+    rest = iter([*x.axes[:first], *x.axes[first + len(places) :]])
+    made: list[Open | None] = []
+    for axis, size in enumerate(shape):
+        if axis in axes:
+            made.append(Open(canonical([size]), 0) if isinstance(size, Dim) else None)
+        else:
+            one = next(rest)
+            made.append(one and one.anything)
+    return [Padded(value, tuple(made))]
+
+
+def added_along(b: Bounds, call: Call) -> list[Padded]:
+    """Add values along an axis; those beyond a real size add nothing."""
+    x, indices = call.xs
+    axis, size = call.attrs["axis"], call.attrs["size"]
+    axes = [*together([x, indices], len(x.axes))]
+    where = _within(b, indices, size, real=True)
+    (value,) = b.run(call, b.filled(x, axis, 0).value, where, size=b.bound(size))
+    axes[axis] = Open(canonical([size])) if isinstance(size, Dim) else None
+    return [Padded(value, tuple(axes))]
+
+
+def updated(b: Bounds, call: Call) -> list[Padded]:
+    """Update elements at computed indices, which count from the real end if they are negative."""
+    x, value, *indices = call.xs
+    axes, how = call.attrs["axes"], call.attrs["how"]
+    first, places = index_place(axes), index_axes(indices)
+    selected = [one for axis, one in enumerate(x.axes) if axis not in axes]
+    for one, other in zip(value.axes, [*selected[:first], *places, *selected[first:]], strict=True):
+        if (one is None) != (other is None) or (one is not None and not one.same(other)):
+            raise NoRule("an open size of the new values is not that of what they replace")
+    sizes = [_size(x, axis) for axis in axes]
+    where = [_within(b, one, size, real=isinstance(size, Dim)) for one, size in zip(indices, sizes, strict=True)]
+    real, own = _real_updates(b, indices), x.value
+    if real is None:
+        (made,) = b.run(call, own, value.value, *where)
+    elif how != "set":
+        for number in range(len(places)):
+            value = b.filled(value, first + number, _NEUTRAL[how](value.value.dtype))
+        (made,) = b.run(call, own, value.value, *where)
+    else:
+        length = own.shape[axes[0]]
+        pads = tuple([(0, int(axis == axes[0])) for axis in range(own.ndim)])
+        (made,) = b.run(call, b.F.pad(own, pads), value.value, b.F.where(real, where[0], length), *where[1:])
+        made = picked(b, made, axes[0], b.positions(length))
+    return [Padded(made, tuple([one and one.anything for one in x.axes]))]
+
+
+def last_updates(b: Bounds, call: Call) -> list[Padded]:
+    """Find the last update of each element among the real ones."""
+    indices, sizes = call.xs, call.attrs["sizes"]
+    where = [_within(b, one, size, real=isinstance(size, Dim)) for one, size in zip(indices, sizes, strict=True)]
+    bounds = [b.bound(size) for size in sizes]
+    real = _real_updates(b, indices)
+    if real is not None:
+        where[0] = b.F.where(real, where[0], bounds[0])
+        bounds[0] += 1
+    (value,) = b.run(call, *where, sizes=tuple(bounds))
+    return [Padded(value, index_axes(indices))]
+
+
+def replaced_part(b: Bounds, call: Call) -> list[Padded]:
+    """Replace a part whose place depends on real sizes."""
+    x, value = call.xs
+    shape = tuple([_size(x, axis) for axis in range(len(x.axes))])
+    place = Call(REGISTRY["slice_scatter"], [value], {"index": call.attrs["index"], "shape": shape}, call.specs)
+    rule = place.op.padded
+    ones = value._replace(value=b.F.full(value.value.shape, 1, dtype="bool"))
+    (new,), (there,) = rule(b, place), rule(b, place._replace(xs=[ones]))
+    made = b.F.where(there.value, new.value, x.value)
+    return [Padded(made, tuple([one and one.anything for one in x.axes]))]
+
+
+def _size(x: Padded, axis: int) -> Size:
+    return int(x.value.shape[axis]) if x.axes[axis] is None else single(x, axis).sizes[0]
