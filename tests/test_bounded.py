@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+import re
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -399,6 +400,7 @@ def test_few_programs_serve_many_sizes():
     assert attend.trace_count == 2
     assert attend.compile_count <= 1 + 2  # the first size, and bounds
     assert "x_0<=" in str(attend.explain())
+    assert re.search(r"padding: \d+% of the predicted time of \d+ call", str(attend.explain()))
 
 
 def test_a_training_step_with_any_batch():

@@ -187,6 +187,8 @@ def _executables_item(group: Sequence[_Numbered], written: Sequence[str], shown:
     if made.runs:
         runs = ", ".join(map(str, made.runs))
         items.append(Item("programs", f"{len(made.runs)}, cut at the calls of outlined parts; run {runs} times"))
+    if made.padding is not None:
+        items.append(Item("padding", str(made.padding)))
     items.append(_fused_item(number, made, shown))
     title = _title([number for number, _ in group])
     return Item(f"{title}{sizes and f' for {sizes}'}{device}", _cost_of(several), tuple(items))

@@ -18,7 +18,7 @@ from hybridflow.core.padding import Axes, NoRule, Open
 from hybridflow.nested.bounded import Bounded, bounded
 from hybridflow.passes import run_passes
 from hybridflow.tracing.choice import Choice, Program
-from hybridflow.tracing.executables import ExecutableRecord
+from hybridflow.tracing.executables import ExecutableRecord, Padding
 from hybridflow.xla.executable import Executable, compile_graph
 
 if TYPE_CHECKING:
@@ -82,13 +82,13 @@ class BoundedSizes:
     def _compile_exact(self, sizes: Sizes) -> Executable:
         return self._caller().compile_exact({**sizes}, None)
 
-    def _compile_bounds(self, bounds: dict[str, int]) -> Compiled:
+    def _compile_bounds(self, bounds: dict[str, int], padding: Padding) -> Compiled:
         trace = self._caller()
         if trace.budget is not None or trace.calls_host:
             raise NoRule("the function has a memory budget, or calls Python")
         made, executable = compile_bounded(trace.raw_graph, bounds, states=len(trace.states), donate=trace.donated)
         names = trace.donated_names(executable)
-        trace.record.add(ExecutableRecord.of(executable, bounds, None, names, bounded=True))
+        trace.record.add(ExecutableRecord.of(executable, bounds, None, names, padding))
         return Compiled(made, executable)
 
     def _fitted(self, program: Program[Compiled], sizes: Sizes) -> Executable:

@@ -11,6 +11,7 @@ import numpy as np
 from hybridflow.core.dims import Dim
 from hybridflow.core.padding import NoRule
 from hybridflow.ir.graph import Graph
+from hybridflow.tracing.executables import Padding
 from hybridflow.tracing.predicted import Predicted, next_bound
 
 Sizes = Mapping[str, int]
@@ -29,11 +30,13 @@ class Program(Generic[P]):
     Attributes:
         made: what was compiled.
         bounds: the bound of each symbol.
-        lost: the predicted seconds that its calls have lost to padding.
+        padding: what its calls computed beyond real sizes.
+        lost: the predicted seconds that calls have lost to padding since a tighter program was last made for them.
     """
 
     made: P
     bounds: dict[str, int]
+    padding: Padding
     lost: float = 0.0
 
     def takes(self, sizes: Sizes) -> bool:
@@ -57,7 +60,7 @@ class Choice(Generic[P, E]):
     Args:
         graphs: the graphs that a call runs.
         first: how many sizes are compiled for exactly before bounds are used. With 0, none ever is if it can be helped.
-        compile_bounds: compiles a program for some bounds.
+        compile_bounds: compiles a program for some bounds; it may show what will be computed beyond real sizes.
         compile_exact: compiles an executable for exact sizes.
         forget: called when some sizes have another program from now on.
 
@@ -70,7 +73,7 @@ class Choice(Generic[P, E]):
         self,
         graphs: Sequence[Graph],
         first: int,
-        compile_bounds: Callable[[dict[str, int]], P],
+        compile_bounds: Callable[[dict[str, int], Padding], P],
         compile_exact: Callable[[Sizes], E],
         forget: Callable[[], None],
     ) -> None:
@@ -131,7 +134,8 @@ class Choice(Generic[P, E]):
             bounds = self._predicted.bounds(sizes, bounds, largest)
         elif found.bounds == bounds:
             return None
-        program = Program(self._compile_bounds(bounds), bounds)
+        padding = Padding()
+        program = Program(self._compile_bounds(bounds, padding), bounds, padding)
         self._programs.append(program)
         return program
 
@@ -139,12 +143,15 @@ class Choice(Generic[P, E]):
         """Return what each call does first: it counts what it loses to padding, and asks for a tighter program."""
         assert self._predicted is not None
         key, price = tuple(sizes.values()), self._predicted.compiling
-        lost = self._predicted.seconds(program.bounds) - self._predicted.seconds(sizes)
+        whole, real = self._predicted.seconds(program.bounds), self._predicted.seconds(sizes)
+        lost, padding = whole - real, program.padding
         tightest = program.bounds == _least(sizes, _largest(self._graphs[0]))
-        if lost <= 0 or (tightest and self._always):
-            return _nothing
+        final = lost <= 0 or (tightest and self._always)
 
         def count() -> None:
+            padding.add(whole, lost)
+            if final:
+                return
             if tightest:
                 self._lost[key] = total = self._lost.get(key, 0.0) + lost
             else:
@@ -170,7 +177,3 @@ def _largest(graph: Graph) -> dict[str, int]:
 def _least(sizes: Sizes, largest: Sizes) -> dict[str, int]:
     """Return the tightest bounds that a program for given sizes has."""
     return {name: max(size, min(next_bound(size), largest.get(name, next_bound(size)))) for name, size in sizes.items()}
-
-
-def _nothing() -> None:
-    """Count nothing."""

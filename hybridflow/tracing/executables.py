@@ -32,6 +32,31 @@ class Fused(NamedTuple):
         return f"{counted(self.operations)}{lines}"
 
 
+@dataclass
+class Padding:
+    """What the calls of an executable for bounds computed beyond real sizes.
+
+    Attributes:
+        calls: the number of calls.
+        seconds: the predicted time of all calls.
+        lost: the part of it that went to padding.
+    """
+
+    calls: int = 0
+    seconds: float = 0.0
+    lost: float = 0.0
+
+    def add(self, seconds: float, lost: float) -> None:
+        """Count a call."""
+        self.calls += 1
+        self.seconds += seconds
+        self.lost += lost
+
+    def __str__(self) -> str:
+        share = self.lost / self.seconds if self.seconds else 0.0
+        return f"{share:.0%} of the predicted time of {self.calls} call(s)"
+
+
 @dataclass(frozen=True)
 class ExecutableRecord:
     """One executable of a trace.
@@ -44,7 +69,7 @@ class ExecutableRecord:
         options: XLA's compiler options.
         donated: the Variables whose buffers it reuses for their new values.
         runs: how often a call runs each program, if it has several.
-        bounded: whether it takes all sizes up to `sizes`.
+        padding: what its calls computed beyond real sizes, if it takes all sizes up to `sizes`; else None.
     """
 
     sizes: Mapping[str, int]
@@ -56,13 +81,14 @@ class ExecutableRecord:
     options: Mapping[str, Any]
     donated: tuple[str, ...]
     runs: tuple[int, ...]
-    bounded: bool
+    padding: Padding | None = field(compare=False)
     _made: weakref.ref[Executable] = field(repr=False, compare=False)
     _fused: list[tuple[Fused, ...]] = field(repr=False, compare=False, default_factory=list[tuple[Fused, ...]])
 
     @classmethod
     def of(
-        cls, made: Executable, sizes: Mapping[str, int], device: Any, names: Mapping[int, str], bounded: bool = False
+        cls, made: Executable, sizes: Mapping[str, int], device: Any, names: Mapping[int, str],
+        padding: Padding | None = None,
     ) -> ExecutableRecord:
         """Return the record of an executable.
 
@@ -71,13 +97,18 @@ class ExecutableRecord:
             sizes: the size of each symbol.
             device: its jax device; None for the default one.
             names: the names of the graph's inputs, by position.
-            bounded: whether it takes all sizes up to `sizes`.
+            padding: where what is computed beyond real sizes is counted, if it takes all sizes up to `sizes`.
         """
         return cls(
             dict(sizes), device_label(device), made.lower_ms, made.xla_ms, made.load_ms, made.store,
             dict(made.options), tuple([names[index] for index in made.donated]),
-            tuple([part.runs for part in made.parts]), bounded, weakref.ref(made),
+            tuple([part.runs for part in made.parts]), padding, weakref.ref(made),
         )  # fmt: skip
+
+    @property
+    def bounded(self) -> bool:
+        """Whether it takes all sizes up to `sizes`."""
+        return self.padding is not None
 
     @property
     def loaded(self) -> bool:

@@ -14,6 +14,7 @@ from hybridflow.ir.graph import Graph
 from hybridflow.passes import run_passes
 from hybridflow.tracing.bounded import Compiled, compile_bounded, cutting_to, padding_to
 from hybridflow.tracing.choice import Choice
+from hybridflow.tracing.executables import Padding
 from hybridflow.tracing.recorded import Recorded, asked_part, gradient_op, op_of
 
 Sizes = Mapping[str, int]
@@ -50,7 +51,8 @@ class BoundedGradients:
     def _compile_exact(self, sizes: Sizes) -> Op:
         return gradient_op(self.graph, self.wanted, None, {**sizes})
 
-    def _compile_bounds(self, bounds: dict[str, int]) -> _Programs:
+    def _compile_bounds(self, bounds: dict[str, int], padding: Padding) -> _Programs:
+        del padding  # the records of a trace are those of its own executables
         if self._split is None:
             try:
                 self._split = split_gradient(self.graph, self.wanted)
