@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 
 import hybridflow as hf
+from hybridflow import nn
 from hybridflow.analysis.compare import Comparison, Comparisons, Crossover, KernelRun, Sweep, kernels
 from hybridflow.analysis.compare.sweep import crossover_of
 from hybridflow.analysis.profile.events import Kernel
@@ -23,6 +24,7 @@ from hybridflow.analysis.statistics import Ratio
 from hybridflow.analysis.timing import Timing
 from hybridflow.core.errors import ArgumentError, ArgumentTypeError, MissingPackageError
 from hybridflow.core.op import REGISTRY
+from hybridflow.nested.bounded import _Bounds
 from hybridflow.xla.scopes import Namer
 
 
@@ -142,6 +144,25 @@ def test_sizes_fill_open_dimensions():
     assert [one.name for one in found] == ["seen", "seen"]
     with pytest.raises(ArgumentError, match=r"size 5 was not measured"):
         found[5]
+
+
+def weighed(x):
+    return nn.softmax(hf.mean(x, axis=0) @ x.T)
+
+
+def test_programs_that_serve_several_sizes_are_judged_too(monkeypatch):
+    def compared(function):
+        return hf.compare(function, hf.TensorSpec([None, 4]), sizes=[4, 8, 16], repeats=1)
+
+    found = compared(weighed)
+    assert [one.parities[-1].name for one in found] == ["results of padded inputs"] * 2 + ["results"]
+    assert found.same
+    exact = compared(hf.compile(weighed, sizes="exact"))
+    assert [len(one.parities) for one in exact] == [1, 1, 1]
+    monkeypatch.setattr(_Bounds, "filled", lambda self, x, axis, fill: x)
+    wrong = compared(weighed)
+    assert [one.same for one in wrong] == [False, False, True]
+    assert "size 4: result" in str(wrong)
 
 
 @pytest.mark.parametrize(

@@ -66,8 +66,13 @@ class Parity:
         return [f"{judgement.name}: {judgement.text}" for judgement in self.judgements if not judgement.same]
 
 
-def fresh_copy(function: Any) -> CompiledFunction[Any, Any]:
-    """Return a function compiled anew, with an empty cache; a compiled one keeps its options."""
+def fresh_copy(function: Any, *, bounded: bool = False) -> CompiledFunction[Any, Any]:
+    """Return a function compiled anew, with an empty cache; a compiled one keeps its options.
+
+    Args:
+        function: a function, compiled or not.
+        bounded: whether it is compiled for bounds as soon as sizes are open, unless all sizes are to be exact.
+    """
     if isinstance(function, CompiledMethod):
         like, python = function.__func__, MethodType(function.__func__.python_function, function.__self__)
     elif isinstance(function, CompiledFunction):
@@ -75,6 +80,8 @@ def fresh_copy(function: Any) -> CompiledFunction[Any, Any]:
     else:
         like, python = CompiledFunction(function), function
     made = like._like(python)
+    if bounded and made._options["sizes"] == "auto":
+        made._options["sizes"] = "bounded"
     made._warns = False  # that one call is repeated is no fault of the user's
     return made
 

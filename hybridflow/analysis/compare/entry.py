@@ -12,6 +12,7 @@ from hybridflow.analysis.compare.measure import Effort, Progress, measure
 from hybridflow.analysis.compare.several import Comparisons
 from hybridflow.analysis.compare.sizes import calls_of_sizes
 from hybridflow.analysis.compare.sweep import Sweep
+from hybridflow.analysis.compare.within_bounds import judge_within_bounds
 from hybridflow.core.errors import ArgumentError, ArgumentTypeError, message
 
 Functions = Sequence[Callable[..., Any]]
@@ -99,7 +100,8 @@ def compare(
             the function's eager ones: callables by name. The name begins with the package, whose arrays they get
             copies of the arguments as: ``numpy``, ``torch`` or ``jax``, as in ``{"torch.compile": torch.compile(f)}``.
         agree: of several functions, also judge the results of the others against those of the first.
-        sizes: compare at each of these sizes, to see where compiling starts to pay.
+        sizes: compare at each of these sizes, to see where compiling starts to pay. Results of a program that serves
+            several sizes, with padded inputs, are judged too.
         inputs: a function of a size that returns the arguments: a tuple, a dict by name, or a single one. Without it,
             the size replaces every None in the shape of a `TensorSpec` argument, which becomes a random tensor.
         progress: a function that is called with the current step and the fraction done, from 0 to 1.
@@ -153,8 +155,9 @@ def compare(
             told(f"size {size:,}: {what}", (number + done) / len(calls))
 
         at_sizes.append(measure(functions, call, peers or {}, effort, at_size))
+    judged = judge_within_bounds(functions, [*calls.values()], at_sizes, tolerance)
     told("done", 1.0)
-    return Sweep(tuple(calls), tuple(at_sizes))
+    return Sweep(tuple(calls), judged)
 
 
 def _functions(fn: Callable[..., Any] | Functions) -> Functions:
