@@ -11,7 +11,7 @@ from pathlib import Path
 
 from hybridflow.core.foreign_names import DIFFERENT, HINTS, KEYWORDS, NAMES, SIZES
 from hybridflow.foreign import titles
-from hybridflow.ops.generated import write_or_check
+from hybridflow.ops.generated import writer
 
 PATH = Path(__file__).with_name("COMING_FROM.md")
 COMMAND = "python -m hybridflow.foreign_page"
@@ -86,16 +86,7 @@ def page_text() -> str:
     ])  # fmt: skip
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Write the page, or check it.
-
-    Args:
-        arguments: the command line without the program's name.
-
-    Returns:
-        The exit status.
-    """
-    return write_or_check(PATH, page_text(), COMMAND, __doc__, arguments)
+main = writer(PATH, page_text, COMMAND, __doc__)
 
 
 if __name__ == "__main__":

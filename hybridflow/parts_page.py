@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from hybridflow import data, metrics, nn, optim
-from hybridflow.ops.generated import write_or_check
+from hybridflow.ops.generated import writer
 from hybridflow.ops.nn import composed_losses, losses
 
 PATH = Path(__file__).with_name("PARTS.md")
@@ -85,16 +85,7 @@ def page_text() -> str:
     ])  # fmt: skip
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Write the page, or check it.
-
-    Args:
-        arguments: the command line without the program's name.
-
-    Returns:
-        The exit status.
-    """
-    return write_or_check(PATH, page_text(), COMMAND, __doc__, arguments)
+main = writer(PATH, page_text, COMMAND, __doc__)
 
 
 if __name__ == "__main__":

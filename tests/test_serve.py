@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import http.client
 import http.server
 import json
@@ -575,3 +576,72 @@ def test_the_readme_serves_as_it_says(tmp_path: Path):
         answer = subprocess.run(command, capture_output=True, text=True, check=True).stdout
         assert "predictions" in answer or "hybridflow_requests_total" in answer
     assert running.end() == 0
+
+
+# -- the application, without a server --------------------------------------------------------------------------------
+
+
+def ask(app: Any, path: str, body: Any = None, root: str = "") -> tuple[int, dict[str, str], Any]:
+    """Make a request to an ASGI application; return the status, the headers and the JSON."""
+    sent: list[dict[str, Any]] = []
+    given = [{"type": "http.request", "body": b"" if body is None else json.dumps(body).encode()}]
+
+    async def receive() -> dict[str, Any]:
+        if given:
+            return given.pop()
+        await asyncio.Event().wait()  # the client stays
+        raise AssertionError
+
+    async def send(event: dict[str, Any]) -> None:
+        sent.append(event)
+
+    scope = {"type": "http", "method": "POST" if body else "GET", "path": root + path, "root_path": root, "headers": []}
+    asyncio.run(app(scope, receive, send))
+    start, end = sent
+    headers = {key.decode(): value.decode() for key, value in start["headers"]}
+    return start["status"], headers, json.loads(end["body"])
+
+
+@pytest.fixture
+def pairs(tmp_path: Path) -> Iterator[Any]:
+    """An application that serves a function of several inputs with several results."""
+
+    def sums(x: Any, y: Any) -> dict[str, Any]:
+        return {"sum": x + y, "larger": hf.maximum(x, y)}
+
+    hf.export.save(tmp_path / "pairs.hf", sums, hf.TensorSpec(["n", 2]), hf.TensorSpec(["n", 2]))
+    app = hf.serve.app(tmp_path / "pairs.hf", reload=None)
+    yield app
+    app.stop()
+
+
+PAIRS = {"inputs": [
+    {"name": "x", "shape": [2, 2], "datatype": "FP32", "data": [1, 2, 3, 4]},
+    {"name": "y", "shape": [2, 2], "datatype": "FP32", "data": [4, 3, 2, 1]},
+]}  # fmt: skip
+
+
+def test_several_inputs_and_results_under_a_prefix(pairs: Any):
+    assert ask(pairs, "/v2/health/ready", root="/models")[0] == 200
+    status, _, answer = ask(pairs, "/v2/models/pairs/infer", PAIRS, root="/models")
+    assert status == 200
+    found = {one["name"]: one["data"] for one in answer["outputs"]}
+    assert found == {"sum": [5, 5, 5, 5], "larger": [4, 3, 3, 4]}
+
+
+def test_a_fault_of_ours_is_a_500_of_one_request(
+    pairs: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    def fails(self: Any, *_: Any) -> Any:
+        raise ValueError("planted")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Servable, "run_rows", fails)
+        status, headers, answer = ask(pairs, "/v2/models/pairs/infer", PAIRS)
+    assert status == 500
+    assert headers["x-request-id"] in answer["error"]
+    assert "planted" not in answer["error"]
+    log = capsys.readouterr().err
+    assert headers["x-request-id"] in log
+    assert "ValueError: planted" in log
+    assert ask(pairs, "/v2/models/pairs/infer", PAIRS)[0] == 200

@@ -4,29 +4,32 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
+Main = Callable[..., int]
+"""A command: of the command line without the program's name, to the exit status."""
 
-def write_or_check(path: Path, text: str, command: str, about: str | None, arguments: Sequence[str] | None) -> int:
-    """Write a generated file, or with ``--check`` only say whether it is current.
+
+def writer(path: Path, text: Callable[[], str], command: str, about: str | None) -> Main:
+    """Return the command that writes a generated file, or with ``--check`` only says whether it is current.
 
     Args:
         path: the file.
-        text: what it must be.
-        command: what writes it.
-        about: what the command does, for its ``--help``.
-        arguments: the command line without the program's name.
-
-    Returns:
-        The exit status: 1 if the file is not current.
+        text: returns what it must be.
+        command: how it is called.
+        about: what it does, for its ``--help``.
     """
-    parser = argparse.ArgumentParser(prog=command, description=about)
-    parser.add_argument("--check", action="store_true", help="write nothing; fail if the file is not current")
-    if not parser.parse_args(arguments).check:
-        path.write_text(text, encoding="utf-8")
-        return 0
-    if path.exists() and path.read_text(encoding="utf-8") == text:
-        return 0
-    sys.stderr.write(f"{path} is not current: run {command}\n")
-    return 1
+
+    def main(arguments: Sequence[str] | None = None) -> int:
+        parser = argparse.ArgumentParser(prog=command, description=about)
+        parser.add_argument("--check", action="store_true", help="write nothing; fail if the file is not current")
+        if not parser.parse_args(arguments).check:
+            path.write_text(text(), encoding="utf-8")
+            return 0
+        if path.exists() and path.read_text(encoding="utf-8") == text():
+            return 0
+        sys.stderr.write(f"{path} is not current: run {command}\n")
+        return 1
+
+    return main

@@ -24,7 +24,7 @@ from hybridflow.core.node import Node
 from hybridflow.core.op import REGISTRY, No, Op, Sample, Stops
 from hybridflow.core.spec import TensorSpec, make_spec
 from hybridflow.ir.builder import GraphBuilder
-from hybridflow.ops.generated import write_or_check
+from hybridflow.ops.generated import writer
 from hybridflow.ops.jax_rule import RuleFromLowering
 from hybridflow.ops.sizes import count_elements
 
@@ -305,16 +305,7 @@ def page_text() -> str:
     return "\n".join([_HEADER, *_families(paths), _composites(paths), _inner(paths)])
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Write the page, or check it.
-
-    Args:
-        arguments: the command line without the program's name.
-
-    Returns:
-        The exit status.
-    """
-    return write_or_check(PATH, page_text(), COMMAND, __doc__, arguments)
+main = writer(PATH, page_text, COMMAND, __doc__)
 
 
 if __name__ == "__main__":

@@ -8,14 +8,14 @@ from __future__ import annotations
 import inspect
 import re
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, cast
 
 from hybridflow.core import methods
 from hybridflow.core.methods import TensorMethods
 from hybridflow.core.op import REGISTRY
-from hybridflow.ops.generated import write_or_check
+from hybridflow.ops.generated import writer
 
 PATH = Path(methods.__file__).with_suffix(".pyi")
 _WIDTH = 120
@@ -114,16 +114,7 @@ def stub_text() -> str:
     return _HEADER + "\n".join(_method(*entry) for entry in _installed()) + "\n"
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Write the stub, or check it.
-
-    Args:
-        arguments: the command line without the program's name.
-
-    Returns:
-        The exit status.
-    """
-    return write_or_check(PATH, stub_text(), "python -m hybridflow.ops.stubs", __doc__, arguments)
+main = writer(PATH, stub_text, "python -m hybridflow.ops.stubs", __doc__)
 
 
 if __name__ == "__main__":

@@ -9,6 +9,7 @@ import re
 import sys
 import threading
 import time
+import traceback
 import uuid
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
@@ -112,8 +113,8 @@ class App:
             except (HybridflowError, OSError) as error:  # a directory that cannot be read; what serves serves on
                 self._log({"event": f"looking for changes failed: {error}"})
 
-    def _log(self, fields: Mapping[str, Any]) -> None:
-        if self.options.log:
+    def _log(self, fields: Mapping[str, Any], *, always: bool = False) -> None:
+        if self.options.log or always:
             sys.stderr.write(json.dumps({"time": round(time.time(), 3), **fields}) + "\n")
 
     async def __call__(self, scope: Mapping[str, Any], receive: Receive, send: Send) -> None:
@@ -148,7 +149,10 @@ class App:
             self._log({"id": identity, "path": path[:200], "status": 499})
             return
         except Refused as error:
-            response = Response(error.status, protocol.dumps({"error": str(error)}), JSON)
+            response = _refusal(error)
+        except Exception as error:  # a fault of the server or of a model's program: this request's alone
+            self._log({"id": identity, "fault": "".join(traceback.format_exception(error))}, always=True)
+            response = _refusal(Refused(f"the server failed; its log tells why at the request {identity}", 500))
         took = time.monotonic() - began
         self._count(response, took)
         fields = {"id": identity, "method": scope["method"], "path": path[:200]}
@@ -234,7 +238,7 @@ class App:
             results = await self._computed(servable, asked.tensors, receive)
             return Response(200, *protocol.write_v2(name, model.version, asked, results), model)
         except Refused as error:
-            return Response(error.status, protocol.dumps({"error": str(error)}), JSON, model)
+            return _refusal(error, model)
 
     async def _tf(self, name: str, version: str | None, verb: str, body: bytes, receive: Receive) -> Response:
         model = self.models.model(name, version)
@@ -255,7 +259,7 @@ class App:
             results = await self._computed(servable, tensors, receive)
             return Response(200, protocol.write_tf(results, rows), JSON, model)
         except Refused as error:
-            return Response(error.status, protocol.dumps({"error": str(error)}), JSON, model)
+            return _refusal(error, model)
 
     async def _computed(self, servable: Servable, tensors: Mapping[str, Array], receive: Receive) -> dict[str, Array]:
         """Have a request computed; give up when its time is over or its client goes away."""
@@ -282,6 +286,10 @@ class _GoneAway(Exception):
 async def _gone(receive: Receive) -> None:
     while (await receive())["type"] != "http.disconnect":
         pass
+
+
+def _refusal(error: Refused, model: Model | None = None) -> Response:
+    return Response(error.status, protocol.dumps({"error": str(error)}), JSON, model)
 
 
 def _json(value: Any, status: int = 200) -> Response:
