@@ -400,7 +400,7 @@ def test_few_programs_serve_many_sizes():
     assert attend.trace_count == 2
     assert attend.compile_count <= 1 + 2  # the first size, and bounds
     assert "x_0<=" in str(attend.explain())
-    assert re.search(r"padding: \d+% of the predicted time of \d+ call", str(attend.explain()))
+    assert re.search(r"padding: [\d.]+% of the predicted time of \d+ call", str(attend.explain()))
 
 
 def test_a_training_step_with_any_batch():
@@ -596,6 +596,9 @@ def test_calls_under_a_tape_have_bounds_too():
             close(np.asarray(one), np.asarray(other))
         (gradients,) = f._last.bounded_gradients.values()
         assert len(gradients._choice._programs) == 1
+        bounds = [(one.part, one.bounded) for one in f.explain()[-1].recorded]
+        assert bounds[-2:] == [("results", True), ("gradients", True)]
+        assert "for gradients of recorded calls for " in str(f.explain())
 
 
 def test_the_largest_element_is_found_again_in_the_gradient():

@@ -66,9 +66,10 @@ def trace_item(record: TraceRecord, shown: int | None = SHOWN) -> Item:
         items.append(Item("loaded from the store on disk", text))
     items += _surroundings(record, shown)
     items += _graph_items(record, shown)
-    groups = _alike(record.executables) if shown is not None else [[one] for one in enumerate(record.executables, 1)]
-    last = groups if shown is None else groups[-shown:]
-    items += [_executables_item(group, record.assigned, shown) for group in last]
+    for executables in (record.executables, record.recorded):
+        groups = _alike(executables) if shown is not None else [[one] for one in enumerate(executables, 1)]
+        last = groups if shown is None else groups[-shown:]
+        items += [_executables_item(group, record.assigned, shown) for group in last]
     place = f" at {record.call_site}" if record.call_site else ""
     return Item("", f"trace {record.number}{place}: ({arguments})", tuple(items))
 
@@ -162,7 +163,7 @@ def _alike(executables: Sequence[ExecutableRecord]) -> list[list[_Numbered]]:
     for number, made in enumerate(executables, 1):
         key = (
             made.device, made.store, made.donated, made.runs, tuple(made.options.items()), tuple(made.sizes),
-            made.bounded,
+            made.bounded, made.part,
         )  # fmt: skip
         alike.setdefault(key, []).append((number, made))
     groups: list[list[_Numbered]] = []
@@ -190,7 +191,7 @@ def _executables_item(group: Sequence[_Numbered], written: Sequence[str], shown:
     if made.padding is not None:
         items.append(Item("padding", str(made.padding)))
     items.append(_fused_item(number, made, shown))
-    title = _title([number for number, _ in group])
+    title = _title([number for number, _ in group]) + (made.part and f" for {made.part} of recorded calls")
     return Item(f"{title}{sizes and f' for {sizes}'}{device}", _cost_of(several), tuple(items))
 
 

@@ -54,7 +54,7 @@ class Padding:
 
     def __str__(self) -> str:
         share = self.lost / self.seconds if self.seconds else 0.0
-        return f"{share:.0%} of the predicted time of {self.calls} call(s)"
+        return f"{share:.1%} of the predicted time of {self.calls} call(s)"
 
 
 @dataclass(frozen=True)
@@ -70,6 +70,7 @@ class ExecutableRecord:
         donated: the Variables whose buffers it reuses for their new values.
         runs: how often a call runs each program, if it has several.
         padding: what its calls computed beyond real sizes, if it takes all sizes up to `sizes`; else None.
+        part: what a call that a tape records runs it for, ``results`` or ``gradients``; empty for other calls.
     """
 
     sizes: Mapping[str, int]
@@ -82,13 +83,14 @@ class ExecutableRecord:
     donated: tuple[str, ...]
     runs: tuple[int, ...]
     padding: Padding | None = field(compare=False)
+    part: str
     _made: weakref.ref[Executable] = field(repr=False, compare=False)
     _fused: list[tuple[Fused, ...]] = field(repr=False, compare=False, default_factory=list[tuple[Fused, ...]])
 
     @classmethod
     def of(
         cls, made: Executable, sizes: Mapping[str, int], device: Any, names: Mapping[int, str],
-        padding: Padding | None = None,
+        padding: Padding | None = None, part: str = "",
     ) -> ExecutableRecord:
         """Return the record of an executable.
 
@@ -98,11 +100,12 @@ class ExecutableRecord:
             device: its jax device; None for the default one.
             names: the names of the graph's inputs, by position.
             padding: where what is computed beyond real sizes is counted, if it takes all sizes up to `sizes`.
+            part: as the attribute.
         """
         return cls(
             dict(sizes), device_label(device), made.lower_ms, made.xla_ms, made.load_ms, made.store,
             dict(made.options), tuple([names[index] for index in made.donated]),
-            tuple([part.runs for part in made.parts]), padding, weakref.ref(made),
+            tuple([one.runs for one in made.parts]), padding, part, weakref.ref(made),
         )  # fmt: skip
 
     @property

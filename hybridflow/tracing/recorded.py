@@ -24,7 +24,7 @@ from hybridflow.ir.effects import silenced
 from hybridflow.ir.evaluate import lower_graph
 from hybridflow.ir.graph import Graph, clone_node
 from hybridflow.passes import run_passes
-from hybridflow.xla.executable import compile_graph, concrete_specs
+from hybridflow.xla.executable import Executable, compile_graph, concrete_specs
 
 
 def graph_to_record(graph: Graph, assignments: Mapping[Node, Node], outputs: int) -> Graph:
@@ -60,7 +60,11 @@ def graph_to_record(graph: Graph, assignments: Mapping[Node, Node], outputs: int
     return Graph(graph.name, graph.inputs, tuple(nodes), tuple(returned), graph.dims)
 
 
-def gradient_op(graph: Graph, wanted: Mask, device: Any, sizes: dict[str, int]) -> Op:
+Note = Callable[[str, Executable], None]
+"""Called with a program of a recorded call, and what it computes: ``results`` or ``gradients``."""
+
+
+def gradient_op(graph: Graph, wanted: Mask, device: Any, sizes: dict[str, int], note: Note) -> Op:
     """Return the op of recorded calls of a graph; ``op.jitted["forward"]`` runs it.
 
     A part of the graph may have no gradient, such as a loop with an unknown number of steps. It is an error only to ask
@@ -71,31 +75,34 @@ def gradient_op(graph: Graph, wanted: Mask, device: Any, sizes: dict[str, int]) 
         wanted: for each input, whether its gradient may be asked for.
         device: the jax device to run on; jax's default one if None.
         sizes: the size of each symbol.
+        note: called with what each program is for, when it is compiled.
     """
     try:
-        return _split_op(graph, wanted, device, sizes)
+        return _split_op(graph, wanted, device, sizes, note)
     except GradientError:
-        return _asked_op(graph, wanted, device, sizes)
+        return _asked_op(graph, wanted, device, sizes, note)
 
 
-def _split_op(graph: Graph, wanted: Mask, device: Any, sizes: dict[str, int]) -> Op:
+def _split_op(graph: Graph, wanted: Mask, device: Any, sizes: dict[str, int], note: Note) -> Op:
     """Return the op whose backward graph reads residuals of the forward graph."""
     split = split_gradient(graph, wanted)
     forward, _ = run_passes(split.forward, differentiable=False)
     backward, _ = run_passes(split.backward, differentiable=False)
     require_gradients(backward)
     executable = compile_graph(forward, sizes=sizes, device=device)
-    rule = Recorded(graph, split._replace(backward=backward), sizes, device)
-    call = _timed_if_profiled(rule, "forward", forward, executable.call)
+    note("results", executable)
+    rule = Recorded(graph, split._replace(backward=backward), sizes, device, note)
+    call = _timed_if_profiled(rule, "forward", forward, executable)
     return op_of(graph, forward, rule, call, split.residuals)
 
 
-def _asked_op(graph: Graph, wanted: Mask, device: Any, sizes: dict[str, int]) -> Op:
+def _asked_op(graph: Graph, wanted: Mask, device: Any, sizes: dict[str, int], note: Note) -> Op:
     """Return the op that derives its gradients only when they are asked for, for the outputs they are asked of."""
     forward, _ = run_passes(graph, differentiable=False)
     executable = compile_graph(forward, sizes=sizes, device=device)
-    rule = _Asked(graph, wanted, sizes, device)
-    return op_of(graph, forward, rule, _timed_if_profiled(rule, "forward", forward, executable.call), 0)
+    note("results", executable)
+    rule = _Asked(graph, wanted, sizes, device, note)
+    return op_of(graph, forward, rule, _timed_if_profiled(rule, "forward", forward, executable), 0)
 
 
 def op_of(graph: Graph, forward: Graph, rule: Recorded | _Asked, call: Callable[..., Any], residuals: int) -> Op:
@@ -123,14 +130,14 @@ def op_of(graph: Graph, forward: Graph, rule: Recorded | _Asked, call: Callable[
 
 
 def _timed_if_profiled(
-    rule: Recorded | _Asked, part: Hashable, graph: Graph, call: Callable[..., Any]
+    rule: Recorded | _Asked, part: Hashable, graph: Graph, executable: Executable
 ) -> Callable[..., Any]:
     """Return the call of a compiled graph that reports to `hf.profile` inside its block."""
 
     def run(*arrays: Any) -> Any:
         profiler = PROFILER.get()
         if profiler is None or not profiler.records():
-            return call(*arrays)
+            return executable.call(*arrays)  # which keeps the executable for its record
         made = profiler.compiled(
             rule, part, graph.name, rule.device,
             lambda: compile_graph(graph, sizes=rule.sizes, device=rule.device),
@@ -156,13 +163,17 @@ class Recorded:
         split: its forward graph, and its backward graph after the passes.
         sizes: the size of each symbol.
         device: the jax device to run on.
+        note: as `gradient_op` takes it.
     """
 
-    def __init__(self, graph: Graph, split: SplitGradient, sizes: dict[str, int], device: Any) -> None:
+    def __init__(
+        self, graph: Graph, split: SplitGradient, sizes: dict[str, int], device: Any, note: Note
+    ) -> None:
         self.graph = graph
         self.split = split
         self.sizes = sizes
         self.device = device
+        self.note = note
         self.outputs = concrete_specs(graph.output_specs, sizes)
         self.executables: dict[Sequence[bool], Callable[..., Any]] = {}
         self.lowered = lower_graph(split.backward, sizes)
@@ -203,8 +214,9 @@ class Recorded:
         backward = asked_part(self.split, asked)
         if backward is not self.split.backward:
             backward, _ = run_passes(backward, differentiable=False)
-        call = compile_graph(backward, sizes=self.sizes, device=self.device).call
-        return _timed_if_profiled(self, asked, backward, call)
+        made = compile_graph(backward, sizes=self.sizes, device=self.device)
+        self.note("gradients", made)
+        return _timed_if_profiled(self, asked, backward, made)
 
     def _arguments(
         self, gs: Sequence[Any], residuals: Sequence[Any], xs: Sequence[Any], full: Callable[..., Any]
@@ -241,13 +253,15 @@ class _Asked:
         wanted: for each input, whether its gradient may be asked for.
         sizes: the size of each symbol.
         device: the jax device to run on.
+        note: as `gradient_op` takes it.
     """
 
-    def __init__(self, graph: Graph, wanted: Mask, sizes: dict[str, int], device: Any) -> None:
+    def __init__(self, graph: Graph, wanted: Mask, sizes: dict[str, int], device: Any, note: Note) -> None:
         self.graph = graph
         self.wanted = wanted
         self.sizes = sizes
         self.device = device
+        self.note = note
         self.ops: dict[tuple[Mask, Mask], Op] = {}
 
     def rule(self, F: Any, g: Any, y: Any, *xs: Any, **attrs: Any) -> list[Any]:
@@ -273,7 +287,7 @@ class _Asked:
         if op is None:
             outputs = tuple([edge for edge, has in zip(self.graph.outputs, given, strict=True) if has])
             part = Graph(self.graph.name, self.graph.inputs, self.graph.nodes, outputs, self.graph.dims)
-            op = self.ops[given, asked] = _split_op(silenced(part), asked, self.device, self.sizes)
+            op = self.ops[given, asked] = _split_op(silenced(part), asked, self.device, self.sizes, self.note)
         made = tuple(op.jitted["forward"](*xs))
         cotangents = tuple([one for one in gs if one is not None])
         return op.jitted["rule"](cotangents, (made, *xs), asked)

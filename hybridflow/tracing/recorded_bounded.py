@@ -15,7 +15,7 @@ from hybridflow.passes import run_passes
 from hybridflow.tracing.bounded import Compiled, compile_bounded, cutting_to, padding_to
 from hybridflow.tracing.choice import Choice
 from hybridflow.tracing.executables import Padding
-from hybridflow.tracing.recorded import Recorded, asked_part, gradient_op, op_of
+from hybridflow.tracing.recorded import Note, Recorded, asked_part, gradient_op, op_of
 
 Sizes = Mapping[str, int]
 
@@ -30,12 +30,17 @@ class BoundedGradients:
         wanted: for each input, whether its gradient may be asked for.
         states: how many of the last inputs are Variables.
         first, forget: as `Choice` takes them.
+        record: makes the `note` of programs for given sizes, which are bounds if padding is counted.
     """
 
-    def __init__(self, graph: Graph, wanted: Mask, states: int, first: int, forget: Callable[[], None]) -> None:
+    def __init__(
+        self, graph: Graph, wanted: Mask, states: int, first: int, forget: Callable[[], None],
+        record: Callable[[Sizes, Padding | None], Note],
+    ) -> None:
         self.graph = graph
         self.wanted = wanted
         self._states = states
+        self._record = record
         self._split: SplitGradient | None = None
         self._choice: Choice[_Programs, Op] = Choice(
             [graph, graph], first, self._compile_bounds, self._compile_exact, forget
@@ -49,10 +54,9 @@ class BoundedGradients:
         return program.made.op(sizes, self._choice.counter(program, sizes))
 
     def _compile_exact(self, sizes: Sizes) -> Op:
-        return gradient_op(self.graph, self.wanted, None, {**sizes})
+        return gradient_op(self.graph, self.wanted, None, {**sizes}, self._record(sizes, None))
 
     def _compile_bounds(self, bounds: dict[str, int], padding: Padding) -> _Programs:
-        del padding  # the records of a trace are those of its own executables
         if self._split is None:
             try:
                 self._split = split_gradient(self.graph, self.wanted)
@@ -60,17 +64,21 @@ class BoundedGradients:
                 require_gradients(backward)
             except GradientError as why:
                 raise NoRule("a part of the function has no gradient") from why
-        return _Programs(self.graph, self._split, bounds, self._states)
+        return _Programs(self.graph, self._split, bounds, self._states, self._record(bounds, padding))
 
 
 class _Programs:
     """The forward program for some bounds, and the backward ones, which are compiled when they are asked for."""
 
-    def __init__(self, graph: Graph, split: SplitGradient, bounds: dict[str, int], states: int) -> None:
+    def __init__(
+        self, graph: Graph, split: SplitGradient, bounds: dict[str, int], states: int, note: Note
+    ) -> None:
         self.graph = graph
         self.split = split
         self.bounds = bounds
+        self.note = note
         self.forward = compile_bounded(split.forward, bounds, states=states)
+        note("results", self.forward.executable)
         self.outputs = self.forward.made.outputs[: len(graph.outputs)]
         self.residuals = self.forward.made.outputs[len(graph.outputs) :]
         self._backward: dict[Sequence[bool], Compiled] = {}
@@ -81,7 +89,8 @@ class _Programs:
         key = tuple(asked)
         if key not in self._backward:
             axes = dict(enumerate(self.residuals, len(self.split.reads)))
-            self._backward[key] = compile_bounded(asked_part(self.split, asked), self.bounds, axes=axes)
+            self._backward[key] = made = compile_bounded(asked_part(self.split, asked), self.bounds, axes=axes)
+            self.note("gradients", made.executable)
         return self._backward[key]
 
     def op(self, sizes: dict[str, int], count: Callable[[], None]) -> Op:
@@ -101,7 +110,7 @@ class _BoundedRule(Recorded):
     """The gradient rule of a recorded call whose residuals are padded."""
 
     def __init__(self, programs: _Programs, sizes: dict[str, int]) -> None:
-        super().__init__(programs.graph, programs.split, sizes, None)
+        super().__init__(programs.graph, programs.split, sizes, None, programs.note)
         self.programs = programs
 
     def compile(self, asked: Sequence[bool]) -> Callable[..., Any]:

@@ -51,6 +51,7 @@ class TraceRecord:
         effects: what it changes outside, at every call.
         autocast: the dtype of the `hf.autocast` that it was called under, or ``off``.
         executables: one record per executable: XLA's options, donated buffers, fused operations.
+        recorded: the same for the programs of calls that a tape records, which are compiled when they are first needed.
         outlined: the repeated parts of the graph that are compiled once and called.
         rolled: the repeated parts that are compiled once and run as a loop.
         recomputed: what checkpoints recompute, for each line of the user's code.
@@ -90,6 +91,7 @@ class TraceRecord:
     unbounded: str | None = None
     memory: MemoryRecord | None = None
     executables: list[ExecutableRecord] = field(default_factory=list[ExecutableRecord])
+    recorded: list[ExecutableRecord] = field(default_factory=list[ExecutableRecord])
     outlined: tuple[Outlined, ...] = ()
     rolled: tuple[Rolled, ...] = ()
     recomputed: tuple[Recomputed, ...] = ()

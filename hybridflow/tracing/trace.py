@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass, replace
 from sys import getrefcount
@@ -54,9 +54,9 @@ from hybridflow.tracing.bounded import BoundedSizes
 from hybridflow.tracing.budget import WITHIN_BUDGET, compile_within
 from hybridflow.tracing.calls import depth_explained
 from hybridflow.tracing.choice import EXECUTABLES
-from hybridflow.tracing.executables import ExecutableRecord
+from hybridflow.tracing.executables import ExecutableRecord, Padding
 from hybridflow.tracing.fit import Fit
-from hybridflow.tracing.recorded import gradient_op, graph_to_record
+from hybridflow.tracing.recorded import Note, gradient_op, graph_to_record
 from hybridflow.tracing.recorded_bounded import BoundedGradients
 from hybridflow.tracing.records import TraceRecord
 from hybridflow.tracing.xla_inputs import move_to_xla, raw_value
@@ -547,7 +547,7 @@ class Trace(Fit):
                         del self.gradient_ops[next(iter(self.gradient_ops))]
                     self.graph.dims.hints.update(sizes)  # the gradient sees this call's sizes
                     if exact:
-                        op = gradient_op(self._to_record(), wanted, device, sizes)
+                        op = gradient_op(self._to_record(), wanted, device, sizes, self._note(device)(sizes, None))
                     else:
                         op = self._gradients_for_bounds(wanted).op(sizes)
                     self.gradient_ops[key] = op
@@ -558,9 +558,21 @@ class Trace(Fit):
         if made is None:
             assert self.bounds is not None
             made = self.bounded_gradients[wanted] = BoundedGradients(
-                self._to_record(), wanted, len(self.states), self.bounds.first, self.gradient_ops.clear
-            )
+                self._to_record(), wanted, len(self.states), self.bounds.first, self.gradient_ops.clear,
+                self._note(None),
+            )  # fmt: skip
         return made
+
+    def _note(self, device: Any) -> Callable[[Mapping[str, int], Padding | None], Note]:
+        """Return what makes the function that adds programs of recorded calls to the record."""
+        record = self.record  # not the trace, which is freed as soon as it is dropped
+
+        def of(sizes: Mapping[str, int], padding: Padding | None) -> Note:
+            return lambda part, made: record.recorded.append(
+                ExecutableRecord.of(made, sizes, device, {}, padding, part)
+            )
+
+        return of
 
     def _to_record(self) -> Graph:
         """Return the graph that is recorded; the values that calls assign are among its outputs."""
