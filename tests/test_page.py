@@ -5,6 +5,7 @@ from __future__ import annotations
 import hybridflow as hf
 from hybridflow.core.op import REGISTRY, No, Op
 from hybridflow.ops import page
+from hybridflow.ops.generated import writer
 
 
 def test_page_is_current(capsys):
@@ -41,11 +42,11 @@ def test_rows_say_what_records_say():
     assert hf.nn.relu.op.name == "relu"
 
 
-def test_a_stale_page_fails_the_check(tmp_path, monkeypatch, capsys):
+def test_a_stale_file_fails_the_check(tmp_path, capsys):
     stale = tmp_path / "README.md"
-    monkeypatch.setattr(page, "PATH", stale)
-    monkeypatch.setattr(page, "page_text", lambda: "text")
-    assert page.main(["--check"]) == 1
-    assert "run python -m hybridflow.ops.page" in capsys.readouterr().err
+    main = writer(stale, lambda: "text", "python -m hybridflow.ops.page", "Write it.")
+    assert main(["--check"]) == 1
+    assert f"{stale} is not current: run python -m hybridflow.ops.page" in capsys.readouterr().err
     assert not stale.exists()
-    assert page.main([]) == page.main(["--check"]) == 0
+    assert main([]) == main(["--check"]) == 0
+    assert stale.read_text() == "text"

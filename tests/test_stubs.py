@@ -33,13 +33,3 @@ def test_methods_that_take_more_than_their_functions():
     assert x.reshape(3, 2).T.shape == x.reshape(3, 2).mT.shape == (2, 3)
     with pytest.raises(ValueError, match=r"\.T: needs exactly 2 dimensions, there are 1"):
         x.T  # noqa: B018
-
-
-def test_stale_stub_fails_the_check(tmp_path, monkeypatch, capsys):
-    stale = tmp_path / "methods.pyi"
-    monkeypatch.setattr(stubs, "PATH", stale)
-    assert stubs.main(["--check"]) == 1
-    assert "run python -m hybridflow.ops.stubs" in capsys.readouterr().err
-    assert not stale.exists()
-    assert stubs.main([]) == 0
-    assert stubs.main(["--check"]) == 0
