@@ -528,7 +528,6 @@ def inverse(x: Any) -> Any:
 
 def test_exact_sizes_make_room(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr("hybridflow.tracing.choice.EXECUTABLES", 4)
-    monkeypatch.setattr("hybridflow.tracing.trace.EXECUTABLES", 4)
     f = hf.compile(inverse)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", hf.RetraceWarning)

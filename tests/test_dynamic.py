@@ -328,7 +328,7 @@ def test_a_size_that_leaks_raises():
 
 
 def test_executables_of_a_trace_are_bounded(monkeypatch):
-    monkeypatch.setattr("hybridflow.tracing.trace.EXECUTABLES", 2)
+    monkeypatch.setattr("hybridflow.tracing.choice.EXECUTABLES", 2)
     f = hf.compile(lambda x: x + 1, input_signature=[hf.TensorSpec([None])], sizes="exact")
     for n in (1, 2, 3, 3, 1):
         assert f([0.0] * n).shape == (n,)

@@ -782,19 +782,25 @@ def kill_writers(path: Path, times: int, rng: np.random.Generator) -> int:
     whole = 0
     start = time.perf_counter()
     directory.write("z", body["a"], 7_000_000)
-    took = time.perf_counter() - start  # on a busy machine writers have to live longer to write anything
-    for _ in range(times):
+    took = time.perf_counter() - start
+    for turn in range(times):
+        written, tell = os.pipe()
         child = os.fork()
         if child == 0:
             try:
                 while True:
                     for name, data in body.items():
                         directory.write(name, data, 7_000_000)
+                        os.write(tell, b".")
             finally:
                 os._exit(1)
+        os.close(tell)
+        if turn % 2:  # a child may start late on a busy machine: every other one has time for a whole file
+            os.read(written, 1)
         time.sleep(float(rng.uniform(0.0, max(0.02, 5 * took))))
         os.kill(child, signal.SIGKILL)
         os.waitpid(child, 0)
+        os.close(written)
         for name, data in body.items():
             found = directory.read(name)
             assert found in (None, data)

@@ -8,14 +8,13 @@ import io
 import random
 import sys
 import time
-import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 import numpy as np
 
 from hybridflow.core.errors import EffectWarning, message
-from hybridflow.core.node import Where, format_where, where_file_line
+from hybridflow.core.node import Where, format_where, warn_at, where_file_line
 from hybridflow.guards.found_by_name import FoundByName
 from hybridflow.guards.questions import LRU_CACHE
 
@@ -83,7 +82,7 @@ _OF_PYTHON = " (vectorized)"
 """The ending of the names of ufuncs from `np.frompyfunc`. The Python function inside cannot be found."""
 _ASKS_THE_SYSTEM = FoundByName(_OUTSIDE_OF_PYTHON)
 _SETS = FoundByName(_SETS_STATE)
-_WARNED: set[tuple[str, int]] = set()
+_WARNED: set[tuple[str, int] | None] = set()
 """The lines that a warning was given for."""
 
 
@@ -95,16 +94,16 @@ def warn_once(label: str, why: str, where: Where | None) -> None:
         why: what it reads.
         where: the place that reads it.
     """
-    file, line = where_file_line(where) or (__file__, 0)
-    if (file, line) in _WARNED:
+    place = where_file_line(where)
+    if place in _WARNED:
         return
-    _WARNED.add((file, line))
+    _WARNED.add(place)
     text = message(
         f"compile: {label} is traced anew at every call, for what it reads cannot be watched",
         got=f"{why} at {format_where(where)}",
         hint="Read it before the call and pass what was read as an argument; draw random numbers with hf.random.",
     )
-    warnings.warn_explicit(text, EffectWarning, file, line)
+    warn_at(where, text, EffectWarning)
 
 
 def makes_random_source(function: Any) -> bool:

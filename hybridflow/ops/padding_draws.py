@@ -48,7 +48,7 @@ def drawn_classes(b: Bounds, call: Call) -> list[Padded]:
 
 def drawn_order(b: Bounds, call: Call) -> list[Padded]:
     """Draw an order: real numbers come in the same order whatever other numbers are between them."""
-    (axes,) = [b.axes_of(spec) for spec in call.specs]
+    axes = b.axes_of(call.specs[0])
     (size,) = call.attrs["shape"]
     (value,) = b.run(call, *[x.value for x in call.xs])
     outside = b.F.astype(value >= b.count(size), dtype=int32)

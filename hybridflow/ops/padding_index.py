@@ -38,6 +38,11 @@ def single(x: Padded, axis: int) -> Open:
     return one
 
 
+def real_size(x: Padded, axis: int) -> Size:
+    """Return the real size of an axis, which must be a single one."""
+    return int(x.value.shape[axis]) if x.axes[axis] is None else single(x, axis).sizes[0]
+
+
 def indexed(b: Bounds, call: Call) -> list[Padded]:
     """Take parts: positions that depend on an open size are computed from the real one."""
     (x,) = call.xs
@@ -193,7 +198,7 @@ def joined(b: Bounds, call: Call) -> list[Padded]:
     bound, positions = 0, b.positions(value.shape[axis])
     source = positions
     for x in call.xs:
-        size = x.value.shape[axis] if x.axes[axis] is None else single(x, axis).sizes[0]
+        size = real_size(x, axis)
         if not same_size(real, bound):  # an earlier value is padded
             source = b.F.where(positions >= b.count(real), positions - b.count(real) + bound, source)
         real, bound = real + size, bound + x.value.shape[axis]

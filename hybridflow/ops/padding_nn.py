@@ -15,7 +15,6 @@ from hybridflow.ops.padding import (
     Neutral,
     along,
     canonical,
-    constant,
     highest,
     listed,
     lowest,
@@ -65,13 +64,15 @@ def normed(b: Bounds, call: Call) -> list[Padded]:
 def ordered(b: Bounds, call: Call) -> list[Padded]:
     """Sort: what is beyond the real size comes last, behind equal real elements."""
     (x,) = call.xs
-    kind = kind_of(x.value.dtype)
     axis = call.attrs["axis"]
     if x.axes[axis] is not None:
         single(x, axis)
-    if call.attrs["descending"]:
-        return [*along(lowest)(b, call)]
-    return [*along(constant(np.nan) if kind == "float" else highest)(b, call)]
+    return [*along(lowest if call.attrs["descending"] else _last)(b, call)]
+
+
+def _last(dtype: Any) -> Any:
+    """Return the value that an ascending order has at its end: NaN, or the largest."""
+    return np.nan if kind_of(dtype) == "float" else highest(dtype)
 
 
 def searched(b: Bounds, call: Call) -> list[Padded]:
@@ -80,8 +81,7 @@ def searched(b: Bounds, call: Call) -> list[Padded]:
     if row.axes[0] is None:
         (value,) = b.run(call, row.value, x.value)
     else:
-        last = np.nan if kind_of(row.value.dtype) == "float" else highest(row.value.dtype)
-        (value,) = b.run(call, b.filled(row, 0, last).value, x.value)
+        (value,) = b.run(call, b.filled(row, 0, _last(row.value.dtype)).value, x.value)
         value = b.F.minimum(value, b.count(single(row, 0).sizes[0]))
     return [Padded(value, tuple([one and one.anything for one in x.axes]))]
 

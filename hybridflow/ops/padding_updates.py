@@ -12,7 +12,7 @@ from hybridflow.core.dims import Dim
 from hybridflow.core.op import REGISTRY
 from hybridflow.core.padding import Bounds, Call, NoRule, Open, Padded, Size
 from hybridflow.ops.padding import Neutral, canonical, constant, highest, lowest, together
-from hybridflow.ops.padding_index import from_the_end, index_axes, index_place, picked, single
+from hybridflow.ops.padding_index import from_the_end, index_axes, index_place, picked, real_size
 
 _NEUTRAL: Mapping[str, Neutral] = {"add": constant(0), "multiply": constant(1), "min": highest, "max": lowest}
 
@@ -82,7 +82,7 @@ def updated(b: Bounds, call: Call) -> list[Padded]:
     for one, other in zip(value.axes, [*selected[:first], *places, *selected[first:]], strict=True):
         if (one is None) != (other is None) or (one is not None and not one.same(other)):
             raise NoRule("an open size of the new values is not that of what they replace")
-    sizes = [_size(x, axis) for axis in axes]
+    sizes = [real_size(x, axis) for axis in axes]
     where = [_within(b, one, size, real=isinstance(size, Dim)) for one, size in zip(indices, sizes, strict=True)]
     real, own = _real_updates(b, indices), x.value
     if real is None:
@@ -115,14 +115,10 @@ def last_updates(b: Bounds, call: Call) -> list[Padded]:
 def replaced_part(b: Bounds, call: Call) -> list[Padded]:
     """Replace a part whose place depends on real sizes."""
     x, value = call.xs
-    shape = tuple([_size(x, axis) for axis in range(len(x.axes))])
+    shape = tuple([real_size(x, axis) for axis in range(len(x.axes))])
     place = Call(REGISTRY["slice_scatter"], [value], {"index": call.attrs["index"], "shape": shape}, call.specs)
     rule = place.op.padded
     ones = value._replace(value=b.F.full(value.value.shape, 1, dtype="bool"))
     (new,), (there,) = rule(b, place), rule(b, place._replace(xs=[ones]))
     made = b.F.where(there.value, new.value, x.value)
     return [Padded(made, tuple([one and one.anything for one in x.axes]))]
-
-
-def _size(x: Padded, axis: int) -> Size:
-    return int(x.value.shape[axis]) if x.axes[axis] is None else single(x, axis).sizes[0]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 import numpy as np
 
@@ -97,8 +97,7 @@ class Choice(Generic[P, E]):
         if key not in self._exact:
             made = self._compile_exact(sizes)
             self.exact_count += 1
-            while len(self._exact) >= EXECUTABLES:
-                del self._exact[next(iter(self._exact))]
+            make_room(self._exact)
             self._exact[key] = made
         return self._exact[key]
 
@@ -162,6 +161,12 @@ class Choice(Generic[P, E]):
                 self._forget()
 
         return count
+
+
+def make_room(executables: dict[Any, Any]) -> None:
+    """Drop the oldest entries until there is room for one more."""
+    while len(executables) >= EXECUTABLES:
+        del executables[next(iter(executables))]
 
 
 def _largest(graph: Graph) -> dict[str, int]:

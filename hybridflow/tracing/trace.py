@@ -53,7 +53,7 @@ from hybridflow.passes.lib.outcomes import outlined_in, recomputed_in, rolled_in
 from hybridflow.tracing.bounded import BoundedSizes
 from hybridflow.tracing.budget import WITHIN_BUDGET, compile_within
 from hybridflow.tracing.calls import depth_explained
-from hybridflow.tracing.choice import EXECUTABLES
+from hybridflow.tracing.choice import make_room
 from hybridflow.tracing.executables import ExecutableRecord, Padding
 from hybridflow.tracing.fit import Fit
 from hybridflow.tracing.recorded import Note, gradient_op, graph_to_record
@@ -249,8 +249,7 @@ class Trace(Fit):
             with self.lock:
                 executable = self.executables.get(key)
                 if executable is None:
-                    while len(self.executables) >= EXECUTABLES:
-                        del self.executables[next(iter(self.executables))]
+                    make_room(self.executables)
                     executable = self.executables[key] = self._compile(sizes, device)
         return executable
 
@@ -543,8 +542,7 @@ class Trace(Fit):
             with self.lock:
                 op = self.gradient_ops.get(key)
                 if op is None:
-                    while len(self.gradient_ops) >= EXECUTABLES:
-                        del self.gradient_ops[next(iter(self.gradient_ops))]
+                    make_room(self.gradient_ops)
                     self.graph.dims.hints.update(sizes)  # the gradient sees this call's sizes
                     if exact:
                         op = gradient_op(self._to_record(), wanted, device, sizes, self._note(device)(sizes, None))

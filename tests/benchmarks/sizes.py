@@ -24,7 +24,7 @@ from rich.console import Console
 from rich.table import Table
 
 import hybridflow as hf
-import hybridflow.tracing.trace as trace
+import hybridflow.tracing.choice as choice
 from hybridflow import nn
 
 
@@ -222,7 +222,7 @@ def run(program: str, way: str) -> dict[str, Any]:
     step, epoch, masked, pad = PROGRAMS[program]()
     fast: Any = None
     if WAYS[way] is not None:
-        trace.EXECUTABLES = 1000  # all sizes stay compiled
+        choice.EXECUTABLES = 1000  # all sizes stay compiled
         fast = hf.compile(masked if way == "by hand" else step, sizes=cast(Any, WAYS[way]))
     call = step if fast is None else (lambda *args: fast(*pad(*args))) if way == "by hand" else fast
     figures: list[tuple[float, float]] = []
