@@ -642,6 +642,39 @@ def test_parts_without_a_gradient_stay_exact_under_a_tape():
         close(tape.gradient(y, x), 2 * x)
 
 
+def test_cost_counts_the_padding():
+    f = hf.compile(lambda x: nn.softmax(x @ hf.ones((3, 4))), sizes="bounded")
+    assert f.cost(hf.ones((5, 3))).padded is None
+    for n in (5, 7):
+        f(hf.ones((n, 3)))
+    report = f.cost(hf.ones((7, 3)))
+    assert report.bounds is not None
+    assert report.padded is not None
+    (bound,) = report.bounds.values()
+    assert report.padded == hf.cost(f.python_function, hf.ones((bound, 3))).total
+    assert f"{report.padded.flops:,}" in str(report)
+    assert f"<={bound}" in str(report)
+    assert f.cost(hf.ones((bound + 1, 3))).padded is None
+    assert f.cost(hf.TensorSpec([None, 3])).padded is None
+    f.cost(hf.ones((6, 3))).against_xla()  # compiles it exactly: that is what such a call runs from now on
+    assert f.cost(hf.ones((6, 3))).padded is None
+
+
+@pytest.mark.parametrize("rotary", [False, True])
+def test_a_cache_takes_prompts_of_any_length(rotary: bool):
+    attend = nn.MultiHeadAttention(8, 2, is_causal=True, rotary=rotary)
+    attend(hf.ones((1, 3, 8)))
+    caches = [attend.cache(1, 40) for _ in range(2)]
+    fast = hf.compile(lambda x: attend(x, cache=caches[0]), sizes="bounded")
+    with hf.no_grad():
+        for n in (3, 1, 7, 1, 12, 5):
+            x = hf.asarray(np.random.default_rng(n).standard_normal((1, n, 8)).astype(np.float32))
+            close(fast(x), attend(x, cache=caches[1]))
+            for one, other in zip(*[cache.buffers() for cache in caches], strict=True):
+                close(one.read(), other.read())
+    assert fast.compile_count <= 3
+
+
 def test_the_option_is_checked():
     with pytest.raises(ArgumentError, match="sizes='some'"):
         hf.compile(lambda x: x, sizes="some")  # pyright: ignore[reportArgumentType]

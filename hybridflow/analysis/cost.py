@@ -138,6 +138,10 @@ class CostReport:
         memory: where the memory goes.
         notes: texts on what is not exact.
         sizes: the sizes that the figures are for; None if they are formulas.
+        bounds: the bounds of the program that was compiled for all sizes up to them and that such a call runs, with its
+            inputs padded; None if there is none.
+        padded: the sums for that program: as `total`, at the bounds. What tells padding from real elements is not
+            counted. None if there is none.
     """
 
     name: str
@@ -147,6 +151,8 @@ class CostReport:
     memory: Memory
     notes: tuple[str, ...]
     sizes: dict[str, int] | None
+    bounds: dict[str, int] | None
+    padded: Cost | None
     _costing: Costing = field(repr=False, compare=False)
 
     @property
@@ -224,6 +230,8 @@ class CostReport:
             "at_peak": rows(self.memory.at_peak),
             "notes": list(self.notes),
             "sizes": self.sizes,
+            "bounds": self.bounds,
+            "padded": self.padded and self.padded._asdict(),
         }
 
     def tables(self) -> list[Table]:
@@ -238,6 +246,10 @@ class CostReport:
         table.add_row("bytes read and written", format_size(cost.moved), remark)
         if self.intensity is not None:
             table.add_row("FLOPs per byte", f"{self.intensity:.3g}", "")
+        if self.padded is not None and self.bounds is not None:
+            upto = ", ".join([f"{name}<={bound}" for name, bound in self.bounds.items()])
+            remark = f"{format_size(self.padded.moved)} moved by the program for {upto}, which such a call runs"
+            table.add_row("FLOPs with padding", _count(self.padded.flops), remark)
         return table
 
     def _line_table(self) -> Table:
@@ -357,9 +369,11 @@ def report_of(costing: Costing) -> CostReport:
     costs = node_costs(costing.graph, costing.sizes)
     memory = memory_of(costing)
     nodes = tuple([_row(one) for one in costs])
+    bounds = costing.bounds_for(costing.sizes) if costing.sizes else None
     return CostReport(
         costing.name, nodes, tuple(_lines(costs, memory, costing.sizes)), total(costs), memory,
-        tuple(_notes(costs, costing)), costing.sizes, costing,
+        tuple(_notes(costs, costing)), costing.sizes, bounds,
+        None if bounds is None else total(node_costs(costing.graph, bounds)), costing,
     )  # fmt: skip
 
 

@@ -64,6 +64,11 @@ class BoundedSizes:
         """Return the executable for exact sizes, compiling it if there is none."""
         return self._choice.exact(sizes)
 
+    def bounds_for(self, sizes: Sizes) -> dict[str, int] | None:
+        """Return the bounds of the program that takes given sizes now; None if they are, or will be, compiled for."""
+        program = self._choice.tightest(sizes)
+        return program and program.bounds
+
     def executable(self, sizes: Sizes) -> Executable:
         """Return an executable that takes inputs of given sizes, compiling one if none suits."""
         program = self._choice.program(sizes)

@@ -121,8 +121,14 @@ class Choice(Generic[P, E]):
         finally:
             self._due.discard(key)
 
+    def tightest(self, sizes: Sizes) -> Program[P] | None:
+        """Return the tightest program that there is for given sizes; None if they have an executable of their own."""
+        if tuple(sizes.values()) in self._exact:
+            return None
+        return min([one for one in self._programs if one.takes(sizes)], key=Program.volume, default=None)
+
     def _bounded(self, sizes: Sizes, *, due: bool) -> Program[P] | None:
-        found = min([one for one in self._programs if one.takes(sizes)], key=Program.volume, default=None)
+        found = self.tightest(sizes)
         if found is not None and not due:
             return found
         if self._predicted is None:

@@ -40,6 +40,7 @@ class Costing:
         undecided: whether a memory budget has not yet chosen what to recompute; the first call does that.
         gradient_of: maps each traced node that computes a gradient to the node whose gradient it is.
         compile: compiles the graph, or returns the executable if there is one.
+        bounds_for: returns the bounds of the program that takes given sizes now; None if there is none.
     """
 
     name: str
@@ -54,6 +55,7 @@ class Costing:
     undecided: bool
     gradient_of: dict[Node, Node] = field(repr=False)
     compile: Callable[[dict[str, int]], Executable] = field(repr=False)
+    bounds_for: Callable[[dict[str, int]], dict[str, int] | None] = field(repr=False)
 
     @classmethod
     def of(cls, name: str, trace: Trace, signature: Signature, *, opened: bool) -> Costing:
@@ -74,7 +76,12 @@ class Costing:
             undecided=trace.budget is not None and trace.only is None,
             gradient_of=trace.gradient_of,
             compile=lambda sizes: trace.executable_for(sizes, device),
+            bounds_for=_no_bounds if trace.bounds is None else trace.bounds.bounds_for,
         )
+
+
+def _no_bounds(sizes: dict[str, int]) -> None:
+    return None
 
 
 class Specs:
