@@ -4,7 +4,8 @@ Command line: ``python -m tests.benchmarks.sizes [PROGRAM ...] [--way WAY ...]``
 sizes: a GPT that writes a text letter by letter, the updates of REINFORCE, an LSTM that learns which topic of Python's
 documentation a paragraph belongs to. Each way runs in a process of its own, for two epochs; the second one of `exact`
 is what a program takes with all sizes compiled beforehand. `by hand` is the program that users write who pad to powers
-of two with masks of their own.
+of two with masks of their own. The same programs, with the same first weights, run in PyTorch (``torch.compile`` with
+``dynamic=True``) and padded by hand in JAX (`jax.jit`), where these are installed.
 """
 
 from __future__ import annotations
@@ -15,9 +16,10 @@ import json
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from importlib.util import find_spec
 from pydoc_data.topics import topics
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple
 
 import numpy as np
 from rich.console import Console
@@ -27,17 +29,21 @@ import hybridflow as hf
 import hybridflow.tracing.choice as choice
 from hybridflow import nn
 
+from .sizes_peers import Peer, Weights, jax_side, torch_side
+
 
 class Program(NamedTuple):
     """A program with many sizes.
 
     Attributes:
+        model: what it runs or trains, with all sizes known.
         step: the function that is compiled.
         epoch: calls a step with the arguments of an epoch; returns a number that all ways must agree on.
         masked: the same function of padded arguments, with a mask or the real size as the last one.
         pad: returns the padded arguments.
     """
 
+    model: nn.Module
     step: Callable[..., Any]
     epoch: Callable[[Callable[..., Any]], float]
     masked: Callable[..., Any]
@@ -96,6 +102,7 @@ def room(size: int) -> int:
 def gpt() -> Program:
     """Return the program that writes."""
     model = GPT()
+    model(np.zeros((1, 1), np.int32))
 
     def logits(letters: Any) -> Any:
         return model(letters)
@@ -116,7 +123,7 @@ def gpt() -> Program:
                 written = np.concatenate([written, found.argmax(-1, keepdims=True).astype(np.int32)], axis=1)
         return total
 
-    return Program(logits, write, masked, pad)
+    return Program(model, logits, write, masked, pad)
 
 
 # -- REINFORCE --------------------------------------------------------------------------------------------------------
@@ -158,7 +165,7 @@ def reinforce() -> Program:
             total += float(step(seen, done, returns))
         return total
 
-    return Program(update, play, masked, pad)
+    return Program(policy, update, play, masked, pad)
 
 
 # -- an LSTM for texts ------------------------------------------------------------------------------------------------
@@ -208,31 +215,58 @@ def classifier() -> Program:
     def read(step: Callable[..., Any]) -> float:
         return float(np.sum([float(step(text[None], np.array([label], np.int32))) for text, label in texts]))
 
-    return Program(train, read, train, pad)
+    return Program(model, train, read, train, pad)
 
 
 PROGRAMS = {"gpt": gpt, "reinforce": reinforce, "classifier": classifier}
-WAYS = {"default": "auto", "bounded": "bounded", "by hand": "exact", "exact": "exact", "eager": None}
-"""The ways to run a program, with `hf.compile`'s option."""
+def _ours(sizes: Any) -> Callable[[str, Program], Peer]:
+    def way(name: str, program: Program) -> Peer:
+        fast = hf.compile(program.step, sizes=sizes)
+        return fast, lambda: fast.compile_count
+
+    return way
+
+
+def _by_hand(name: str, program: Program) -> Peer:
+    fast = hf.compile(program.masked, sizes="exact")
+    return lambda *args: fast(*program.pad(*args)), lambda: fast.compile_count
+
+
+def _weights(program: Program) -> Weights:
+    return {name: np.array(value) for name, value in program.model.named_parameters().items()}
+
+
+def _jax(name: str, program: Program) -> Peer:
+    step, count = jax_side(name, _weights(program), HEADS)
+    return lambda *args: step(*program.pad(*args)), count
+
+
+WAYS: Mapping[str, Callable[[str, Program], Peer]] = {
+    "default": _ours("auto"),
+    "bounded": _ours("bounded"),
+    "by hand": _by_hand,
+    "exact": _ours("exact"),
+    "eager": lambda name, program: (program.step, lambda: 0),
+    "torch.compile": lambda name, program: torch_side(name, _weights(program), HEADS),
+    "jax.jit, by hand": _jax,
+}
+NEEDS = {"torch.compile": "torch", "jax.jit, by hand": "optax"}
 
 
 def run(program: str, way: str) -> dict[str, Any]:
     """Run two epochs of a program in one way; return the figures."""
     hf.random.seed(0)
-    step, epoch, masked, pad = PROGRAMS[program]()
-    fast: Any = None
-    if WAYS[way] is not None:
-        choice.EXECUTABLES = 1000  # all sizes stay compiled
-        fast = hf.compile(masked if way == "by hand" else step, sizes=cast(Any, WAYS[way]))
-    call = step if fast is None else (lambda *args: fast(*pad(*args))) if way == "by hand" else fast
+    made = PROGRAMS[program]()
+    choice.EXECUTABLES = 1000  # all sizes stay compiled
+    step, compilations = WAYS[way](program, made)
     figures: list[tuple[float, float]] = []
     with hf.config.cache(False):
         for _ in range(2):
             start = time.perf_counter()
-            total = epoch(call)
+            total = made.epoch(step)
             figures.append((time.perf_counter() - start, total))
     (first, total), (second, _) = figures
-    return {"first": first, "second": second, "sum": total, "compilations": fast and fast.compile_count}
+    return {"first": first, "second": second, "sum": total, "compilations": compilations()}
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -249,6 +283,9 @@ def main(arguments: list[str] | None = None) -> int:
     table = Table("program", "way", "first epoch (s)", "second epoch (s)", "compilations", "sum of results")
     status = 0
     for program, way in itertools.product(chosen, options.way or WAYS):
+        if way in NEEDS and find_spec(NEEDS[way]) is None:
+            print(f"{way}: {NEEDS[way]} is not installed", file=sys.stderr)
+            continue
         command = [sys.executable, "-m", "tests.benchmarks.sizes", program, "--way", way, "--one"]
         made = subprocess.run(command, capture_output=True, text=True, check=False)
         if made.returncode:
