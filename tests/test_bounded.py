@@ -279,6 +279,13 @@ CASES: dict[str, tuple[Function, Sequence[Any], Callable[[int], Arrays]]] = {
         [hf.TensorSpec([None, 1, None, None]), hf.TensorSpec([2, 1, 3, 3])],
         lambda n: [rows(n, 1, 9 - n, n), rows(2, 1, 3, 3)],
     ),
+    "images in groups": (
+        lambda x, w: hf.value_and_grad(
+            lambda x, w: hf.mean(hf.sin(nn.group_norm(x, 2, w, w * 2)) * nn.group_norm(x * x, 4)),
+            argnums=(0, 1))(x, w),
+        [hf.TensorSpec([None, 4, None, None]), hf.TensorSpec([4])],
+        lambda n: [rows(n, 4, 9 - n, n), rows(1, 4)[0]],
+    ),
 }  # fmt: skip
 
 

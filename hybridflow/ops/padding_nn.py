@@ -175,29 +175,6 @@ def bordered(b: Bounds, call: Call) -> list[Padded]:
 # -- parts of networks ------------------------------------------------------------------------------------------------
 
 
-def per_example(inputs: int = 1) -> Rule:
-    """Return the rule of an operation that computes each example of a batch, the first axis, on its own.
-
-    Args:
-        inputs: how many of its first inputs have that axis; the others are parameters.
-    """
-
-    def rule(b: Bounds, call: Call) -> list[Padded]:
-        batch = call.xs[0].axes[0]
-        for number, x in enumerate(call.xs):
-            own = x.axes[0] if x.axes else None
-            fits = own is None if batch is None or number >= inputs else batch.same(own)
-            if not fits or any(x.axes[1:]):
-                raise NoRule("an axis besides that of the batch is open")
-        if batch is not None and not all([batch.same(b.axes_of(spec)[0]) for spec in call.specs]):
-            raise NoRule("a result has another batch")
-        values = b.run(call, *[x.value for x in call.xs])
-        axis = batch and batch.anything
-        return [Padded(value, (axis, *[None] * (value.ndim - 1))) for value in values]
-
-    return rule
-
-
 def weights_alone(b: Bounds, call: Call) -> list[Padded]:
     """Compute with the first input's elements and other inputs of known sizes."""
     first, *others = call.xs
@@ -210,38 +187,80 @@ def weights_alone(b: Bounds, call: Call) -> list[Padded]:
 
 
 def normalized_batch(b: Bounds, call: Call) -> list[Padded]:
-    """Normalise by the statistics of real elements."""
+    """Normalise channels by the statistics of real elements."""
+    x = _with_known_channels(call)
+    axes = tuple([axis for axis in range(len(x.axes)) if axis != 1])
+    y, mean, variance, rstd = _normalized(b, x, axes, number_of(b, x, axes), call)
+    channels = (x.value.shape[1],)
+    mean, variance, rstd = [b.F.reshape(one, shape=channels) for one in (mean, variance, rstd)]
+    y = _scaled(b, y, call).astype(x.value.dtype)
+    made = [y, mean.astype(y.dtype), variance.astype(y.dtype)]
+    made += [mean, rstd] if call.attrs.get("residuals") else []
+    own = tuple([one and one.anything for one in x.axes])
+    return [Padded(value, own if number == 0 else (None,)) for number, value in enumerate(made)]
+
+
+def normalized_groups(b: Bounds, call: Call) -> list[Padded]:
+    """Normalise groups of channels of each example by the statistics of real elements."""
+    x = _with_known_channels(call)
+    batch, channels, *spatial = x.value.shape
+    groups = call.attrs["groups"]
+    split = b.F.reshape(x.value, shape=(batch, groups, channels // groups, *spatial))
+    parted = Padded(split, (x.axes[0], None, None, *x.axes[2:]))
+    axes = tuple(range(2, len(parted.axes)))
+    number = b.F.maximum(number_of(b, parted, axes), 1)
+    y, mean, _, rstd = _normalized(b, parted, axes, number, call)
+    y = _scaled(b, b.F.reshape(y, shape=x.value.shape), call).astype(x.value.dtype)
+    made = [Padded(y, tuple([one and one.anything for one in x.axes]))]
+    if call.attrs.get("residuals"):
+        rows = (x.axes[0] and x.axes[0].anything, None, None)
+        made += [Padded(b.F.reshape(one, shape=(batch, groups, 1)), rows) for one in (mean, rstd)]
+    return made
+
+
+def _with_known_channels(call: Call) -> Padded:
     x, *parameters = call.xs
     if x.axes[1] is not None or any([one.open() for one in parameters]):
         raise NoRule("the number of channels is open")
-    F, attrs = b.F, call.attrs
-    dtype = x.value.dtype
-    wide = Padded(x.value.astype("float32") if dtype.itemsize < 4 else x.value, x.axes)
-    axes = tuple([axis for axis in range(len(x.axes)) if axis != 1])
-    aligned = tuple([size if axis == 1 else 1 for axis, size in enumerate(x.value.shape)])
-    number = number_of(b, x, axes).astype(wide.value.dtype)
+    return x
 
-    def mean(values: Any) -> Any:
+
+def _normalized(b: Bounds, x: Padded, axes: tuple[int, ...], number: Any, call: Call) -> tuple[Any, Any, Any, Any]:
+    """Return normalised elements, and the mean, the variance and its reciprocal root of real ones; in float32 at least.
+
+    Args:
+        b: the graph that is made.
+        x: what is normalised.
+        axes: the axes that are averaged; the statistics keep them.
+        number: how many real elements each mean is of.
+        call: the operation.
+    """
+    F = b.F
+    wide = x.value.astype("float32") if x.value.dtype.itemsize < 4 else x.value
+    number = number.astype(wide.dtype)
+
+    def mean_of(values: Any) -> Any:
         one = Padded(values, tuple([own and own.anything for own in x.axes]))
         for axis in axes:
             one = b.filled(one, axis, 0)
         return F.sum(one.value, axis=axes, keepdims=True) / number
 
-    center = mean(wide.value)
-    away = wide.value - center
-    spread = mean(away * away)
-    rstd = F.rsqrt(spread + asarray(attrs["epsilon"], dtype=spread.dtype))
-    y = away * rstd
-    if attrs["has_scale"]:
-        y = y * F.reshape(parameters[0].value, shape=aligned)
-    if attrs["has_shift"]:
-        y = y + F.reshape(parameters[-1].value, shape=aligned)
-    channels = (x.value.shape[1],)
-    mean_, variance_, rstd = [F.reshape(one, shape=channels) for one in (center, spread, rstd)]
-    made = [y.astype(dtype), mean_.astype(dtype), variance_.astype(dtype)]
-    made += [mean_, rstd] if attrs.get("residuals") else []
-    own = tuple([one and one.anything for one in x.axes])
-    return [Padded(value, own if number == 0 else (None,)) for number, value in enumerate(made)]
+    mean = mean_of(wide)
+    away = wide - mean
+    variance = mean_of(away * away)
+    rstd = F.rsqrt(variance + asarray(call.attrs["epsilon"], dtype=variance.dtype))
+    return away * rstd, mean, variance, rstd
+
+
+def _scaled(b: Bounds, y: Any, call: Call) -> Any:
+    """Scale and shift each channel, where the operation has parameters for it."""
+    _, *parameters = call.xs
+    aligned = tuple([size if axis == 1 else 1 for axis, size in enumerate(y.shape)])
+    if call.attrs["has_scale"]:
+        y = y * b.F.reshape(parameters[0].value, shape=aligned)
+    if call.attrs["has_shift"]:
+        y = y + b.F.reshape(parameters[-1].value, shape=aligned)
+    return y
 
 
 def coded(b: Bounds, call: Call) -> list[Padded]:

@@ -219,6 +219,8 @@ def classifier() -> Program:
 
 
 PROGRAMS = {"gpt": gpt, "reinforce": reinforce, "classifier": classifier}
+
+
 def _ours(sizes: Any) -> Callable[[str, Program], Peer]:
     def way(name: str, program: Program) -> Peer:
         fast = hf.compile(program.step, sizes=sizes)
@@ -250,6 +252,7 @@ WAYS: Mapping[str, Callable[[str, Program], Peer]] = {
     "torch.compile": lambda name, program: torch_side(name, _weights(program), HEADS),
     "jax.jit, by hand": _jax,
 }
+"""The ways to run a program: each returns its step, and what counts compilations."""
 NEEDS = {"torch.compile": "torch", "jax.jit, by hand": "optax"}
 
 

@@ -27,7 +27,7 @@ from hybridflow.ops.common import (
 )
 from hybridflow.ops.nn.common import REAL_FLOAT, compute_dtype, lower_narrow, lower_wide, narrow, wide
 from hybridflow.ops.onnx import mean_over
-from hybridflow.ops.padding_nn import per_example, weights_alone
+from hybridflow.ops.padding_nn import normalized_groups, weights_alone
 from hybridflow.ops.reductions import mean as mean_of
 from hybridflow.ops.statistics import var
 from hybridflow.ops.summation import add_up
@@ -459,7 +459,7 @@ def _group_norm_onnx(
     traits=("full_precision",),
     ulp=64,
     onnx=_group_norm_onnx,
-    padded=per_example(),
+    padded=normalized_groups,
 )
 def group_norm(
     x: TensorLike,
