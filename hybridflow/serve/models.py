@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from hybridflow.autodiff.requires_grad import no_grad
 from hybridflow.core.dims import evaluate, substitute
 from hybridflow.core.errors import ArgumentError, FileFormatError, HybridflowError, message
 from hybridflow.export.artifact import MANIFEST
@@ -65,7 +66,8 @@ class Servable:
         Compiling for every shape that a client sends would take unbounded time and memory.
         """
         function = self._compiled if _key(tensors) in self._warm else self._function.by_name
-        results: Mapping[str, Any] = function({name: tensors[name] for name in self.signature.inputs})
+        with no_grad():  # a server computes no gradients, so nothing is kept for them
+            results: Mapping[str, Any] = function({name: tensors[name] for name in self.signature.inputs})
         return {name: np.asarray(value) for name, value in results.items()}
 
     def run_rows(self, tensors: Tensors, rows: int) -> dict[str, Array]:
