@@ -605,6 +605,7 @@ def test_calls_under_a_tape_have_bounds_too():
         bounds = [(one.part, one.bounded) for one in f.explain()[-1].recorded]
         assert bounds[-2:] == [("results", True), ("gradients", True)]
         assert "for gradients of recorded calls for " in str(f.explain())
+        assert f.compile_count == sum([len(one.executables) + len(one.recorded) for one in f.explain()])
 
 
 def test_the_largest_element_is_found_again_in_the_gradient():

@@ -42,7 +42,7 @@ class TraceRecord:
             that were loaded from the store on disk.
         nodes: the number of nodes in the graph after the passes.
         passes: one record per pass: name, milliseconds, node counts.
-        compiles: the number of its executables (one per concrete shape).
+        compiles: the number of its executables, those of recorded calls among them.
         store: for each executable, what the store on disk did.
         captured: the number of tensors from outside the function that the trace reads.
         variables: the names of the Variables it reads.
@@ -108,9 +108,9 @@ class TraceRecord:
         return "no trace for these arguments" if self.others else "no earlier trace was left in the cache"
 
     def add(self, made: ExecutableRecord) -> None:
-        """Add an executable to the record."""
+        """Add an executable to the record; one that is a part of recorded calls is among those."""
         self.compiles += 1
-        self.executables.append(made)
+        (self.recorded if made.part else self.executables).append(made)
         self.store.append(made.store)
         self.lower_ms += made.lower_ms
         self.xla_ms += made.xla_ms

@@ -566,9 +566,7 @@ class Trace(Fit):
         record = self.record  # not the trace, which is freed as soon as it is dropped
 
         def of(sizes: Mapping[str, int], padding: Padding | None) -> Note:
-            return lambda part, made: record.recorded.append(
-                ExecutableRecord.of(made, sizes, device, {}, padding, part)
-            )
+            return lambda part, made: record.add(ExecutableRecord.of(made, sizes, device, {}, padding, part))
 
         return of
 

@@ -55,7 +55,11 @@ class Views(Generic[P, R]):
 
     @property
     def compile_count(self) -> int:
-        """The number of XLA executables that were compiled, one per trace and concrete shape."""
+        """The number of XLA executables that were compiled, or loaded from the store on disk.
+
+        A trace has one for each concrete shape or bound; calls that a tape records have one for their results, and one
+        for each set of gradients that was asked for.
+        """
         return self._traces.compiles
 
     def cache_info(self) -> CacheInfo:
