@@ -88,15 +88,16 @@ def test_draws_that_come_back_have_the_same_bits(case: str, monkeypatch: pytest.
 
 def test_a_size_is_compiled_when_its_blocks_have_cost_as_much(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(blocks, "_lost", {})
-    monkeypatch.setattr(blocks, "_COMPILING", 3 * blocks._CALL_LOSS)
+    monkeypatch.setattr(blocks, "_COMPILING", 0.0)
     generator = hf.random.Generator(3)
     generator.uniform((617,))
-    compiled = [compilations(lambda: generator.uniform((619,))) > 0 for _ in range(5)]
-    assert compiled == [False, False, False, True, False]
+    compiled = [compilations(lambda: generator.uniform((619,))) > 0 for _ in range(3)]
+    assert compiled == [False, True, False]
     assert compilations(lambda: generator.uniform((618,))) == 0
-    for count in range(1000):
-        blocks._paid(count, 1)
+    for number in range(1000):
+        blocks._lose(number, 1.0, 300, [512])
     assert len(blocks._lost) <= 256
+    assert blocks._lost[999] == pytest.approx(blocks._LONGEST * (1 - 300 / 512))
 
 
 def test_blocks_cover_every_element_once() -> None:

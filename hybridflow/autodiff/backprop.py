@@ -31,6 +31,7 @@ from hybridflow.core.forked import require_xla
 from hybridflow.core.node import Edge, Node, in_gradient
 from hybridflow.core.op import REGISTRY, Flat, Joint, No, Op, Stops
 from hybridflow.core.profiling import PROFILER
+from hybridflow.core.slice_gradient import SliceGradient, SliceSum, add_slice, whole
 from hybridflow.core.spec import TensorSpec
 from hybridflow.core.tensor import Tensor, make_tensor
 from hybridflow.ir.builder import GraphBuilder
@@ -165,6 +166,7 @@ def apply_rule(
 
 
 _HOST_VALUES = (np.ndarray, np.generic)
+_SLICES = (SliceGradient, SliceSum)
 
 
 class RawEngine:
@@ -176,6 +178,13 @@ class RawEngine:
             if own and type(a) is np.ndarray and a.ndim and a.flags.writeable and a.dtype == b.dtype:
                 return np.add(a, b, a)
             return np.add(a, b)
+        if type(b) is SliceGradient and isinstance(a, _SLICES):
+            return add_slice(a, b)
+        return self._add_whole(a, b, own)
+
+    def _add_whole(self, a: Any, b: Any, own: bool) -> Any:
+        if isinstance(a, _SLICES) or isinstance(b, _SLICES):
+            return self.add(whole(a), whole(b), own or isinstance(a, _SLICES))
         return run_raw(REGISTRY["add"], [as_arrays(a), as_arrays(b)], {})
 
     def walk(self, loop: Callable[[], R], users_rules: bool) -> R:

@@ -25,6 +25,7 @@ import numpy as np
 from hybridflow.autodiff.dependence import of_node
 from hybridflow.core.node import Edge, Node
 from hybridflow.core.op import Flat, Op, Stops
+from hybridflow.core.slice_gradient import whole
 
 T = TypeVar("T")
 Wanted = tuple[bool, ...]
@@ -179,7 +180,7 @@ def connected(nodes: Iterable[Node], sources: Iterable[Edge], *, flat: bool = Fa
 
 def _whole(terms: Any, add: Callable[[Any, Any, bool], Any]) -> Any:
     """Return the sum of the contributions to a value so far."""
-    return add(terms.near, terms.far, terms.own) if type(terms) is Contributions else terms
+    return whole(add(terms.near, terms.far, terms.own) if type(terms) is Contributions else terms)
 
 
 def _cotangents(
@@ -253,8 +254,8 @@ def walk(  # noqa: C901 (every call would cost)
             g = pending.pop(node, None)
             if g is None:
                 continue
-            if type(g) is Contributions:
-                g = add(g.near, g.far, g.own)
+            if type(g) is not _ndarray:
+                g = _whole(g, add)
             if visit is not None:
                 g = visit(node, 0, g)
             if node in source_nodes:

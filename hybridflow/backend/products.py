@@ -26,7 +26,7 @@ _CUTS = ((1 << 29, 8), (1 << 27, 4), (SHARED, 2))
 """The number of pieces by the smallest number of multiplications; few pieces, since each reads one operand again."""
 _STEP = 16
 """The number of rows or columns of a piece is a multiple of this, as in the library's kernels."""
-_MANY_ROWS, _MORE_ROWS = 24, 32
+_MANY_ROWS, _MORE_ROWS = 32, 48
 """The largest number of rows for which a product with a transposed matrix is computed as its transpose; the second
 one applies if the rows are long."""
 _TURNED = 1 << 19

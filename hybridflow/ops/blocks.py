@@ -10,6 +10,7 @@ as compiling, that size is compiled whole; the bits are the same.
 from __future__ import annotations
 
 import math
+import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from functools import lru_cache, partial
@@ -27,10 +28,10 @@ from hybridflow.ops.threefry import STATE_WORDS, countable
 _SMALL, _MIDDLE, _LARGE = 1 << 9, 1 << 13, 1 << 17
 _AHEAD = 4
 """XLA may have this many blocks under way before the first one's result is waited for."""
-_CALL_LOSS = 10_000
-"""The approximate overhead of a block, in nanoseconds; each element adds about one more."""
-_COMPILING = 150_000_000
-"""The approximate time of compiling, in nanoseconds."""
+_COMPILING = 0.15
+"""The approximate time of compiling, in seconds."""
+_LONGEST = 1e-3
+"""The seconds that a block counts for at most; the first one of a size also compiles."""
 PART = 1 << 18
 """The largest number of elements that an operation of several passes takes at once."""
 _Array = np.ndarray[Any, Any]
@@ -49,22 +50,25 @@ def _cut(count: int) -> Iterator[tuple[int, int, int]]:
         start += size
 
 
-_lost: dict[Any, int] = {}
-"""What blocks have cost so far, by lowering, attributes and number of elements."""
+_lost: dict[Any, float] = {}
+"""How many seconds draws have lost in blocks so far, by lowering, attributes and number of elements."""
 
 
 def _paid(key: Any, count: int) -> bool:
-    """Whether blocks have cost more than compiling a draw of this size would; if not, count one more.
+    """Whether draws of one size have lost more time in blocks than compiling that size would take.
 
     Very large draws stay in blocks, which take less memory.
     """
-    lost = _lost.get(key, 0)
-    if lost > _COMPILING:
-        return count <= 32 * _LARGE
+    return _lost.get(key, 0.0) > _COMPILING and count <= 32 * _LARGE
+
+
+def _lose(key: Any, seconds: float, count: int, sizes: list[int]) -> None:
+    """Count the time that a draw took in blocks, less what one call for its very number would have taken."""
+    lost = _lost.get(key, 0.0)
     if not lost and len(_lost) >= 256:
         _lost.clear()
-    _lost[key] = lost + _CALL_LOSS + count
-    return False
+    needed = count / (len(sizes) * sum(sizes))
+    _lost[key] = lost + min(seconds, _LONGEST * len(sizes)) * (1 - needed)
 
 
 @lru_cache(512)
@@ -177,12 +181,18 @@ def drawn(
 
     others = tuple(attrs.items())
     count -= first
+    key = lower, others, count
+    whole = _paid(key, count)
+    cuts = [(0, count, count)] if whole else [*_cut(count)]
+    begun = time.perf_counter()
     draws = _run(
         lambda size: _compiled(lower, (("shape", (size,)), *others)),
         [start_of, *[_flat(one, shape) for one in parameters]],
         count,
-        [(0, count, count)] if _paid((lower, others, count), count) else _cut(count),
+        cuts,
     )
+    if not whole:
+        _lose(key, time.perf_counter() - begun, count, [size for _, _, size in cuts])
     return draws.reshape(shape)
 
 

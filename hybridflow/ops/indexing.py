@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from math import prod
 from typing import Any, Unpack
 
 import jax.numpy as jnp
@@ -14,8 +15,9 @@ from hybridflow.core.dispatch import as_arrays, bind
 from hybridflow.core.dtypes import LOW_PRECISION, float32
 from hybridflow.core.errors import IndexRangeError, ShapeError, message
 from hybridflow.core.keywords import Other, respelled
-from hybridflow.core.op import Bad, Sample, Saves, op, public_names
+from hybridflow.core.op import Bad, Sample, Saves, on_host, op, public_names
 from hybridflow.core.operators import add_method
+from hybridflow.core.slice_gradient import SliceGradient
 from hybridflow.core.tensor import make_tensor
 from hybridflow.ops.common import (
     Shape,
@@ -112,11 +114,23 @@ def _getitem_onnx(o: Any, x: Any, *, index: StaticIndex) -> Any:
     return o.Unsqueeze(y, o.ints(new)) if new else y
 
 
+def _getitem_vjp(F: Any, g: Any, y: Any, x: Any, *, index: StaticIndex) -> Any:
+    del y
+    return (F.slice_scatter(g, shape=x.shape, index=index),)
+
+
+def _getitem_host(g: Any, y: Any, x: Any, *, index: StaticIndex) -> Any:
+    del y
+    if g.dtype.num in LOW_PRECISION or g.size == prod(x.shape):
+        return None
+    return (SliceGradient(g, x.shape, numpy_index(index)),)
+
+
 @op(
     kernel=lambda x, index: x[numpy_index(index)],
     lower=_getitem_lower,
     infer=_getitem_infer,
-    vjp=lambda F, g, y, x, *, index: (F.slice_scatter(g, shape=x.shape, index=index),),
+    vjp=on_host(_getitem_vjp, _getitem_host),
     flops=no_flops,
     samples=_getitem_samples,
     traits=("layout", "inner"),

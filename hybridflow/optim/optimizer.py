@@ -339,9 +339,11 @@ class Optimizer:
         parameters = self._parameters()
         if isinstance(gradients, Mapping):
             return self._by_name(parameters, cast("Mapping[str, Any]", gradients))
-        named = self._named()
-        if isinstance(gradients, list | tuple) and isinstance(self._target, dict | object):
+        if isinstance(gradients, list | tuple):
             items = list(cast("Sequence[Any]", gradients))
+            if len(items) == len(parameters) and not is_tracing():
+                return items  # without a look at the whole model, which a trace must take
+            named = self._named()
             if len(items) == len(named):
                 by_name = dict(zip(named, items, strict=True))
                 return [by_name[one.name] for one in parameters]
