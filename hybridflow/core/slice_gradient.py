@@ -34,7 +34,7 @@ class SliceGradient:
 class SliceSum:
     """The sum of several `SliceGradient` of one array.
 
-    Its bits are those of a sum of whole arrays: an element that got only -0.0 is 0.0, since the others' zeros were added.
+    Its bits are those of a sum of whole arrays: -0.0 becomes 0.0, since zeros of the others are added to it.
     """
 
     __slots__ = ("array",)
