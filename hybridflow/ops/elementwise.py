@@ -56,9 +56,9 @@ def _astype_kernel(x: Any, *, dtype: Any) -> Any:
 
 
 def _saturated(x: Any, dtype: Any) -> Any:
-    """Cast floats to integers as XLA does: towards zero, saturating at the dtype's limits, NaN to 0.
+    """Cast floats to integers as XLA does: round towards zero, saturate at the dtype's limits, turn NaN into 0.
 
-    The result of C, and so of NumPy, for numbers outside the range depends on the machine.
+    NumPy casts as C does, where the result for numbers outside the range depends on the machine.
     """
     wide = x if x.dtype.itemsize >= 4 else x.astype(np.float32)
     info = np.iinfo(dtype)
@@ -73,12 +73,13 @@ def _saturated(x: Any, dtype: Any) -> Any:
 
 def _astype_lower(x: Any, *, dtype: Any) -> Any:
     if x.dtype == bool and is_floating(dtype):
-        # XLA makes a choice of a product with a converted truth value, in which NaN * 0 is 0; not of one with bits.
+        # XLA turns a product with a converted bool into a select, in which NaN * 0 is 0; it leaves products of bits
+        # alone.
         bits = np.dtype(f"int{8 * dtype.itemsize}")
         one = np.ones((), dtype).view(bits)
         return lax.bitcast_convert_type(lax.convert_element_type(x, bits) * one, dtype)
     if x.dtype.kind == "c" and dtype.kind == "b":
-        return lax.ne(x, lax.full_like(x, 0))  # XLA's own conversion asks the real part alone
+        return lax.ne(x, lax.full_like(x, 0))  # XLA's own conversion looks at the real part only
     return lax.convert_element_type(lax.real(x) if _drops_imaginary(x, dtype) else x, dtype)
 
 
@@ -105,7 +106,7 @@ def _astype_samples(rng: np.random.Generator) -> Any:
 
 
 def _astype_onnx(o: Any, x: Any, *, dtype: Any) -> Any:
-    """Write a cast; ONNX leaves open what a float out of the integers' range becomes."""
+    """Write a cast that saturates: in ONNX, the result of a float outside the integers' range is undefined."""
     if dtype.kind not in "iu" or not is_floating(x.dtype):
         return o.cast(x, dtype)
     info = np.iinfo(dtype)
@@ -135,7 +136,8 @@ def astype(x: TensorLike, /, dtype: Any, *, copy: bool = True, device: str | Non
     Args:
         x: any shape and dtype.
         dtype: a dtype or its name.
-        copy: accepted for the standard's sake; tensors are immutable, so one that has the dtype is returned itself.
+        copy: ignored; it is here because the Array API has it. Tensors are immutable, so a tensor that already has the
+            dtype is returned itself.
         device: the device to put the result on; that of `x` if not given.
 
     Returns:
@@ -281,7 +283,7 @@ def sign(x: TensorLike, /) -> Tensor:
 
 
 def _complex_sign(x: Tensor) -> Tensor:
-    """Divide complex numbers by their size; 0 gives 0."""
+    """Divide complex numbers by their absolute value; 0 gives 0."""
     divide, equal, where = (cast(Any, REGISTRY[name].public) for name in ("divide", "equal", "where"))
     size = abs(x)
     zero = equal(size, 0)

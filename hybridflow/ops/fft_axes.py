@@ -43,7 +43,7 @@ def _flops(output: TensorSpec, x: TensorSpec, *, axes: Axes, **attrs: Any) -> An
 
 
 def _in_turn(x: Any, axes: Axes, transform: Callable[[Any, Axes], Any]) -> Any:
-    """Transform in jax, which takes three axes at a time."""
+    """Transform three axes at a time, which is the most that jax takes."""
     if not x.size:
         return x
     for first in range(0, len(axes), 3):
@@ -279,7 +279,7 @@ def _irfftn_lower(x: Any, *, axes: Axes, size: int, norm: str) -> Any:
 
 
 def _irfftn_vjp(F: Any, g: Any, y: Any, x: Any, *, axes: Axes, size: Size, norm: str) -> Any:
-    """Transform back; frequencies that stand for their mirror image too count twice."""
+    """Transform the gradient; a frequency that also stands for its mirror image counts twice."""
     del y
     last = axes[-1]
     gradient = F.conj(F.rfftn(g, axes=axes, norm=OTHER_WAY[norm]))
@@ -318,8 +318,8 @@ def irfftn(
 ) -> Tensor:
     """Undo `rfftn`.
 
-    The imaginary parts that a transform of real numbers does not have (of frequency 0, and of the highest one of an
-    even size) are not read.
+    The imaginary parts of frequency 0, and of the highest frequency of an even size, are ignored: in a transform of
+    real numbers they are 0.
 
     Args:
         x: complex or real; integers become float32.

@@ -25,7 +25,7 @@ from hybridflow.ops.rearrange import pad
 Axes = tuple[int, ...]
 COMPLEX_OF = {float32: complex64, float64: complex128}
 OTHER_WAY = {"backward": "forward", "forward": "backward", "ortho": "ortho"}
-"""The norm of a transform whose result, but for a conjugation, is that of the inverse."""
+"""The norm with which the forward transform, up to conjugation, equals the inverse transform."""
 _NORMS = ("backward", "ortho", "forward")
 
 
@@ -37,7 +37,7 @@ def transform(
     Args:
         name: the op.
         x, s, axes, norm: as given.
-        told: the name for messages, if not the op's.
+        told: the name to use in messages, if not the op's.
     """
     told = told or name
     if norm not in _NORMS:
@@ -58,7 +58,7 @@ def transform(
 
 
 def operand(name: str, x: TensorLike, *, real: bool) -> Tensor:
-    """Return the operand of a transform: a float for one of real numbers, else complex."""
+    """Return the operand of a transform: a float tensor for a transform of real numbers, else a complex one."""
     tensor = widened(as_tensor(x))
     kind = kind_of(tensor.dtype)
     if kind in ("int", "uint"):

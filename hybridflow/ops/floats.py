@@ -1,4 +1,4 @@
-"""What floating-point numbers are made of: signs, neighbours, whole parts; and the length of a vector of two."""
+"""Functions of the representation of floating-point numbers (signs, neighbours, whole parts), and `hypot`."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _NO_COMPLEX = Bad((np.array([1j], np.complex64),), error=TypeError, text="does n
 
 
 def _bits(x: Any) -> Any:
-    """Return floats as signed integers of the same bits."""
+    """Return the bits of floats as signed integers."""
     return lax.bitcast_convert_type(x, np.dtype(f"i{x.dtype.itemsize}"))
 
 
@@ -100,7 +100,7 @@ def _signbit_samples(rng: np.random.Generator) -> Any:
     onnx=BITS,
 )
 def signbit(x: TensorLike, /) -> Tensor:
-    """Say of every element whether its sign bit is set, which tells -0.0 from 0.0.
+    """Return whether the sign bit of every element is set, which tells -0.0 from 0.0.
 
     Args:
         x: any shape; real, integers become float32.
@@ -178,7 +178,7 @@ def copysign(x1: TensorLike, x2: TensorLike, /) -> Tensor:
     onnx=BITS,
 )
 def nextafter(x1: TensorLike, x2: TensorLike, /) -> Tensor:
-    """Take the next floating-point number after every element, towards another; no gradient passes.
+    """Return the floating-point number next to every element, in the direction of another; no gradient passes.
 
     Args:
         x1: where to start; real, integers become float32.

@@ -32,7 +32,7 @@ from hybridflow.ops.onnx import DECOMPOSITION
 
 _COMPLEX_OF = {float32: complex64, float64: complex128}
 _DIRECTION = np.array([np.cos(1), np.sin(1)])
-"""Eigenvalues are ordered along it: numbers with algebraic parts are never level with each other."""
+"""Eigenvalues are ordered along this direction, in which different numbers with algebraic parts never tie."""
 
 
 class EigResult(NamedTuple):
@@ -60,7 +60,7 @@ def _order(xp: Any, values: Any) -> Any:
 
 
 def _finite(xp: Any, x: Any) -> tuple[Any, Any]:
-    """Replace matrices that are not finite, with which LAPACK may loop forever; return also which are finite."""
+    """Replace matrices with NaN or inf, with which LAPACK may loop forever; also return which matrices are finite."""
     finite = xp.isfinite(x).all((-1, -2))
     return xp.where(finite[..., None, None], x, np.zeros((), x.dtype)), finite
 
@@ -143,8 +143,9 @@ def eig(x: TensorLike, /) -> EigResult:
     """Compute eigenvalues and eigenvectors of square matrices.
 
     The eigenvalues are ordered by ``cos(1) Re + sin(1) Im``, which ties only for numbers with a transcendental part.
-    Each eigenvector has length 1 and is turned as those of `eigh`. Those of a repeated eigenvalue are some basis (or
-    fewer than its multiplicity), and the gradient is NaN there. For a GPU, jax computes it on the host.
+    Each eigenvector has length 1 and its phase is chosen as in `eigh`. The eigenvectors of a repeated eigenvalue are
+    not unique (there may be fewer than its multiplicity), and the gradient is NaN there. Arrays on a GPU are moved to
+    the host, because jax computes this on CPUs only.
 
     Args:
         x: ``(..., n, n)``, real or complex floats.
@@ -191,8 +192,9 @@ def _eigvals_vjp(F: Any, g: Any, y: Any, x: Any) -> Any:
 def eigvals(x: TensorLike, /) -> Tensor:
     """Compute eigenvalues of square matrices.
 
-    They are ordered by ``cos(1) Re + sin(1) Im``. The gradient needs as many eigenvectors as eigenvalues, the second
-    order distinct eigenvalues. For a GPU, jax computes it on the host.
+    They are ordered by ``cos(1) Re + sin(1) Im``. The gradient needs a matrix with as many eigenvectors as eigenvalues;
+    second-order gradients need distinct eigenvalues. Arrays on a GPU are moved to the host, because jax computes this
+    on CPUs only.
 
     Args:
         x: ``(..., n, n)``, real or complex floats.

@@ -177,7 +177,7 @@ def _cholesky_vjp(F: Any, g: Any, y: Any, x: Any, *, upper: bool) -> Any:
     if x.dtype.kind == "c":
         middle = (middle + adjoint(F, middle)) * 0.5
     left = solve(factor, middle)
-    # What this solves is the transpose of a Hermitian matrix, which is its conjugate.
+    # The system's matrix is the transpose of a Hermitian matrix, and so its conjugate.
     return (conjugated(F, solve(conjugated(F, factor), transposed(F, left))),)
 
 

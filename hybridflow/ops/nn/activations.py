@@ -31,7 +31,8 @@ from hybridflow.ops.nn.common import REAL_FLOAT, lower_narrow, lower_wide, narro
 from hybridflow.ops.onnx import exactly
 from hybridflow.ops.xla_algebra import hidden_result
 
-# -- smooth ones --------------------------------------------------------------------------------------------------
+# -- sigmoid and its relatives
+# --------------------------------------------------------------------------------------------------
 
 
 def _sigmoid_kernel(x: Any) -> Any:

@@ -1,4 +1,4 @@
-"""Rectifiers and other elementwise activation functions that are defined in pieces."""
+"""Rectifiers and other piecewise-defined elementwise activation functions."""
 
 from __future__ import annotations
 
@@ -32,7 +32,8 @@ def _away_from_zero(rng: np.random.Generator, *shape: int, dtype: Any = np.float
     return np.asarray(values.astype(normals(rng, dtype=dtype).dtype))
 
 
-# -- relu and its kin ---------------------------------------------------------------------------------------------
+# -- relu and its relatives
+# ---------------------------------------------------------------------------------------------
 
 
 @op(
@@ -104,7 +105,7 @@ def leaky_relu(x: TensorLike, /, slope: float = 0.01, **other: Any) -> Tensor:
     Args:
         x: floating-point; integers become float32.
         slope: the factor of elements that are not positive.
-        other: other packages' names of these, such as ``negative_slope``.
+        other: names that other packages use for these arguments, such as ``negative_slope``.
 
     Returns:
         The same shape and dtype.
