@@ -1,4 +1,4 @@
-"""Turn reads into guards: of an attribute, of a class's definition, of all that a library may read in a value.
+"""Turn reads into guards: of an attribute, of a class's definition, of everything that a library may read.
 
 An object that the trace did not create is watched from the origin where it was read. An object that arrived unwatched
 (a library returned it) becomes a root and is watched from there.
@@ -92,7 +92,7 @@ def attribute(observations: Observations, obj: Any, name: str, value: Any, *, se
 
 
 def _held(observations: Observations, value: Any) -> None:
-    """Watch the functions and methods in a value that a known object holds; each becomes a root."""
+    """Guard the functions and methods inside a value of a known object; each becomes a root."""
     if isinstance(value, CONTAINERS):
         for _, item in items_of(value):
             _held(observations, item)
@@ -146,7 +146,7 @@ def class_attribute(observations: Observations, obj: Any, name: str) -> Any:
 
 
 def made_class(observations: Observations, made: type) -> None:
-    """Take note of a class that the trace has made, and of what its metaclass, bases and attributes did to that end."""
+    """Record a class that the trace has made, and what its metaclass, bases and attributes may have read."""
     observations.made_here(made)
     hooks = [(type(made), name, type(made)) for name in ("__prepare__", "__new__", "__init__")]
     hooks += [(base, "__init_subclass__", made) for base in made.__mro__[1:]]
@@ -196,7 +196,7 @@ def special(observations: Observations, obj: Any, names: Iterable[str]) -> None:
 
 
 def looked_up(observations: Observations, container: Any, key: Any) -> None:
-    """Take note that a key is looked up among others, which Python asks whether they are equal to it."""
+    """Record a lookup of a key in a container: Python may call the ``__eq__`` of the keys there."""
     others: Iterable[Any] = ()
     if observations.is_outside(container) and id(container) not in observations.looked_up:
         observations.looked_up.add(id(container))
@@ -220,7 +220,7 @@ def made_array(observations: Observations, values: Iterable[Any]) -> None:
 def runs_as_it_is(
     observations: Observations, function: FunctionType, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] = _NONE
 ) -> None:
-    """Record what a user's function reads that runs unconverted."""
+    """Record everything that a user's function may read, since it runs unconverted."""
     from hybridflow.guards.scan import named_by
 
     called(observations, function)
@@ -258,7 +258,7 @@ def whole(observations: Observations, *values: Any) -> None:
 
 
 def _beside(observations: Observations, value: Any) -> tuple[Any, ...]:
-    """Note what counts of a value that is not in it, whether a Variable is trainable; return what else does."""
+    """Record facts outside a value, such as whether a Variable is trainable; return what else it depends on."""
     if type(value) is Variable:
         observations.counts_trainable[id(value)] = value
     if type(value) is not decimal.Decimal:

@@ -195,7 +195,7 @@ def _eager(
 
 
 def split_body(body: Graph, carry: int) -> SplitGradient:
-    """Split a body; a step's carry is not available in the backward pass, so it becomes a residual if needed."""
+    """Split a body into forward and backward graphs; a carry that the backward pass needs becomes a residual."""
     count = len(body.inputs)
     return split_gradient(body, tuple([True] * count), tuple([index >= carry for index in range(count)]))
 
@@ -344,7 +344,7 @@ def backward_scan(
         xs: the loop's inputs.
         outputs: its carry and rows, then the residuals.
         gs: the cotangents of carry and rows, None where there is none.
-        order: the largest number of rows, and whether this scan begins with the last row.
+        order: a pair: the largest number of rows, and whether this scan begins with the last row.
         count: the number of rows, if that depends on values.
 
     Returns:

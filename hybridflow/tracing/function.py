@@ -171,7 +171,7 @@ class CompiledFunction(Entry, Views[P, R]):
             ...
 
     def _enter_by(self, short: ShortWay | None) -> None:
-        """Make calls use a short way if it fits them, else the general one."""
+        """Set what calls run: the generated fast path in the cases that it covers, else the general path."""
         general = general_call(self)
         cast(Any, self).__call__ = general if short is None else short(general)
 
@@ -233,7 +233,7 @@ class CompiledFunction(Entry, Views[P, R]):
         return run
 
     def _roots(self, args: tuple[Any, ...]) -> list[tuple[Any, str]]:
-        """Return the objects, besides the arguments, whose state the function may read, such as its instance."""
+        """Return the objects besides the arguments whose state the function may read, such as a method's instance."""
         if self._bound:
             return [(args[0], next(iter(inspect.signature(self._function).parameters), "self"))]
         function: Any = self._function
@@ -262,9 +262,9 @@ class CompiledFunction(Entry, Views[P, R]):
         return trace
 
     def _shorten(self, trace: Trace, signature: Signature) -> None:
-        """Let the next call use the short way if all traces have the same key."""
+        """Generate the fast path for later calls if all traces have the same key."""
         if PROFILER.get() is not None:
-            return  # later calls use other executables
+            return  # later calls may use other executables
         from hybridflow.tracing.short_call import short_way
 
         self._last = trace
@@ -508,7 +508,7 @@ class CompiledFunction(Entry, Views[P, R]):
         return self
 
     def __deepcopy__(self, memo: dict[int, Any]) -> CompiledFunction[P, R]:
-        # As with Python's functions, a plain one is returned itself, and a method is copied with its instance.
+        # Copying works as for Python's functions: a function is its own copy, and a method is copied with its instance.
         function = copy.deepcopy(self._function, memo)
         return self if function is self._function else self._like(function)
 
@@ -525,7 +525,7 @@ def _cache_key(signature: Signature) -> Any:
 
 
 def _around() -> tuple[Any, Any, bool]:
-    """Return the rest of a trace's key besides its signature: device, autocast, and whether checks are kept."""
+    """Return the part of a trace's key that the context decides: device, autocast, and whether checks are kept."""
     context = current()
     return context.device, context.autocast and context.autocast.dtype, SETTINGS.checks
 

@@ -69,7 +69,7 @@ def make_trace(
         record: the record to fill in.
         name: the graph's name.
         context: the context of the call, such as its device.
-        roots: objects that the call brings along besides its arguments, with their names.
+        roots: further objects that the call passes in, such as a method's instance, with their names.
         seen: the floats outside the arguments that earlier traces saw.
         budget: the bytes that the temporaries of its executables may take.
 
@@ -120,7 +120,7 @@ def make_trace(
         raise
     except Exception as error:
         if isinstance(error, TraceError):
-            observations.journal.undo()  # the error is the trace's, not the user's: undo the whole call
+            observations.journal.undo()  # the error comes from tracing, not from the user's code: undo the whole call
         _annotate(error, builder, name)
         floats.close()
         raise
@@ -138,12 +138,12 @@ def make_trace(
 def _observe(
     observations: Observations, roots: Sequence[tuple[Any, str]], named: Sequence[Leaf]
 ) -> Observations:
-    """Register the objects that a call brings along, before the trace begins, and return the observations."""
+    """Make the trace's observations, and register the objects that the call passes in."""
     for value, path in roots:
         observations.object(value, path)
     for leaf in named:
         if leaf.kind == STATIC and is_by_fields(leaf.value):
-            observations.made_here(leaf.value)  # an equal one will do
+            observations.made_here(leaf.value)  # guarded by its value, not by identity
         elif leaf.kind == STATIC:
             bound = isinstance(leaf.value, MethodType | BoundCall)  # a new object every time it is read
             for value in (leaf.value.__func__, leaf.value.__self__) if bound else (leaf.value,):

@@ -74,7 +74,7 @@ class Recorder:
     _kept: dict[int, Any] = field(default_factory=dict[int, Any])
 
     def records(self) -> bool:
-        """Whether to record: the block is open, and this is its thread. Contexts outlive blocks and reach other threads."""
+        """Whether the block is open and this is its thread: contexts outlive blocks and are copied to other threads."""
         return not self.closed and get_ident() == self._thread
 
     # -- operations -------------------------------------------------------------------------------------------
