@@ -77,7 +77,8 @@ class Copied(NamedTuple):
     Attributes:
         parts: its attributes, as they are in the original.
         plan: the structure.
-        whole: whether it is a model of its own: see `hybridflow.nn.stack`.
+        whole: whether the copy is a model of its own, made by `hybridflow.nn.stack`, and not a module of gradients or
+            the like.
     """
 
     parts: dict[str, Part]

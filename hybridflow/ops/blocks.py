@@ -50,13 +50,13 @@ def _cut(count: int) -> Iterator[tuple[int, int, int]]:
 
 
 _lost: dict[Any, int] = {}
-"""What blocks have cost so far, by lowering, attributes and number of elements."""
+"""The time, in elements, that drawing in blocks has lost so far; by lowering, attributes and number of elements."""
 
 
 def _paid(key: Any, count: int) -> bool:
-    """Whether blocks have cost more than compiling a draw of this size would; if not, count one more.
+    """Whether draws in blocks have lost more time than compiling a draw of this size takes; if not, count this draw.
 
-    Very large draws stay in blocks, which take less memory.
+    Very large draws are never compiled, because blocks take less memory.
     """
     lost = _lost.get(key, 0)
     if lost > _COMPILING:

@@ -20,7 +20,7 @@ FILLED = 1 << 16
 """Up to this many elements, a broadcast gradient is copied: that is faster than reading it through a view."""
 MANY = 1 << 13
 """Up to this many elements, NumPy's own maximum of rows is as fast as the ways below."""
-_LONG = 1 << 12  # so it is for rows of at least this length
+_LONG = 1 << 12  # NumPy's maximum is also as fast for rows of at least this length
 _PIECE = 1 << 16  # a single row is searched in parts of this many elements
 
 

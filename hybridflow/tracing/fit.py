@@ -127,7 +127,7 @@ class Fit:
         return changes
 
     def _alias_changes(self, signature: Signature) -> list[tuple[str, str, str]]:
-        """Return the Variable arguments whose identity with Variables that the function reaches itself has changed."""
+        """Return the arguments that are, only now or no longer, Variables which the function also reaches by itself."""
         arguments = {leaf.key[1]: leaf for leaf in signature.leaves if leaf.kind == VARIABLE}
         captured = {id(variable): variable for variable in self.captured if variable is not None}
         changes: list[tuple[str, str, str]] = []

@@ -389,7 +389,7 @@ class Trace(Fit):
         return True
 
     def _written(self, variables: Sequence[Variable]) -> Sequence[Variable]:
-        """Return the Variables that a call assigns, of those that it reads or assigns."""
+        """Return those Variables that a call assigns, given all that it reads or assigns."""
         return variables if self.assigns_all else [variables[index] for index in self.assigned]
 
     def _of_written(self, before: list[Any]) -> list[Any]:
