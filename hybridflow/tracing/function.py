@@ -475,7 +475,7 @@ class CompiledFunction(Entry, Views[P, R]):
 
     # -- looking inside ---------------------------------------------------------------------------------------
 
-    def holds(self, trace: Trace) -> bool:
+    def keeps_trace(self, trace: Trace) -> bool:
         """Whether a trace is kept for later calls."""
         return not trace.once and any(one is trace for one in self._traces)
 
