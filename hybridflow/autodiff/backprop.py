@@ -35,6 +35,7 @@ from hybridflow.core.spec import TensorSpec
 from hybridflow.core.tensor import Tensor, make_tensor
 from hybridflow.ir.builder import GraphBuilder
 from hybridflow.ir.effects import silenced_in
+from hybridflow.ops.jax_rule import vjp_of_lowering
 
 R = TypeVar("R")
 T = TypeVar("T", bound="Tensor | None")
@@ -373,8 +374,6 @@ class BoundEngine:
         An op that carries graphs runs again with its hidden outputs visible, under its own rule. For other ops, jax
         differentiates the lowering.
         """
-        from hybridflow.ops.jax_rule import vjp_of_lowering
-
         xs: list[Any] = []
         for index, edge in enumerate(node.inputs):
             if node.scope is not None:

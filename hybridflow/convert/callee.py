@@ -25,6 +25,7 @@ import numpy as np
 
 from hybridflow.convert import builtin, protocols, regions, wrappers
 from hybridflow.convert.regions import before_change
+from hybridflow.core.attached import attached
 from hybridflow.core.context import context_now
 from hybridflow.core.functions import KEPT, is_own
 from hybridflow.core.tensor import Tensor
@@ -46,16 +47,14 @@ def converted(function: Any) -> Any:
 
     A function of hybridflow runs as if converted code called it; the user's functions in its closure are converted.
     """
-    from hybridflow.convert.build import converted_function, is_converted
-
     kind = type(function)
     if kind is FunctionType:
-        if is_converted(function.__code__):
+        if attached("is_converted")(function.__code__):
             return function
         if _is_hybridflows(function):  # it reads hybridflow's own state, such as the trace's context, not the user's
             return functools.partial(_call_own, _with_converted(function))
         observe.called(function)
-        made = function if function in KEPT else converted_function(function)
+        made = function if function in KEPT else attached("converted_function")(function)
         return _as_it_is(function) if made is function else made
     if kind is MethodType:
         inner = converted(function.__func__)

@@ -13,6 +13,7 @@ from typing import Any, cast
 
 import numpy as np
 
+from hybridflow.core.attached import attached
 from hybridflow.core.errors import MutationError, message
 from hybridflow.core.node import format_where, user_place
 from hybridflow.core.tensor import Tensor
@@ -106,9 +107,7 @@ class Observations:
 
     def function(self, function: Callable[..., Any]) -> None:
         """Guard everything that a function may read if it is called without conversion."""
-        from hybridflow.guards.reading import whole
-
-        whole(self, function)
+        attached("whole")(self, function)
 
     @property
     def size(self) -> int:

@@ -16,6 +16,7 @@ from weakref import WeakKeyDictionary, WeakSet
 
 import numpy as np
 
+from hybridflow.core.attached import attached
 from hybridflow.core.functions import is_layers
 from hybridflow.core.tensor import Tensor
 from hybridflow.core.traced_array import TracedArray
@@ -221,14 +222,12 @@ def runs_as_it_is(
     observations: Observations, function: FunctionType, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] = _NONE
 ) -> None:
     """Record everything that a user's function may read, since it runs unconverted."""
-    from hybridflow.guards.scan import named_by
-
     called(observations, function)
     code = function.__code__
     names = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
     given = dict(zip(names[: code.co_argcount], args, strict=False))
     given |= {name: value for name, value in kwargs.items() if name in names}
-    whole(observations, *named_by(observations, function, given))
+    whole(observations, *attached("named_by")(observations, function, given))
     whole(observations, *args[code.co_argcount :], *[value for name, value in kwargs.items() if name not in names])
 
 
@@ -268,17 +267,13 @@ def _beside(observations: Observations, value: Any) -> tuple[Any, ...]:
 
 def _of_method(observations: Observations, function: FunctionType, instance: Any) -> Iterator[Any]:
     """Record what a call of a user's method reads; yield the values that it passes on."""
-    from hybridflow.guards.scan import named_by
-
     called(observations, function)
     first = function.__code__.co_varnames[: min(function.__code__.co_argcount, 1)]
-    return named_by(observations, function, dict.fromkeys(first, instance))
+    return attached("named_by")(observations, function, dict.fromkeys(first, instance))
 
 
 def _read_parts(observations: Observations, value: Any) -> list[Any]:
     """Record everything that is one step inside a value, and return it."""
-    from hybridflow.guards.scan import named_by
-
     origin = observations.origin_of(value)
     if origin is None and isinstance(value, type | FunctionType):
         origin = observations.origin_or_root(value)
@@ -291,7 +286,7 @@ def _read_parts(observations: Observations, value: Any) -> list[Any]:
         if observations.origin_of(value) is not None:  # otherwise the trace created it from values it has already read
             observations.not_again(f"a {what}")
     if type(value) is FunctionType and is_users(value.__code__):
-        inside += named_by(observations, value)
+        inside += attached("named_by")(observations, value)
     return inside
 
 

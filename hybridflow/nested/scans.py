@@ -39,6 +39,7 @@ from hybridflow.nested.bodies import (
     own_leaves,
     zeros,
 )
+from hybridflow.ops.joining import stack
 from hybridflow.ops.onnx import backwards
 
 
@@ -177,8 +178,6 @@ def _common_length(sequences: list[Tensor]) -> Any:
 def _eager(
     fn: Callable[..., Any], carry: Carry, sequences: list[Tensor], xs_tree: Any, length: int
 ) -> tuple[Any, Any]:
-    from hybridflow.ops.joining import stack
-
     state = carry.build(own_leaves(carry.leaves)[0])
     rows: list[list[Tensor]] = []
     y_tree: Any = None

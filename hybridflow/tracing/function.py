@@ -67,7 +67,7 @@ R = TypeVar("R")
 
 
 def _budget_of(given: Any) -> int | None:
-    from hybridflow.tracing.budget import budget_bytes
+    from hybridflow.tracing.budget import budget_bytes  # only with a budget: importing stays fast
 
     return budget_bytes(given)
 
@@ -219,7 +219,7 @@ class CompiledFunction(Entry, Views[P, R]):
 
     def _caller(self, args: tuple[Any, ...]) -> Callable[[dict[str, Any]], Any]:
         """Return a function of named arguments that calls the user's function."""
-        from hybridflow.convert import recursion_limit
+        from hybridflow.convert import recursion_limit  # only tracing needs it: importing stays fast
         from hybridflow.guards.observe import runs_as_it_is
 
         first = args[:1] if self._bound else ()
@@ -265,7 +265,7 @@ class CompiledFunction(Entry, Views[P, R]):
         """Generate the fast path for later calls if all traces have the same key."""
         if PROFILER.get() is not None:
             return  # later calls may use other executables
-        from hybridflow.tracing.short_call import short_way
+        from hybridflow.tracing.short_call import short_way  # only tracing needs it: importing stays fast
 
         self._last = trace
         short = self._plain and SETTINGS.plain and self._traces.of_one_key and not trace.once
@@ -291,7 +291,7 @@ class CompiledFunction(Entry, Views[P, R]):
         return None
 
     def _add(self, closed: Signature, args: tuple[Any, ...], to_run: bool) -> tuple[Trace, Signature]:
-        from hybridflow.tracing.make_trace import require_kept
+        from hybridflow.tracing.make_trace import require_kept  # only tracing needs it: importing stays fast
 
         self._misses += 1
         generic = self._shapes.to_trace(closed)
@@ -348,7 +348,7 @@ class CompiledFunction(Entry, Views[P, R]):
         return sum(one.trace_ms + one.passes_ms + one.lower_ms + one.xla_ms + one.load_ms for one in self._records)
 
     def _trace(self, signature: Signature, args: tuple[Any, ...]) -> Trace:
-        from hybridflow.tracing.bounded import BoundedSizes
+        from hybridflow.tracing.bounded import BoundedSizes  # only tracing needs it: importing stays fast
         from hybridflow.tracing.make_trace import make_trace
         from hybridflow.tracing.records import TraceRecord
 
@@ -373,7 +373,7 @@ class CompiledFunction(Entry, Views[P, R]):
 
     def _nearest(self, signature: Signature) -> tuple[Change, ...]:
         """Return the differences from the most similar cached trace."""
-        from hybridflow.tracing.records import Change
+        from hybridflow.tracing.records import Change  # only tracing needs it: importing stays fast
 
         best: tuple[bool, list[tuple[str, str, str]]] | None = None
         around = _around()

@@ -38,6 +38,7 @@ from hybridflow.guards.signature import (
     unflatten_arguments,
 )
 from hybridflow.ir.builder import GraphBuilder
+from hybridflow.ir.printer import format_node
 from hybridflow.ir.variables import ArgumentVariable, NeedsIdentity
 from hybridflow.tracing.calls import check_unchanged, depth_explained, output_tensor
 from hybridflow.tracing.records import TraceRecord
@@ -181,8 +182,6 @@ def require_kept(trace: Trace, name: str) -> None:
 
 def _annotate(error: Exception, builder: GraphBuilder, name: str) -> None:
     """Add a note to an error raised while tracing, with the call and the last operations traced."""
-    from hybridflow.ir.printer import format_node
-
     place = where_file_line(user_place(2))
     tail = [node for node in builder.nodes if node.op is not CONSTANT][-3:]
     lines = [f"while compiling {name!r}" + (f", called at {place[0]}:{place[1]}" if place else "")]

@@ -73,7 +73,7 @@ def solve_triangular(a: _Array, b: _Array, *, lower: bool, transpose: bool, unit
     LAPACK reads the rows of an array as columns, so it sees everything transposed. It therefore solves the transposed
     systems, with the matrix on the right, and nothing needs to be copied.
     """
-    from scipy.linalg import blas
+    from scipy.linalg import blas  # slow to import, and most programs need none
 
     if not b.size:
         return np.empty_like(b, order="C")

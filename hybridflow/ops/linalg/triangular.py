@@ -16,6 +16,7 @@ from hybridflow.ops.common import (
     TensorLike,
     truth,
 )
+from hybridflow.ops.complex_parts import conj
 from hybridflow.ops.linalg import lapack
 from hybridflow.ops.linalg.common import (
     adjoint,
@@ -261,17 +262,11 @@ def cholesky_solve(factor: TensorLike, x2: TensorLike, /, *, upper: bool = False
     vector = right.ndim == 1
     if vector:
         right = right[:, None]
-    other = _conjugate(triangle)
+    other = conj(triangle)
     first, second = (other, triangle) if upper else (triangle, other)
     half = solve_triangular(first, right, lower=not upper, transpose=upper)
     solution = solve_triangular(second, half, lower=not upper, transpose=not upper)
     return solution[..., 0] if vector else solution
-
-
-def _conjugate(tensor: Tensor) -> Tensor:
-    from hybridflow.ops.complex_parts import conj
-
-    return conj(tensor)
 
 
 __all__ = public_names(globals())  # pyright: ignore[reportUnsupportedDunderAll]
