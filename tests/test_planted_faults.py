@@ -172,7 +172,7 @@ FAULTS = {
     ),
     "false placement": (
         "traits_hold",
-        broken("slice_scatter", traits=frozenset({"placement"}), kernel=lambda x, *, shape, index: np.ones(shape, x.dtype)),
+        broken("slice_scatter", traits=frozenset({"placement"}), kernel=lambda x, shape, index: np.ones(shape)),
         "trait placement does not hold",
     ),
     "false matrix_product": (

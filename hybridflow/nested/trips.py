@@ -15,7 +15,7 @@ from hybridflow.ir.builder import GraphBuilder, Traced
 from hybridflow.ir.effects import has_effects
 from hybridflow.ir.graph import Graph
 
-_COMPARISONS = {
+_COMPARISONS: dict[tuple[bool, ...], tuple[int, bool]] = {
     (True, False, False): (1, False), (True, True, False): (1, True),
     (False, False, True): (-1, False), (False, True, True): (-1, True),
 }  # fmt: skip

@@ -23,7 +23,6 @@ from hybridflow.core.errors import DTypeError
 from hybridflow.core.op import REGISTRY, Bad, Flat, Sample, Saves, Stops, op, public_names
 from hybridflow.ops.common import (
     NUMERIC,
-    REAL,
     Tensor,
     TensorLike,
     TensorSpec,
@@ -34,12 +33,12 @@ from hybridflow.ops.common import (
     make_spec,
     no_flops,
     normals,
-    pointwise,
     require_kind,
     truth,
     unary_samples,
 )
 from hybridflow.ops.jax_rule import RuleFromLowering
+from hybridflow.ops.kinds import numeric, rounding
 from hybridflow.ops.onnx import on_floats
 
 # -- casts --------------------------------------------------------------------------------------------------------
@@ -247,18 +246,10 @@ def _sign_samples(rng: np.random.Generator) -> Any:
     yield Sample((np.array([0, 7], np.uint8),))
 
 
-@op(
-    kernel=np.sign,
-    lower=lambda x: lax.select(x == 0, lax.full_like(x, 0), lax.sign(x)),
-    infer=pointwise("sign", REAL),
-    vjp=Flat("the sign is constant almost everywhere"),
-    flops=elements,
-    samples=_sign_samples,
-    traits=("pointwise", "idempotent"),
-    method="sign",
-    ulp=0,
-    onnx="Sign",
-)
+@rounding(
+    np.sign, lambda x: lax.select(x == 0, lax.full_like(x, 0), lax.sign(x)),
+    vjp=Flat("the sign is constant almost everywhere"), samples=_sign_samples, traits=("idempotent",), onnx="Sign",
+)  # fmt: skip
 def sign(x: TensorLike, /) -> Tensor:
     """Return -1, 0 or 1 by the sign of every element; of -0.0 it is 0.0, and NaN stays NaN.
 
@@ -307,18 +298,10 @@ def _rounding(round_floats: Any) -> Any:
     return lambda x: round_floats(x) if kind_of(x.dtype) == "float" else x
 
 
-@op(
-    kernel=_rounding(np.floor),
-    lower=_rounding(lax.floor),
-    infer=pointwise("floor", REAL),
-    vjp=_FLAT,
-    flops=elements,
-    samples=_rounding_samples,
-    traits=("pointwise", "idempotent"),
-    method="floor",
-    ulp=0,
-    onnx=on_floats("Floor"),
-)
+@rounding(
+    _rounding(np.floor), _rounding(lax.floor),
+    vjp=_FLAT, samples=_rounding_samples, traits=("idempotent",), onnx=on_floats("Floor"),
+)  # fmt: skip
 def floor(x: TensorLike, /) -> Tensor:
     """Round every element down.
 
@@ -339,18 +322,10 @@ def floor(x: TensorLike, /) -> Tensor:
     return bind(floor.op, (as_tensor(x),))
 
 
-@op(
-    kernel=_rounding(np.ceil),
-    lower=_rounding(lax.ceil),
-    infer=pointwise("ceil", REAL),
-    vjp=_FLAT,
-    flops=elements,
-    samples=_rounding_samples,
-    traits=("pointwise", "idempotent"),
-    method="ceil",
-    ulp=0,
-    onnx=on_floats("Ceil"),
-)
+@rounding(
+    _rounding(np.ceil), _rounding(lax.ceil),
+    vjp=_FLAT, samples=_rounding_samples, traits=("idempotent",), onnx=on_floats("Ceil"),
+)  # fmt: skip
 def ceil(x: TensorLike, /) -> Tensor:
     """Round every element up.
 
@@ -383,18 +358,10 @@ def _round_samples(rng: np.random.Generator) -> Any:
     yield Bad((np.array([True]),), error=DTypeError, text="does not take bool")
 
 
-@op(
-    kernel=lambda x: x if kind_of(x.dtype) in ("int", "uint") else np.rint(x),
-    lower=_round_lower,
-    infer=pointwise("round", NUMERIC),
-    vjp=_FLAT,
-    flops=elements,
-    samples=_round_samples,
-    traits=("pointwise", "idempotent"),
-    method="round",
-    ulp=0,
-    onnx=on_floats("Round"),
-)
+@numeric(
+    lambda x: x if kind_of(x.dtype) in ("int", "uint") else np.rint(x), _round_lower,
+    vjp=_FLAT, samples=_round_samples, traits=("idempotent",), method="round", ulp=0, onnx=on_floats("Round"),
+)  # fmt: skip
 def round(x: TensorLike, /) -> Tensor:
     """Round every element to the nearest whole number, halves to the even one; of complex numbers each part.
 
