@@ -25,6 +25,7 @@ from hybridflow.ops.complex_values import Parity, with_special_values
 
 P = ParamSpec("P")
 R = TypeVar("R")
+_NOT_GIVEN = No("not given")
 
 
 @dataclass(frozen=True)
@@ -37,9 +38,7 @@ class Kind:
         operands: their number; two are broadcast against each other.
         complex_planes: whether XLA's function is corrected for special complex values (see `with_special_values`).
         method: whether the function is also a method of `Tensor`, of the same name.
-        flops: the column of `Op`.
-        ulp: the column of `Op`, unless an operation has its own.
-        samples: the column of `Op`, unless an operation has its own.
+        vjp, flops, ulp, samples: columns of `Op`, unless an operation has its own.
     """
 
     accepts: tuple[str, ...]
@@ -47,6 +46,7 @@ class Kind:
     operands: int = 1
     complex_planes: bool = False
     method: bool = False
+    vjp: Callable[..., Any] | No = _NOT_GIVEN
     flops: Callable[..., Any] = elements
     ulp: float = 4.0
     samples: Samples = field(default_factory=unary_samples)
@@ -57,7 +57,7 @@ class Kind:
         lower: Callable[..., Array],
         parity: Parity = "none",
         *,
-        vjp: Callable[..., Any] | No,
+        vjp: Callable[..., Any] | No | None = None,
         saves: Saves | None = None,
         samples: Samples | None = None,
         traits: Iterable[str] = (),
@@ -88,7 +88,7 @@ class Kind:
                 kernel=kernel,
                 lower=lowered,
                 infer=pointwise(own, self.accepts, self.result),
-                vjp=vjp,
+                vjp=self.vjp if vjp is None else vjp,
                 saves=saves,
                 flops=flops or self.flops,
                 samples=samples or self.samples,
