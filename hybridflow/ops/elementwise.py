@@ -11,13 +11,11 @@ from hybridflow.core.convert import Wide
 from hybridflow.core.dispatch import bind
 from hybridflow.core.dtypes import (
     as_dtype,
-    complex64,
-    complex128,
-    float32,
     float64,
     is_differentiable,
     is_floating,
     kind_of,
+    real_dtype,
 )
 from hybridflow.core.errors import DTypeError
 from hybridflow.core.op import REGISTRY, Bad, Flat, Sample, Saves, Stops, op, public_names
@@ -165,15 +163,14 @@ def astype(x: TensorLike, /, dtype: Any, *, copy: bool = True, device: str | Non
 
 def _abs_infer(x: TensorSpec) -> TensorSpec:
     require_kind("abs", NUMERIC, x)
-    return make_spec(x.shape, _REAL_OF.get(x.dtype, x.dtype))
+    return make_spec(x.shape, real_dtype(x.dtype))
 
 
-_REAL_OF = {complex64: float32, complex128: float64}
 _complex_abs_vjp = RuleFromLowering("abs")
 
 
 def _abs_vjp(F: Any, g: Any, y: Any, x: Any) -> Any:
-    if x.dtype in _REAL_OF:
+    if kind_of(x.dtype) == "complex":
         return _complex_abs_vjp(F, g, y, x)
     return (g * F.sign(x),)
 
@@ -187,7 +184,7 @@ def _abs_lower(x: Any) -> Any:
     if kind_of(x.dtype) == "uint":
         return x
     size = lax.abs(x)
-    if x.dtype not in _REAL_OF:
+    if kind_of(x.dtype) != "complex":
         return size
     infinite = (lax.abs(lax.real(x)) == np.inf) | (lax.abs(lax.imag(x)) == np.inf)
     return lax.select(infinite, lax.full_like(size, np.inf), size)

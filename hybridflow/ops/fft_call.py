@@ -7,7 +7,7 @@ from typing import Any
 
 from hybridflow.core.dims import Dim
 from hybridflow.core.dispatch import bind
-from hybridflow.core.dtypes import LOW_PRECISION, complex64, complex128, float32, float64, kind_of
+from hybridflow.core.dtypes import LOW_PRECISION, complex_dtype, float32, kind_of
 from hybridflow.core.errors import ArgumentError, DTypeError, ShapeError, message
 from hybridflow.core.op import REGISTRY
 from hybridflow.ops.common import (
@@ -23,7 +23,6 @@ from hybridflow.ops.index_keys import part_of
 from hybridflow.ops.rearrange import pad
 
 Axes = tuple[int, ...]
-COMPLEX_OF = {float32: complex64, float64: complex128}
 OTHER_WAY = {"backward": "forward", "forward": "backward", "ortho": "ortho"}
 """The norm with which the forward transform, up to conjugation, equals the inverse transform."""
 _NORMS = ("backward", "ortho", "forward")
@@ -68,7 +67,7 @@ def operand(name: str, x: TensorLike, *, real: bool) -> Tensor:
             message(f"{name}: does not take {tensor.dtype}", got=call_text(name, tensor.spec),
                     hint="Cast it with .astype(...)." if kind != "complex" else "Use fft, or hf.real.")
         )  # fmt: skip
-    return tensor if real or kind_of(tensor.dtype) == "complex" else cast_to(tensor, COMPLEX_OF[tensor.dtype])
+    return tensor if real or kind_of(tensor.dtype) == "complex" else cast_to(tensor, complex_dtype(tensor.dtype))
 
 
 def _axes_of(name: str, tensor: Tensor, s: Sequence[int] | None, axes: Sequence[int] | None) -> Axes:

@@ -10,7 +10,7 @@ import numpy as np
 from jax import lax
 
 from hybridflow.core.dims import same_size
-from hybridflow.core.dtypes import LOW_PRECISION, complex64, complex128, float32, float64, kind_of
+from hybridflow.core.dtypes import LOW_PRECISION, float32, kind_of, real_dtype
 from hybridflow.core.errors import DTypeError, ShapeError, message
 from hybridflow.ops.common import (
     FLOATING,
@@ -31,14 +31,6 @@ from hybridflow.ops.common import (
     unbroadcast,
     widened,
 )
-
-REAL_OF = {complex64: float32, complex128: float64}
-"""By complex dtype, the dtype of its real and imaginary parts."""
-
-
-def real_dtype(dtype: Any) -> Any:
-    """Return the dtype of the absolute values of a dtype's numbers."""
-    return REAL_OF.get(dtype, dtype)
 
 
 def factorable(name: str, *values: TensorLike) -> tuple[Tensor, ...]:

@@ -11,7 +11,7 @@ import numpy as np
 from jax import lax
 
 from hybridflow.core.dispatch import bind
-from hybridflow.core.dtypes import complex64, complex128, float32, float64
+from hybridflow.core.dtypes import complex_dtype
 from hybridflow.core.errors import DTypeError, ShapeError
 from hybridflow.core.op import Bad, Sample, Saves, op, public_names
 from hybridflow.ops.common import FLOATING, Tensor, TensorLike, TensorSpec, make_spec, require_kind
@@ -30,7 +30,6 @@ from hybridflow.ops.linalg.common import (
 )
 from hybridflow.ops.onnx import DECOMPOSITION
 
-_COMPLEX_OF = {float32: complex64, float64: complex128}
 _DIRECTION = np.array([np.cos(1), np.sin(1)])
 """Eigenvalues are ordered along this direction, in which different numbers with algebraic parts never tie."""
 
@@ -66,7 +65,7 @@ def _finite(xp: Any, x: Any) -> tuple[Any, Any]:
 
 
 def _eig_with(xp: Any, x: Any, decompose: Callable[[Any], tuple[Any, Any]]) -> tuple[Any, Any]:
-    dtype = _COMPLEX_OF.get(x.dtype, x.dtype)
+    dtype = complex_dtype(x.dtype)
     if not x.size:
         return xp.zeros(x.shape[:-1], dtype), xp.zeros(x.shape, dtype)
     x, finite = _finite(xp, x)
@@ -92,7 +91,7 @@ def _eig_kernel(x: Any) -> Any:
 
 
 def _eigvals_with(xp: Any, x: Any, decompose: Callable[[Any], Any]) -> Any:
-    dtype = _COMPLEX_OF.get(x.dtype, x.dtype)
+    dtype = complex_dtype(x.dtype)
     if not x.size:
         return xp.zeros(x.shape[:-1], dtype)
     x, finite = _finite(xp, x)
@@ -114,7 +113,7 @@ def _eigvals_kernel(x: Any) -> Any:
 def _eig_infer(x: TensorSpec) -> tuple[TensorSpec, TensorSpec]:
     require_kind("eig", FLOATING, x)
     require_square("eig", x)
-    dtype = _COMPLEX_OF.get(x.dtype, x.dtype)
+    dtype = complex_dtype(x.dtype)
     return make_spec(x.shape[:-1], dtype), make_spec(x.shape, dtype)
 
 

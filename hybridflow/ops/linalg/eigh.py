@@ -9,6 +9,7 @@ import numpy as np
 from jax import lax
 
 from hybridflow.core.dispatch import bind
+from hybridflow.core.dtypes import real_dtype
 from hybridflow.core.errors import DTypeError, ShapeError
 from hybridflow.core.op import Bad, Sample, Saves, op, public_names
 from hybridflow.ops.common import (
@@ -29,7 +30,6 @@ from hybridflow.ops.linalg.common import (
     hermitian_part,
     is_square,
     nan_of,
-    real_dtype,
     require_square,
     row,
     transposed,

@@ -20,8 +20,9 @@ from typing import Any, cast
 import numpy as np
 
 from hybridflow.backend.host import can_flush_subnormals, subnormals_flushed
+from hybridflow.core.dtypes import real_dtype
 from hybridflow.core.op import No
-from hybridflow.ops.linalg.common import nan_of, real_dtype
+from hybridflow.ops.linalg.common import nan_of
 
 _Array = np.ndarray[Any, Any]
 _LETTER = {"float32": "s", "float64": "d", "complex64": "c", "complex128": "z"}

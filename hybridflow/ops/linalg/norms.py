@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from hybridflow.core.dispatch import bind
-from hybridflow.core.dtypes import int32
+from hybridflow.core.dtypes import int32, real_dtype
 from hybridflow.core.errors import ArgumentError, ShapeError, message
 from hybridflow.core.keywords import Other, respelled
 from hybridflow.core.op import Bad, Sample, Saves, op, public_names
@@ -36,7 +36,6 @@ from hybridflow.ops.linalg.common import (
     conjugated,
     factorable,
     gaussian,
-    real_dtype,
     relative_tolerance,
     require_matrix,
 )

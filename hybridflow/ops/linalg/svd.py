@@ -10,6 +10,7 @@ from jax import lax
 
 from hybridflow.core.dims import same_size
 from hybridflow.core.dispatch import bind
+from hybridflow.core.dtypes import real_dtype
 from hybridflow.core.errors import DTypeError, GradientError, ShapeError, message
 from hybridflow.core.op import Bad, Sample, Saves, op, public_names
 from hybridflow.ops.common import (
@@ -33,7 +34,6 @@ from hybridflow.ops.linalg.common import (
     gaussian,
     nan_of,
     phases,
-    real_dtype,
     relative_tolerance,
     require_matrix,
     row,

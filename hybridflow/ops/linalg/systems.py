@@ -10,6 +10,7 @@ import numpy as np
 from jax import lax
 
 from hybridflow.core.dispatch import bind
+from hybridflow.core.dtypes import real_dtype
 from hybridflow.core.errors import DTypeError, ShapeError
 from hybridflow.core.op import Bad, Sample, Saves, op, public_names
 from hybridflow.ops.common import FLOATING, Tensor, TensorLike, TensorSpec, make_spec, require_kind
@@ -22,7 +23,6 @@ from hybridflow.ops.linalg.common import (
     is_square,
     lower_solve,
     nan_of,
-    real_dtype,
     require_square,
     solved,
     square_infer,
