@@ -28,9 +28,12 @@ ATTACHED = {
     "show": "pictures", "in_notebook_html": "pictures", "to_onnx": "export.onnx_format",
     "text_of": "explain.items", "advice_on": "explain.advice",
     "register_rest": "later", "name_class": "foreign", "name_module": "foreign",
+    "converted_function": "convert.build", "is_converted": "convert.build",
+    "is_object": "guards.objects", "vars_of": "guards.objects", "whole": "guards.reading", "named_by": "guards.scan",
+    "construction_of": "ir.construction", "print_graph": "ir.printer", "highlighted": "ir.printer",
     "table_of": "explain.views", "tree_of": "explain.views", "html_of": "explain.views", "report_of": "analysis.cost",
 }  # fmt: skip
-"""Functions that modules need from further down in the import order, each with its module: see `core.attached`."""
+"""Functions that a module needs from one that is imported after it, each with that module: see `core.attached`."""
 
 RECORDS = ("optim.rules", "optim.matrix_rules")
 """Modules that register ops which only they use. Parsing a graph's text with such an op imports them."""

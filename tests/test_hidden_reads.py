@@ -1,7 +1,9 @@
-"""What a function reads where nothing in its source says so.
+"""Guards on hidden reads: what a function reads although no line of its source says so.
 
-Containers that show others than they hold, memory of C, what Python and libraries call of what the user wrote, objects
-that are let go of, iterators that are used up, what libraries keep.
+For example, containers whose methods return something else than they store, memory of C, users' methods that Python or
+a library calls, freed objects, iterators that a call uses up, and state inside libraries. test_guards.py has the plain
+ways to read, test_things_read.py has objects in containers and modules, and test_read_matrix.py has every way to read
+with every way to change.
 """
 
 import array

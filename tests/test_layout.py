@@ -83,6 +83,25 @@ def test_no_two_modules_wait_for_each_other():
     graphlib.TopologicalSorter({name: set(at_the_top(path, modules)) for name, path in modules.items()}).prepare()
 
 
+def test_imports_in_functions_say_why():
+    """Modules of the package are imported in functions to start fast, with that reason on the first line of a block.
+
+    Cycles have no such way out: see `core.attached`.
+    """
+    silent: list[str] = []
+    for path in FILES:
+        text = path.read_text(encoding="utf-8")
+        lines = text.splitlines()
+        for function in ast.walk(ast.parse(text)):
+            before = 0
+            for node in function.body if isinstance(function, ast.FunctionDef) else ():
+                if isinstance(node, ast.ImportFrom) and str(node.module).startswith("hybridflow"):
+                    if "#" not in lines[node.lineno - 1] and before != node.lineno - 1:
+                        silent.append(f"{path}:{node.lineno}: {node.module}")
+                    before = cast(int, node.end_lineno)
+    assert not silent, "\n".join(silent)
+
+
 def test_every_room_has_its_place():
     assert {one.name for one in PACKAGE.iterdir() if one.is_dir() and one.name != "__pycache__"} == set(ORDER)
 

@@ -13,6 +13,7 @@ import hybridflow as hf
 from hybridflow.core.errors import CheckError
 from hybridflow.core.op import REGISTRY, Bad, MultiplyAdds, Op, Sample, Saves
 from hybridflow.core.spec import make_spec
+from hybridflow.ops.index_keys import numpy_index
 from hybridflow.testing.calls import capture
 from hybridflow.testing.checks import CALL_CHECKS, OP_CHECKS, samples_of
 from hybridflow.testing.traits import TRAIT_CHECKS
@@ -162,6 +163,18 @@ FAULTS = {
     "false idempotent": ("traits_hold", broken("negative", traits=frozenset({"idempotent"})), "idempotent does not"),
     "false picks": ("traits_hold", broken("sum", traits=frozenset({"picks"})), "trait picks does not hold"),
     "false product": ("traits_hold", broken("add", traits=frozenset({"product"})), "trait product does not hold"),
+    "false order": ("traits_hold", broken("maximum", traits=frozenset({"order"})), "trait order does not hold"),
+    "false shift": ("traits_hold", broken("multiply", traits=frozenset({"shift"})), "trait shift does not hold"),
+    "false slice": (
+        "traits_hold",
+        broken("getitem", traits=frozenset({"slice"}), kernel=lambda x, *, index: x[numpy_index(index)] * 0),
+        "trait slice does not hold",
+    ),
+    "false placement": (
+        "traits_hold",
+        broken("slice_scatter", traits=frozenset({"placement"}), kernel=lambda x, shape, index: np.ones(shape)),
+        "trait placement does not hold",
+    ),
     "false matrix_product": (
         "traits_hold",
         broken("multiply", traits=frozenset({"matrix_product"})),

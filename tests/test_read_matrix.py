@@ -1,4 +1,7 @@
-"""Whatever a function reads, by whatever way: a compiled call gives what the function gives, after changes too."""
+"""Every way to read Python state, with every way to change it: a compiled call gives what the function itself gives.
+
+The pairs are in read_matrix.py. test_guards.py, test_things_read.py and test_hidden_reads.py have single cases.
+"""
 
 import warnings
 from collections import defaultdict

@@ -1,6 +1,7 @@
-"""What a function reads of objects in containers, of modules' structures, and of what lies outside of Python.
+"""Guards on things that a function reaches: objects in containers, a module's parts, files, processes, chance.
 
-And what it changes there, beside the floats that it reads.
+Both reads and changes of them are here. test_guards.py has the plain ways to read, test_hidden_reads.py has reads that
+no line of the source shows, and test_read_matrix.py has every way to read with every way to change.
 """
 
 import functools

@@ -26,9 +26,9 @@ from hybridflow.tracing.function import CompiledFunction
 from hybridflow.tracing.method import CompiledMethod
 
 _SHOWN = 12
-"""How many lines and operations a table shows."""
+"""The largest number of lines and of operations that a table shows."""
 _TEXT = 50
-"""The most characters of a line of code that a table shows."""
+"""The largest number of characters of a line of code that a table shows."""
 
 
 @dataclass(frozen=True)
@@ -84,10 +84,10 @@ class LineRow:
 
 @dataclass(frozen=True)
 class XlaCheck:
-    """hybridflow's figures and XLA's.
+    """hybridflow's figures beside those of XLA.
 
     Attributes:
-        flops: the FLOPs of one call, by the operations' records.
+        flops: the FLOPs of one call, as the operations' records count them.
         flops_once: the same, but as XLA counts: the body of each loop once, and both sides of each branch.
         xla_flops: the FLOPs that XLA counts in its program.
         xla_transcendentals: the number of exponentials, tanh and the like, which XLA counts separately.
@@ -138,10 +138,10 @@ class CostReport:
         memory: where the memory goes.
         notes: texts on what is not exact.
         sizes: the sizes that the figures are for; None if they are formulas.
-        bounds: the bounds of the program that was compiled for all sizes up to them and that such a call runs, with its
-            inputs padded; None if there is none.
-        padded: the sums for that program: as `total`, at the bounds. What tells padding from real elements is not
-            counted. None if there is none.
+        bounds: if the call runs a program that was compiled for all sizes up to some bounds, with padded inputs: the
+            bounds; else None.
+        padded: as `total`, for that program at its bounds, without the operations that tell padding from real elements;
+            None if there is no such program.
     """
 
     name: str
@@ -436,7 +436,7 @@ def _notes(report: list[NodeCost], costing: Costing) -> list[str]:
 
 
 def _flops_text(left: list[NodeCost]) -> str:
-    """Return the FLOPs of operations that are not counted."""
+    """Return the FLOPs of operations that the total leaves out, as text."""
     flops: Any = 0
     for one in left:
         flops = flops + one.cost.flops
@@ -444,7 +444,7 @@ def _flops_text(left: list[NodeCost]) -> str:
 
 
 def _lines(report: list[NodeCost], memory: Memory, sizes: Sizes | None) -> list[LineRow]:
-    """Return a row per line of code, in the order of FLOPs, or of the code where they are formulas."""
+    """Return a row per line of code: the most FLOPs first, or in the order of the code if FLOPs are formulas."""
     kept: dict[str, Any] = {}
     for held in memory.activations:
         if held.line is not None:
@@ -472,7 +472,7 @@ def _lines(report: list[NodeCost], memory: Memory, sizes: Sizes | None) -> list[
 def _source(file: str, line: int) -> str:
     try:
         return linecache.getline(file, line).strip()
-    except IndexError:  # a doctest's own linecache has only the blocks that it runs now
+    except IndexError:  # doctest replaces linecache: it knows only the examples that run at the moment
         return ""
 
 
@@ -485,7 +485,7 @@ def _count(count: Any) -> str:
 
 
 def _once(report: list[NodeCost]) -> int:
-    """Return the FLOPs with every loop's body counted once and every branch."""
+    """Return the FLOPs counted as XLA counts them: every loop's body once, and both sides of every branch."""
     flops = 0
     for one in report:
         runs = one.runs if isinstance(one.runs, int) else 1
@@ -503,7 +503,7 @@ def _table(title: str) -> Table:
 
 
 def _wide(table: Table, titles: Sequence[str], rows: Sequence[Sequence[str]]) -> Table:
-    """Fill a table; in a narrow terminal, only its last column is cut."""
+    """Add columns and rows to a table; in a narrow terminal, only the last column is cut off."""
     for index, title in enumerate(titles):
         needed = max(len(cells[index]) for cells in (titles, *rows))
         last = index == len(titles) - 1

@@ -82,7 +82,7 @@ def rehearsed(compiled: CompiledFunction[Any, Any], call: Call) -> Generator[Reh
             state.restore()
 
         assigned = [variables[index] for index in trace.assigned]
-        yield Rehearsal(trace, signature, variables, assigned, restore, traced if compiled.holds(trace) else 0.0)
+        yield Rehearsal(trace, signature, variables, assigned, restore, traced if compiled.keeps_trace(trace) else 0.0)
 
 
 @contextmanager

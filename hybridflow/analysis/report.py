@@ -32,7 +32,7 @@ def empty_figure(width: float, height: float) -> Any:
         MissingPackageError: if matplotlib is not installed.
     """
     try:
-        from matplotlib.figure import Figure
+        from matplotlib.figure import Figure  # an extra, and slow to import
     except ImportError:
         raise MissingPackageError(
             message("plot: needs matplotlib, which is not installed", hint="Run pip install 'hybridflow[viz]'.")

@@ -1,4 +1,4 @@
-"""`backprop`: reverse-mode differentiation over nodes, and the engines that run `walk`, which makes every gradient.
+"""`backprop`: reverse-mode differentiation over nodes, and the engines with which `walk` computes gradients.
 
 `RawEngine` works on bare arrays (NumPy kernels, or one jitted function per rule). `BoundEngine` works on tensors
 through `bind`, so that its operations are traced, or recorded for higher-order gradients.
@@ -36,6 +36,7 @@ from hybridflow.core.spec import TensorSpec
 from hybridflow.core.tensor import Tensor, make_tensor
 from hybridflow.ir.builder import GraphBuilder
 from hybridflow.ir.effects import silenced_in
+from hybridflow.ops.jax_rule import vjp_of_lowering
 
 R = TypeVar("R")
 T = TypeVar("T", bound="Tensor | None")
@@ -142,7 +143,7 @@ def rule_of(op: Op) -> Callable[..., Any]:
 
 
 def _visible(node: Node, g: Any) -> tuple[Any, bool]:
-    """Return the visible outputs' cotangents in the form that a rule takes, and whether a hidden output has one."""
+    """Return the cotangents of the visible outputs as a rule takes them, and whether a hidden output has one."""
     hidden = node.op.hidden_outputs(node.attrs)
     if not hidden:
         return g, False
@@ -192,7 +193,7 @@ class RawEngine:
         return loop() if users_rules else LOCAL.run(loop)
 
     def run(self, node: Node, g: Any, wanted: Wanted) -> Sequence[Any]:
-        """Run a node's rule on its backend."""
+        """Run a node's rule on NumPy or jax arrays, as the node was computed."""
         op = node.op
         if "tensor_rule" in op.traits:
             return self._run_tensor_rule(node, g, wanted)
@@ -249,7 +250,7 @@ class RawEngine:
 
 
 def _home(value: Any) -> Any:
-    """Return a raw gradient in the form that a tensor holds: a NumPy array, or an array on its device."""
+    """Return a gradient as tensors store arrays: as a NumPy array, or as an array on its device."""
     if isinstance(value, np.ndarray | np.generic):
         return np.asarray(value)
     return place(value, next(iter(value.devices())))
@@ -285,7 +286,7 @@ class BoundEngine:
     """An engine that computes on tensors through `bind`."""
 
     def add(self, a: Tensor, b: Tensor, own: bool = False) -> Tensor:
-        """Add two contributions; in a graph, the sum gets the place in the code of the second one."""
+        """Add two contributions; in a graph, the sum gets the source line of the second one."""
         del own  # tensors are immutable, so a sum is always a new one
         tracer = current().tracer
         if not isinstance(tracer, GraphBuilder) or b._edge is None:
@@ -382,8 +383,6 @@ class BoundEngine:
         An op that carries graphs runs again with its hidden outputs visible, under its own rule. For other ops, jax
         differentiates the lowering.
         """
-        from hybridflow.ops.jax_rule import vjp_of_lowering
-
         xs: list[Any] = []
         for index, edge in enumerate(node.inputs):
             if node.scope is not None:

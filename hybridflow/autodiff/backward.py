@@ -1,4 +1,4 @@
-"""`.backward()`: define-by-run gradients, with the same walk and nodes as for tapes."""
+"""`.backward()`: gradients of values that require them, by the same walk over the same nodes as for tapes."""
 
 from __future__ import annotations
 
@@ -83,12 +83,12 @@ def _is_leaf(node: Node) -> bool:
 
 
 def _serves_others(node: Node) -> bool:
-    """Whether a node is a compiled call with several results: another result may have its own `.backward()`."""
+    """Whether a node is a compiled call with several results: `.backward()` may be called on each of them."""
     return node.op.has("nested") and len(node.outputs) - node.op.hidden_outputs(node.attrs) > 1
 
 
 def _specs_without_values(node: Node) -> list[Any]:
-    """Return the specs to keep of a node's inputs when their values are freed."""
+    """Return the specs of a node's inputs, which stay when the values are freed."""
     saved = [None if x is None else (x.shape, x.dtype, None if x.ndim else x) for x in (node.saved or ())[1:]]
     if node.input_specs is None:
         return saved

@@ -25,11 +25,11 @@ _YOUNGEST = 1 << 62
 
 
 class Again:
-    """A backward walk that can be made again.
+    """A backward walk that can be repeated.
 
     Attributes:
-        walk: the function that makes it.
-        edges: the edges that require a gradient and that the walk may read.
+        walk: the function that runs it.
+        edges: the edges that require a gradient and that the walk may depend on.
     """
 
     def __init__(self, walk: Walk, edges: tuple[Edge, ...]) -> None:
@@ -94,7 +94,7 @@ def _one_of(whole: Node, index: int, tensor: Tensor) -> Tensor:
 
 
 def settle(edge: Edge | None) -> None:
-    """Find out whether a value computed from such gradients really requires a gradient, and correct its stamp."""
+    """Decide whether a value computed from such gradients really requires a gradient, and mark it accordingly."""
     if not _UNSETTLED or not requires(edge):
         return
     nodes: dict[Node, None] = {}

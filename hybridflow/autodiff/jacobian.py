@@ -301,7 +301,7 @@ class Pullback:
         return make_tensor(value[position.slot] if type(value) is tuple else value, (node, position.slot))
 
     def _cache(self) -> Recent | None:
-        """Return the cache for this walk: that of a compiled function it goes through, or the shared one.
+        """Return the cache for this walk: that of the compiled function that it goes through, else the shared one.
 
         None if the walk must be traced every time: inside a trace, and with users' rules, which may read anything.
         """

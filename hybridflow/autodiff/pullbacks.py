@@ -81,7 +81,7 @@ def _of_saved(rule: Any, host: Callable[..., Any]) -> Pullback:
         del wanted
         args: Any = node.saved
         attrs = node.attrs
-        # A call without * is cheaper.
+        # a call without * is faster
         gradients = host(g, *args, **attrs) if attrs or len(args) != 2 else host(g, args[0], args[1])
         return rule(HOST, g, *args, **attrs) if gradients is None else gradients
 

@@ -25,7 +25,7 @@ class SavedArray:
 
     Attributes:
         op: the operation that saved it first.
-        location: the place of that operation as ``file:line``, if known.
+        location: the line of that operation as ``file:line``, if known.
         spec: the shape and dtype in which it was saved; the buffer is larger if that is a view of a part.
         bytes: the size of the buffer.
         kind: ``parameter`` (a Variable's value), ``input`` (given from outside) or ``activation`` (computed).
@@ -94,7 +94,7 @@ class RecordedMemory(Sequence[SavedArray]):
         return self._sum(ACTIVATION)
 
     def by_line(self) -> dict[tuple[str | None, str], int]:
-        """Return the bytes of inputs and activations per place and operation, largest first."""
+        """Return the bytes of inputs and activations per line and operation, largest first."""
         bytes_at: dict[tuple[str | None, str], int] = {}
         for one in self._saved:
             if one.kind != PARAMETER:
@@ -192,7 +192,7 @@ class Peak:
 
     @classmethod
     def begin(cls, others: Iterable[Self | None]) -> Self | None:
-        """Begin to measure, if `tracemalloc` traces; `others` note the peak first, since this resets it."""
+        """Begin to measure if `tracemalloc` is tracing. This resets its peak, so `others` read it first."""
         return cls(_forget_peak(others)) if tracemalloc.is_tracing() else None
 
     def read(self, others: Iterable[Self | None]) -> int | None:

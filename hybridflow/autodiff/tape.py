@@ -13,6 +13,7 @@ import jax
 from hybridflow.autodiff.backprop import BOUND, RAW, conjugates
 from hybridflow.autodiff.gradients_on_demand import differentiable_on_demand
 from hybridflow.autodiff.jacobian import LEAF, Jacobians, Pullback, flatten, require_choice
+from hybridflow.autodiff.recorded_graph import recorded_graph
 from hybridflow.autodiff.recorded_memory import Peak, RecordedMemory, live_nodes, recorded_memory
 from hybridflow.autodiff.seeds import ones, seeds_of, zeros
 from hybridflow.autodiff.tape_walk import SinceWatched, walked
@@ -438,8 +439,6 @@ class GradientTape(Jacobians):
             TapeError: if a target was not recorded; or inside a compiled function, which has `CompiledFunction.graph`.
             GradientError: if the computation contains a custom gradient.
         """
-        from hybridflow.autodiff.recorded_graph import recorded_graph
-
         if current().tracer is not None:
             self._refuse("graph", "is asked for its graph inside a compiled function")
         edges = [tensor._edge for tensor in self._targets(targets)]

@@ -1,4 +1,4 @@
-"""The backward walk of a tape: its sources may have been read several times, or watched late."""
+"""The backward walk of a tape, whose sources may have been read several times, or watched only after a first use."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Conversion of a user's Python code, so that it reports to the runtime what a trace must know.
+"""Conversion of a user's Python code, so that a trace learns of its control flow, reads and writes.
 
-A converted function keeps the user's lines: its syntax tree is rewritten, compiled under its file's name, and bound to
-its globals, defaults and closure. It runs only while a function is traced.
+A function's syntax tree is rewritten to call the runtime (see `Runtime`), compiled under its file's name and with its
+line numbers, and bound to its globals, defaults and closure. The converted form runs only while a function is traced.
 """
 
 from hybridflow.convert.build import converted_text as converted_text

@@ -1,4 +1,4 @@
-"""Values that the steps of a loop over rows append to lists: tensors are stacked, Python numbers stay numbers."""
+"""Values that the steps of a loop over a tensor's rows append to lists: tensors are stacked, numbers stay numbers."""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
 """``:=`` that runs under a condition: in a later operand of and/or, a branch of a ternary, or the end of a chain.
 
-An expression under a condition becomes a function, and a function cannot bind a name for the expression around it. So
-an expression with such a ``:=`` becomes statements before its own statement, in Python's order of evaluation.
+Conversion turns an expression under a condition into a function, and a function cannot bind a name for the code around
+it. So an expression with such a ``:=`` is replaced by statements before its own statement, in Python's order of
+evaluation.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ class _Hoisting:
         self.count = 0
 
     def temporary(self) -> str:
-        """Return a new name for a condition; whether variables have values may depend on it."""
+        """Return a new name for the value of a condition; it decides whether some variables have values."""
         self.count += 1
         return f".holds_{self.count}"
 
@@ -38,7 +39,7 @@ class _Hoisting:
             self.blocks(one)
 
     def statement(self, node: Any) -> list[Any]:
-        """Return a statement, after those that must come before it."""
+        """Return the statements that replace a statement: first those that its ``:=`` became, then itself."""
         if isinstance(node, _FUNCTIONS):
             return [node]
         self.blocks(node)
@@ -142,7 +143,7 @@ def _operands(node: Any) -> list[tuple[Any, Any]]:
 
 
 def _is_end(node: Any, bound: set[str]) -> bool:
-    """Whether an operand may be read later: a constant, a name that the others do not bind, or its attributes."""
+    """Whether an operand can stay where it is: a constant, or a name that the others do not bind and its attributes."""
     while isinstance(node, ast.Attribute):
         node = node.value
     return isinstance(node, ast.Constant) or (isinstance(node, ast.Name) and node.id not in bound)

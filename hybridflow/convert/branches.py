@@ -84,7 +84,7 @@ class _Branches:
         self.place = place
         self.before = cells.read()
         self.opened: set[str] = set()
-        # If the blocks contain a lowered exit, flags decide whether a variable has a value: each call checks it.
+        # If the blocks contain an exit that became a flag, whether a variable has a value differs from call to call.
         self.exits = any(name.startswith(_FLAGS) for name in cells.names)
 
     def trace(self, pred: Any, true: Block | None, false: Block | None) -> dict[str, Any]:
@@ -328,14 +328,14 @@ def _as_it_is(tensor: Any) -> Any:
 
 
 def _left_behind(leaf: Any) -> Any:
-    """Return what a branch's graph returns for a leaf; a plain number gets a placeholder until both are known."""
+    """Return the result of a branch's graph for a leaf; a number gets a placeholder until both branches are known."""
     if type(leaf) is StagedNumber:
         return leaf.raw
     return False if is_real_number(leaf) else leaf
 
 
 def _selected(traced: Traced, count: int, sources: list[int | None], leaves: list[Any]) -> Traced:
-    """Return a graph with other visible results: some of its own, and zeros (or flags) for the rest."""
+    """Return a graph with other results: some of its own results, and zeros (or flags) for the others."""
     if sources == list(range(count)):
         return traced
 
@@ -351,7 +351,7 @@ def _selected(traced: Traced, count: int, sources: list[int | None], leaves: lis
 
 
 def dead(name: str) -> Poison:
-    """Return the content of a variable that is set before its next read, unless an exception comes between."""
+    """Return the content of a variable that no code reads before setting it again, except after an exception."""
     text = f"{spoken(name)} is read although an exception left out what sets it, and a `with` handled that"
     return Poison(TraceError, message(text, hint="Give it a value after the `with` block, or before it in each step."))
 
@@ -416,7 +416,7 @@ def value_on_tensor(pred: Any, true: Callable[[], Any], false: Callable[[], Any]
     values: dict[str, Any] = {}
 
     class Slot(Cells):
-        """The expression's value as a variable without a cell."""
+        """Stands for a variable that holds the expression's value; it has no closure cell."""
 
         def read(self) -> dict[str, Any]:
             return {"the expression": values.get("value", UNSET)}

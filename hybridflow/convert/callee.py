@@ -25,6 +25,7 @@ import numpy as np
 
 from hybridflow.convert import builtin, protocols, regions, wrappers
 from hybridflow.convert.regions import before_change
+from hybridflow.core.attached import attached
 from hybridflow.core.context import context_now
 from hybridflow.core.functions import KEPT, is_own
 from hybridflow.core.tensor import Tensor
@@ -44,19 +45,16 @@ _KEEPS_FUNCTIONS = frozenset({"compile", "from_jax", "to_jax", "pure_callback", 
 def converted(function: Any) -> Any:
     """Return a function (method, partial, object with ``__call__``) converted, or unchanged if it cannot be.
 
-    hybridflow's own functions run as when converted code calls them; the user's functions in their closures are
-    converted.
+    A function of hybridflow runs as if converted code called it; the user's functions in its closure are converted.
     """
-    from hybridflow.convert.build import converted_function, is_converted
-
     kind = type(function)
     if kind is FunctionType:
-        if is_converted(function.__code__):
+        if attached("is_converted")(function.__code__):
             return function
-        if _is_hybridflows(function):  # what it reads is not the user's state, but the trace's context, say
+        if _is_hybridflows(function):  # it reads hybridflow's own state, such as the trace's context, not the user's
             return functools.partial(_call_own, _with_converted(function))
         observe.called(function)
-        made = function if function in KEPT else converted_function(function)
+        made = function if function in KEPT else attached("converted_function")(function)
         return _as_it_is(function) if made is function else made
     if kind is MethodType:
         inner = converted(function.__func__)
@@ -104,7 +102,7 @@ def _call_of(function: Any) -> FunctionType | None:
 
 
 def _as_it_is(function: FunctionType) -> Any:
-    """Return an unconverted function of the user's, wrapped to report its arguments; itself if it takes none."""
+    """Wrap a user's function that runs unconverted, to record that it reads its arguments; itself if it takes none."""
     code = function.__code__
     takes = code.co_argcount or code.co_kwonlyargcount or code.co_flags & (_VARIABLE | _KEYWORDS)
     if takes and context_now() is not None:

@@ -88,7 +88,7 @@ def _maybe(test: Any, item: Any, stages: tuple[Stage, ...]) -> Maybe:
 
 
 def coded(block: partial[Any], code: CodeType) -> partial[Any]:
-    """Give the block of a branch the code object by which recursion is counted."""
+    """Attach a code object to a branch's block; recursion is counted by this code object."""
     block.__dict__["code"] = block.__dict__["__code__"] = code
     return block
 

@@ -167,7 +167,7 @@ class Control:
         else:
             first = []
         body = [*first, *node.body]
-        # Names that the condition binds count as bound by the body too.
+        # The condition runs in every step, so the names that it binds count as bound by the body too.
         nothing = frozenset[str]()
         reads, test_bound = self.uses.test(node) if isinstance(node, ast.While) else (nothing, nothing)
         self.shared |= test_bound

@@ -31,7 +31,7 @@ class Maybe:
 
 
 class Filtered:
-    """The argument of a reduction: items, some of them `Maybe`. Other code cannot iterate over a `Maybe`."""
+    """The argument of a reduction: items, some of them `Maybe`. Only reductions can iterate over it."""
 
     what: str = "comprehension"
     """Its name in messages."""

@@ -78,7 +78,8 @@ class _Loop:
         self.before = cells.read()
         wanted = {*names.head, *names.live}
         self.weak: dict[tuple[str, int], Kinds] = {}
-        # The kinds of the numbers after a step: also their kinds after the loop, if it is certain to make a step.
+        # The kinds of the numbers after a step. If the loop is certain to make a step, these are also the kinds after
+        # the loop.
         self.last: dict[tuple[str, int], Kinds] = {}
         self.certain = self.ended = False
         # The numbers that every step leaves unchanged, or sets to the same value.
@@ -132,7 +133,7 @@ class _Loop:
                 self.begin(name, *value)
 
     def begin(self, name: str, parts: Value, specs: list[tuple[Any, Any]]) -> None:
-        """Start a variable that only the loop sets with zeros, marked as having no value."""
+        """Initialise a variable that only the loop sets: with zeros, and a flag that says it has no value yet."""
         self.begin_with(name, parts.filled([zeros_of(*spec) for spec in specs]))
         self.note_numbers(name, parts.leaves)
         if not name.startswith("."):
@@ -231,7 +232,7 @@ class _Loop:
         return tuple(made)
 
     def leaves_after(self, name: str, value: Any, adapt: dict[tuple[str, int], Any]) -> list[Any]:
-        """Return a variable's leaves after a step, in the form that they had before it."""
+        """Return a variable's leaves after a step, checked and converted to the form that they had before it."""
         before = self.values[name]
         what = spoken(name)
         if type(value) is Poison:
@@ -358,7 +359,7 @@ class _Loop:
     # -- after ------------------------------------------------------------------------------------------------
 
     def begin_arrays(self, values: FirstWrite) -> None:
-        """Give TensorArrays of a variable the shapes that a step found; they then have leaves of their own."""
+        """Give a variable's TensorArrays the element shapes that a step wrote; their buffers then become leaves."""
         old = self.values[values.name]
         whole = old.filled(old.dynamic())
         new = self.values[values.name] = Value.of(begun_with(whole, values.shapes))
@@ -466,7 +467,7 @@ def while_on_tensor(test: Callable[[], Any], step: Callable[[], Any], names: Loo
 
 
 def while_with_effects(goes: Any, test: Callable[[], Any], step: Callable[[], Any], names: LoopNames) -> None:
-    """Trace a loop whose condition has effects: it is evaluated as often as Python would.
+    """Trace a loop whose condition has effects, so that it is evaluated exactly as often as in Python.
 
     Args:
         goes: the first result of the condition.

@@ -210,7 +210,7 @@ def _by_index(obj: Any, getter: Callable[[Any, int], Any]) -> Iterator[Any]:
 _OF_ITEMS = frozenset(
     {list, tuple, set, frozenset, dict, sum, min, max, any, all, sorted, enumerate, zip, map, filter, iter}
 )
-"""Builtins that iterate over their arguments."""
+"""Builtins that iterate over their arguments, so that users' iterators must be converted first."""
 _OF_METHODS: dict[Any, str] = {
     abs: "__abs__", len: "__len__", round: "__round__", next: "__next__", reversed: "__reversed__",
 }  # fmt: skip
@@ -218,7 +218,7 @@ _OF_METHODS: dict[Any, str] = {
 
 
 def builtin_on_users(function: Any, args: tuple[Any, ...]) -> tuple[Callable[..., Any] | None, tuple[Any, ...]]:
-    """Return the converted special method that a builtin calls, or None; and the arguments, converted to iterate."""
+    """Return the converted special method that a builtin calls, or None, and the arguments with iterators converted."""
     name = _OF_METHODS.get(function)
     if name is not None and args:
         method = method_of(args[0], name)

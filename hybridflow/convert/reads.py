@@ -23,7 +23,7 @@ _REDUCTIONS = frozenset({"sum", "len", "min", "max", "any", "all"})
 
 
 def _way(node: Any) -> str:
-    """Return the prefix of the runtime method for a read: "load" if the value only serves to be changed."""
+    """Return the prefix of the runtime's method for a read: "load" if it only serves to change the value."""
     return "load" if getattr(node, "loaded", False) else "read"
 
 
@@ -65,7 +65,7 @@ class Reads(ast.NodeTransformer):
         return runtime(node, method, constant(node, node.id), node)
 
     def loaded(self, node: Any) -> Any:
-        """Visit an expression whose value only serves to be changed."""
+        """Visit an expression that is read only to change its value."""
         node.loaded = True
         return self.visit(node)
 
@@ -77,7 +77,7 @@ class Reads(ast.NodeTransformer):
         return node
 
     def checked(self, node: ast.Name) -> Any:
-        """Return a checked read of a variable that branches and loops set, and so may leave without a value."""
+        """Return a checked read of a variable that only branches or loops set, and which so may have no value."""
         return runtime(node, "defined", node, constant(node, node.id))
 
     def visit_NamedExpr(self, node: ast.NamedExpr) -> Any:
@@ -203,7 +203,7 @@ class Reads(ast.NodeTransformer):
     # -- conditions -----------------------------------------------------------------------------------------------
 
     def stays(self, *later: Any) -> bool:
-        """Whether expressions cannot be moved into a function of their own."""
+        """Whether one of these expressions must stay where it is and cannot move into a function of its own."""
         bound = ast.NamedExpr | ast.Yield | ast.YieldFrom | ast.Await
         return bool(later) and (
             self.scope.is_class

@@ -1,4 +1,4 @@
-"""The bodies of branches and loops on tensors that are being traced, and the Python state that they must not change.
+"""The bodies of branches and loops on tensors while they are traced, and checks that they change no outside state.
 
 A body runs once while it is traced. So a change of a list, dict or object from outside the body would happen once,
 however often the body runs in a call. The exception is a list that a loop over rows appends to: its values are stacked.
@@ -83,7 +83,7 @@ class Region:
 
 
 LEFT_BODY = "__hybridflow_left_body__"
-"""The attribute of an exception that left a branch or loop body on tensors: the place where it did."""
+"""An attribute of exceptions that left the body of a branch or loop on tensors: the line where they did."""
 _REGIONS: ContextVar[tuple[Region, ...]] = ContextVar("regions", default=())
 
 
@@ -119,7 +119,7 @@ def trying(classes: Callable[[], Any]) -> Generator[None, None, None]:
 
 
 def handled_name(error: NameError) -> None:
-    """Record a read of a name without a value whose error is handled: in a later call the name may have one."""
+    """Record a read of a name without a value, whose error is handled: in later calls the name may have a value."""
     place, name = error.__traceback__, error.name
     if place is None or name is None or isinstance(error, UnboundLocalError):
         return
@@ -190,14 +190,13 @@ def is_set_by_loop(name: str) -> bool:
 
 
 _remade: weakref.WeakKeyDictionary[Any, dict[int, Any]] = weakref.WeakKeyDictionary()
-"""For each trace, branch and loop body: the objects that stand for one of several, by id."""
+"""For each trace, branch and loop body: the objects that were merged from several, by id."""
 
 
 def note_remade(objects: Iterable[Any]) -> None:
     """Record objects that a branch or loop merged from the attributes of several.
 
-    In some calls such an object stands for one that existed before and that other code may hold. So it must not be
-    changed.
+    In some calls such an object stands for an older object that other code may hold, so it must not be changed.
     """
     tracer = current().tracer
     if tracer is not None:

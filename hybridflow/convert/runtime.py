@@ -103,7 +103,7 @@ class Runtime:
     made_class = staticmethod(observe.made_class)
 
     def whole(self, value: Any) -> Any:
-        """Return what Python looks at by itself, all of it: what is matched with patterns, keywords of a class."""
+        """Return a value that Python itself reads, such as the subject of a ``match``; all of it counts as read."""
         observe.whole(value)
         return value
 
@@ -114,7 +114,7 @@ class Runtime:
         return {name: value for name, value in names.items() if not name.startswith(".")}
 
     def defined(self, value: Any, name: str) -> Any:
-        """Return the value of a variable that branches and loops set; raise if it has none."""
+        """Return the value of a variable that only branches or loops set; raise an error if it has no value."""
         kind = type(value)
         if kind is Poison:
             value.fail()
@@ -247,7 +247,7 @@ class Runtime:
         return true() if test else false()
 
     def compare(self, names: tuple[str, ...], left: Any, right: Any, *rest: Callable[[], Any]) -> Any:
-        """Return a chained comparison: each value is computed once, and only until the result is known."""
+        """Return a chained comparison; each value is computed at most once, and none after the result is known."""
         answer = _COMPARISONS[names[0]](left, right)
         if not rest:
             return answer

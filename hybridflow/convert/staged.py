@@ -1,7 +1,8 @@
-"""The arithmetic of Python numbers that branches and loops on tensors decide: see `hybridflow.core.staged_number`.
+"""The arithmetic of Python numbers whose values depend on tensors, because a branch or loop on tensors set them.
 
-Floats are kept in float64 and rounded after every operation, as in Python. The op `number` keeps XLA from fusing a
-product with a sum, and from reordering. Integers are kept in 64 bits; a call in which one overflows fails.
+See `hybridflow.core.staged_number`. Floats are stored in float64 and rounded after every operation, as in Python. The
+op `number` keeps XLA from fusing a product with a sum, and from reordering. Integers are stored in 64 bits; a call in
+which one overflows fails.
 """
 
 from __future__ import annotations
@@ -57,7 +58,7 @@ _BELOW = float(LARGEST) * (1 - 2.0**-40)
 
 
 def raw_dtype(kinds: Kinds) -> DType:
-    """Return the dtype in which numbers of some kinds are kept."""
+    """Return the dtype that stores numbers of these kinds: of the widest one."""
     return _RAW[widest(kinds)]
 
 
@@ -94,14 +95,14 @@ def staged_int(raw: Any) -> StagedNumber:
 
 
 def takes_dtype(number: Any, dtype: DType) -> bool:
-    """Whether a number may become a tensor of the dtype that a loop gives its variable: the value must not change."""
+    """Whether a number keeps its value in the dtype that a loop gives its variable."""
     if weak_dtype_of(number, dtype) == dtype:
         return True
     return type(number) in (bool, int, float) and dtype.type(number) == number
 
 
 def raw_of(number: Any, dtype: DType) -> Tensor:
-    """Return the tensor that keeps a number, in the dtype of a wider kind."""
+    """Return the tensor that stores a number, in the dtype of a wider kind."""
     if type(number) is not StagedNumber:
         if type(number) is int and abs(number) > LARGEST and dtype == int64:
             raise NumberRangeError(_overflow_text())
@@ -508,7 +509,7 @@ def rounded(self: StagedNumber, digits: Any = None) -> StagedNumber:
 
 
 def needed(self: StagedNumber, wanted: str = "a conversion") -> Any:
-    """Raise, since the value of the number is not known.
+    """Raise an error: the code needs the number's value, which is not known during a trace.
 
     Raises:
         TracedValueError: always.

@@ -38,7 +38,7 @@ def is_tensor(value: Any) -> bool:
 
 
 def is_staged(value: Any) -> bool:
-    """Whether a value's truth depends on the call: a tensor, a Variable or a number that a tensor decides."""
+    """Whether a value's truth can differ between calls: a tensor, a Variable or a number that depends on a tensor."""
     return type(value) is StagedNumber or is_tensor(value)
 
 
@@ -130,7 +130,7 @@ class Value(NamedTuple):
 
 
 def standing_for(leaf: Any, made: Any, *others: Any) -> Any:
-    """Return what stands for a leaf after a branch or loop: for an array among the arguments, an array again.
+    """Return the value that replaces a leaf after a branch or loop; an array argument is replaced by an array.
 
     Args:
         leaf: the original leaf.
@@ -146,7 +146,7 @@ def standing_for(leaf: Any, made: Any, *others: Any) -> Any:
 
 
 class TakeApart(Exception):
-    """Raised if a branch or a loop's step recreates a variable's object: its attributes are merged one by one.
+    """Raised to trace again, merging the attributes of a variable's object: a branch or step makes a new object.
 
     Attributes:
         name: the variable.

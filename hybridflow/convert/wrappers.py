@@ -1,8 +1,8 @@
 """Users' functions behind wrappers of the standard library: `lru_cache`, `contextmanager`, `cached_property`.
 
-A value that a cache keeps for later calls is computed eagerly, outside the trace, which then reads it like any other
-value from outside. A value that depends on the trace's own values is of use to this trace only. So the trace keeps such
-values itself, for each branch and loop body, and they never reach the user's cache.
+A cache of the user's may only get values that are right in later calls too. Such a value is computed eagerly, outside
+the trace, which then reads it like any other value from outside. A value that depends on the trace's own tensors is
+wrong elsewhere: the trace keeps it for itself, per branch and loop body, and it never reaches the user's cache.
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ def _call_cached(cached: Any, /, *args: Any, **kwargs: Any) -> Any:
 
 
 def _belongs_to_trace(value: Any) -> bool:
-    """Whether results computed from a value are of use to this trace only."""
+    """Whether results computed from a value are valid in this trace only."""
     return _traced(value) or observe.is_made_here(value)
 
 

@@ -1,4 +1,4 @@
-"""Rewriting of statements: stores to attributes, items and names from outside go through the runtime."""
+"""Rewriting of statements, so that the runtime learns of stores to attributes, items and outer names."""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
-"""Functions of higher-level packages that lower-level code calls, such as pictures, reports and conversion.
+"""Functions that a module calls although they are defined in a module that is imported after it.
 
-Lower-level code asks for such a function by name. `hybridflow.later` knows which module defines it, and imports that
-module on first use.
+Most are of a higher-level package: pictures, reports, conversion. Others are of a module that itself imports the
+caller, so that importing it back would be a cycle. Code asks for such a function by name. `hybridflow.later` knows
+which module defines it, and imports that module on first use.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ def attach(finder: Callable[[str], Attached]) -> None:
 
 
 def attached(name: str) -> Attached:
-    """Return a function of a higher-level package by name."""
+    """Return a function of a module that is imported later, by name."""
     function = _FOUND.get(name)
     if function is None:
         function = _FOUND[name] = _FINDER[0](name)

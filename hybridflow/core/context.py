@@ -83,11 +83,12 @@ class Context:
 
     Attributes:
         tracer: the tracer that turns operations into nodes, or None.
-        binder: the object that receives operations instead of their kernels, or None: the tracer, an log that
-            keeps results for a function that runs again, or the profiler.
+        binder: the object that receives operations instead of running their kernels: the tracer, the keeper of a
+            checkpoint, or the profiler; None if there is none.
         tapes: the active tapes, outermost first.
         grad: whether operations on tensors that require a gradient are recorded; tapes record what they watch anyway.
-        start: the smallest stamp of a recorded node that matters here: operations on older nodes are not recorded.
+        start: operations on recorded values with a smaller stamp are not recorded; tapes and `.backward()` do not reach
+            them.
         device: the jax device chosen by `hf.device`, or None for the default.
         autocast: the object that casts the operands of operations, or None.
         indirect: whether an operation does more than run its kernel: it has a binder, or its operands are cast.

@@ -10,6 +10,7 @@ from typing import Any, cast
 import jax
 import numpy as np
 
+from hybridflow.backend.jax_shim import enable_x64
 from hybridflow.core.context import context_of, current
 from hybridflow.core.errors import DeviceError, message
 from hybridflow.core.forked import require_xla
@@ -66,8 +67,6 @@ def place(value: Any, device: Any) -> Any:
     host = default_is_host() if device is None else device.platform == "cpu"
     if host:
         return value if isinstance(value, np.ndarray) else np.asarray(value)
-    from hybridflow.backend.jax_shim import enable_x64
-
     require_xla("moving a tensor to a device")
 
     with enable_x64():

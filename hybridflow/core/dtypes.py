@@ -103,6 +103,7 @@ def is_differentiable(dtype: DType) -> bool:
 
 _INT_BY_BITS = {8: int8, 16: int16, 32: int32, 64: int64}
 _COMPLEX_OF = {float16: complex64, bfloat16: complex64, float32: complex64, float64: complex128}
+_REAL_OF = {complex64: float32, complex128: float64}
 _RANK = {"bool": 0, "uint": 1, "int": 1, "float": 2, "complex": 3}
 
 
@@ -141,6 +142,16 @@ def _promote_signed(unsigned: DType, signed: DType) -> DType:
             )
         )
     return _INT_BY_BITS[bits]
+
+
+def real_dtype(dtype: Any) -> Any:
+    """Return the dtype of the parts and absolute values of a dtype's numbers: other than complex ones, the dtype."""
+    return _REAL_OF.get(dtype, dtype)
+
+
+def complex_dtype(dtype: Any) -> Any:
+    """Return the complex dtype of a float dtype's precision, at least complex64; other dtypes are returned as is."""
+    return _COMPLEX_OF.get(dtype, dtype)
 
 
 def weak_dtype(number: bool | int | float | complex, dtype: DType) -> DType:

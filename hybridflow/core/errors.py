@@ -44,7 +44,7 @@ class TapeError(HybridflowError, RuntimeError):
 
 
 class TapeStateError(HybridflowError, ValueError):
-    """A tape entered while it is already recording."""
+    """A tape that is entered while it records, or asked to stop recording while it does not."""
 
 
 class GradientError(HybridflowError, RuntimeError):

@@ -51,8 +51,8 @@ class Keyword(NamedTuple):
         ours: the equivalent keywords here; a function has at most one of them.
         instead: what to write if a function has none of them; its own keywords are listed if there is nothing to say.
         but: functions for which the keyword means something else, and what to write for them.
-        unless: a keyword that makes the meaning the same again for those functions.
-        usual: values that mean what a function without the keyword does anyway, so it takes them.
+        unless: a keyword with which those functions give it the usual meaning after all.
+        usual: values that ask for what every function does anyway; functions without the keyword accept them.
     """
 
     packages: str

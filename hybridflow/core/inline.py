@@ -18,12 +18,12 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 def inlined(*pieces: Callable[..., Any]) -> Callable[[F], F]:
-    """Replace calls of pieces, in a function and its inner functions, by the pieces' code.
+    """Return a decorator that replaces calls of some small functions, the pieces, by their code.
 
-    A call is replaced if it is a whole statement: ``return piece(...)`` or ``names = piece(...)``, with names and
-    constants for arguments. A piece is a function whose only ``return`` is its last statement. The function behaves
-    as before. Where the source is not available, it stays as it is. The code that runs is stored in `linecache`, so
-    that tracebacks show it.
+    The decorated function behaves as before, but saves the time of the calls. The only ``return`` of a piece must be
+    its last statement. A call is replaced, also in inner functions, if it is a whole statement, ``return piece(...)``
+    or ``names = piece(...)``, whose arguments are names and constants. If the source is not available, nothing is
+    replaced. The generated code is stored in `linecache`, so that tracebacks show it.
     """
 
     def decorate(function: F) -> F:

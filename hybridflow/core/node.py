@@ -202,7 +202,7 @@ def name_scope(name: str) -> Generator[None]:
 
 
 def scope_of(where: Where | None) -> str:
-    """Return the name scope of a place, or an empty text."""
+    """Return the name scope that was open at a line of the user's code, or an empty text."""
     return where[2] if where is not None and len(where) == 3 else ""
 
 

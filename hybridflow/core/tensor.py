@@ -330,12 +330,12 @@ class Tensor(TensorMethods):
         return format_tensor("Tensor", self)
 
     def __rich__(self) -> Any:
-        from hybridflow.core.show import rich_tensor
+        from hybridflow.core.show import rich_tensor  # it imports rich, which takes long
 
         return rich_tensor("Tensor", self)
 
     def _repr_html_(self) -> str:
-        from hybridflow.core.show import html_tensor
+        from hybridflow.core.show import html_tensor  # it imports rich, which takes long
 
         return html_tensor("Tensor", self)
 

@@ -426,12 +426,12 @@ class Variable(TensorMethods):
         return format_tensor("Variable", make_tensor(self.current()), self._name)
 
     def __rich__(self) -> Any:
-        from hybridflow.core.show import rich_tensor
+        from hybridflow.core.show import rich_tensor  # it imports rich, which takes long
 
         return rich_tensor("Variable", make_tensor(self.current()), self._name)
 
     def _repr_html_(self) -> str:
-        from hybridflow.core.show import html_tensor
+        from hybridflow.core.show import html_tensor  # it imports rich, which takes long
 
         return html_tensor("Variable", make_tensor(self.current()), self._name)
 

@@ -1,4 +1,4 @@
-"""The ways to read a value from an object, as a function and as code for the quick comparison."""
+"""The ways to read a value from an object, each as a function and as code for the generated check before a call."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ def _state(holder: Any, name: None) -> Any:
 
 
 def _bytes(holder: Any, name: None) -> Any:
-    """Return the memory of an object that lets others write to it, with what it says of its items."""
+    """Return the content of an object's memory buffer, with the buffer's format and shape."""
     del name
     with memoryview(holder) as memory:
         return memory.format, memory.shape, memory.tobytes()
@@ -130,7 +130,7 @@ RAW = Access(_raw, "", "{p}.{n}")
 IN_CLASS = Access(_in_class, "", "{p}.{n}")
 IN_INSTANCE = Access(_in_instance, "", "{p}.{n}")
 ITSELF = Access(_itself, "{v}", "{p}")
-"""The object itself: for containers that calls bring along."""
+"""The object itself: for containers among a call's arguments."""
 TYPE = Access(_type, "type({v})", "type({p})")
 CALLED = Access(_called, "{v}()", "{p}()")
 """What a weak reference refers to."""

@@ -59,7 +59,7 @@ def is_plain(signature: inspect.Signature) -> bool:
 
 
 class Defaults:
-    """The defaults of a function at the time of construction.
+    """A function's default arguments, as they are when this object is made.
 
     Args:
         function: the function, method, partial or object with ``__call__``.

@@ -30,7 +30,7 @@ CHANGES = frozenset({
 })  # fmt: skip
 """Methods of Python's and NumPy's containers that change them."""
 _BY_PROTOCOL = frozenset({"builtins", "operator", "_operator", "functools", "_functools", "itertools"})
-"""Modules whose functions use values only through Python's protocols, which the stand-ins for numbers follow."""
+"""Modules whose functions use values only through Python's protocols, which stand-ins for numbers implement."""
 _UNORDERED = frozenset({"get", "__getitem__", "__contains__", "__len__", "pop", "setdefault"})
 """Methods of a dict that do not depend on its order."""
 _SHALLOW: dict[Any, tuple[str, ...]] = {
@@ -42,7 +42,7 @@ _SHALLOW: dict[Any, tuple[str, ...]] = {
 }  # fmt: skip
 """Builtins that look at the items of containers, but use these only through the special methods named here."""
 _OUTSIDE_ONLY = frozenset({id, callable, getattr, hasattr, setattr, delattr, len})
-"""Those of them that do not iterate over anything."""
+"""Those of them that look only at the object itself, not at its items."""
 _SPECIAL: dict[Any, tuple[str, ...]] = {
     bool: ("__bool__", "__len__"), int: ("__int__", "__index__", "__trunc__"), float: ("__float__", "__index__"),
     complex: ("__complex__", "__float__", "__index__"), str: ("__str__", "__repr__"), repr: ("__repr__",),
@@ -57,15 +57,15 @@ _FUNCTIONS = (BuiltinFunctionType, FunctionType, MethodType, MethodWrapperType)
 """Types of callables with no state of their own: a call reads only ``__self__`` and the arguments."""
 _GETATTRIBUTE = object.__getattribute__
 _SHOWS_ARRAYS = frozenset({np.array2string, np.array_repr, np.array_str})
-"""Functions whose result NumPy's options for printing decide."""
+"""Functions whose result depends on NumPy's print options."""
 _OF_TREES = frozenset({jax.tree_util.tree_flatten.__module__, jax.tree.flatten.__module__, "jax.tree_util", "jax.tree"})
-"""The modules whose functions take structures apart."""
+"""Modules whose functions flatten pytrees."""
 _ASSIGNS = frozenset({"STORE_NAME", "STORE_GLOBAL", "DELETE_NAME", "DELETE_GLOBAL"})
 """Instructions that change a namespace."""
 
 
 def _hand_out(observations: Observations, function: Any, arguments: Iterable[Any]) -> None:
-    """Record containers that are passed to an unconverted function, which may change them or look at types."""
+    """Record containers that are passed to an unconverted function, which may change them or check their types."""
     module = getattr(function, "__module__", None) or "builtins"
     by_protocol = module in _BY_PROTOCOL or module.startswith("hybridflow.")
     for argument in arguments:
@@ -108,7 +108,7 @@ def _goes_out(observations: Observations, function: Any, args: tuple[Any, ...]) 
 
 
 def _reads_all(observations: Observations, function: Any, args: tuple[Any, ...]) -> None:
-    """Take note of a call that may look at everything in its arguments."""
+    """Record a call that may read everything in its arguments."""
     if getattr(function, "__module__", None) in _OF_TREES:
         _taken_apart(observations, args)
     elif type(function) is type(np.array2string) and function in _SHOWS_ARRAYS:
@@ -123,7 +123,7 @@ def _reads_all(observations: Observations, function: Any, args: tuple[Any, ...])
 
 
 def _is_made_by_a_library(kind: type) -> bool:
-    """Whether a library's code makes the objects of a user's class, and so may call what the user wrote for it."""
+    """Whether a library's code creates the objects of a user's class, and so may call methods that the user wrote."""
     if not is_users_class(kind):
         return False
     makers: list[Any] = [IN_CLASS.get(type(kind), "__call__"), kind.__new__, kind.__init__]
@@ -131,7 +131,7 @@ def _is_made_by_a_library(kind: type) -> bool:
 
 
 def watched(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Call what is not converted, and take note if it looks into files: these may be others at the next call."""
+    """Call an unconverted function, and record whether it reads files, which may change before the next call."""
     observations, _ = current_observations()
     if observations is None or not opened.is_watched(function) or question_of(function, args, kwargs) is not None:
         return function(*args, **kwargs)
@@ -143,7 +143,7 @@ def watched(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any
 
 
 def _taken_apart(observations: Observations, values: Any) -> None:
-    """Take note that objects in a structure are no structures to JAX: their class may come to be registered."""
+    """Record that JAX treats the objects in a structure as leaves: their class may be registered as a pytree later."""
     kinds = dict.fromkeys([type(leaf) for leaf in jax.tree_util.tree_leaves(values) if is_users_class(type(leaf))])
     for kind in kinds:
         observations.answered(Question(is_leaf_class, (kind,), {}), True)

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple, cast
 
 import numpy as np
 
+from hybridflow.core.attached import attached
 from hybridflow.core.errors import MutationError, message
 from hybridflow.core.node import format_where, user_place
 
@@ -129,18 +130,14 @@ class Choices:
 
 
 def _has_parts(value: Any) -> bool:
-    from hybridflow.guards.objects import is_object
-
-    return isinstance(value, (*_CONTAINERS, tuple)) or is_object(value)
+    return isinstance(value, (*_CONTAINERS, tuple)) or attached("is_object")(value)
 
 
 def _parts(value: Any) -> Iterator[Any]:
     """Return the content of a container or object, in an order that all objects of its form share."""
-    from hybridflow.guards.objects import vars_of
-
     if isinstance(value, dict):
         items = cast("dict[Any, Any]", value)
         return iter([items[key] for key in sorted(items, key=repr)])
     if isinstance(value, list | tuple | deque):
         return iter(cast("Sequence[Any]", value))
-    return iter(()) if isinstance(value, set | bytearray) else iter(vars_of(value))
+    return iter(()) if isinstance(value, set | bytearray) else iter(attached("vars_of")(value))

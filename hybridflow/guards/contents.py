@@ -1,7 +1,6 @@
-"""What containers hold, as Python's own types keep it.
+"""Read containers as Python's own types store them, without calling methods of users' subclasses.
 
-A user's subclass may say otherwise; what its methods read of the container and of other things is noted where they
-run.
+A subclass's own methods may return something else; their reads are recorded when they run.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ _EXACT = frozenset({list, tuple, deque, dict, OrderedDict, MappingProxyType})
 
 
 def _own_type(kind: type) -> Any:
-    """Return which of Python's containers a class is one of."""
+    """Return the Python container type that a class is or inherits from."""
     return next(one for one in (list, tuple, deque, OrderedDict, dict, MappingProxyType) if issubclass(kind, one))
 
 
@@ -41,7 +40,7 @@ def pairs_of(mapping: Any) -> Iterable[tuple[Any, Any]]:
 
 
 def item_at(container: Any, key: Any) -> Any:
-    """Return an item of a sequence, or of something else by what it says itself.
+    """Return an item of a sequence as it is stored; for other objects, by their own ``__getitem__``.
 
     Raises:
         LookupError, TypeError: there is none.
@@ -53,6 +52,6 @@ def item_at(container: Any, key: Any) -> Any:
 
 
 def has_own_way(kind: type, method: str) -> bool:
-    """Whether a class of containers has its own idea of a special method of Python's container."""
+    """Whether a container class overrides a special method of Python's container type."""
     own = _own_type(kind)
     return kind is not own and getattr(kind, method) is not getattr(own, method)

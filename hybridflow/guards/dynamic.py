@@ -1,4 +1,4 @@
-"""Sizes that may differ between calls: which dimensions of the arguments a trace leaves open."""
+"""Open sizes: which dimensions of the arguments may differ between calls of one trace."""
 
 from __future__ import annotations
 

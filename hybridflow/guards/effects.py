@@ -1,4 +1,4 @@
-"""Python state that a trace changes without reading it, such as a counter or a log. Later calls repeat the change.
+"""Changes of Python state that later calls repeat, such as a counter or a log: the trace does not depend on its value.
 
 A number that is incremented and a list that is appended to need no guards, since the trace does not depend on their
 values. The stored value is the same as long as the guards hold, so later calls can store it again: ``self.calls += 1``
@@ -126,7 +126,7 @@ def is_constant(value: Any) -> bool:
 
 
 class Effects:
-    """The changes that each call of a trace makes.
+    """The changes of Python state that every call of a trace makes.
 
     Attributes:
         fixed: the changes that later calls cannot repeat. The trace may serve later calls if these had no effect.

@@ -39,7 +39,7 @@ PLAIN = frozenset({bool, int, float, complex, str, bytes, type(None), type(...)}
 
 
 def key_of(value: Any) -> Any:
-    """Return the key of a value: the trace holds for a later value that has the same key."""
+    """Return the key of a value: the trace is valid for every later value with the same key."""
     if value is MISSING:
         return MISSING
     if type(value) is Tensor:
@@ -68,12 +68,12 @@ def _is_fixed(value: Any) -> bool:
 
 
 def _key_in_container(value: Any) -> Any:
-    """Return the key of an item. For an item that is not a plain value, its type is enough: it has its own origin."""
+    """Return the key of an item. An item that is not a plain value counts by its type; it has an origin of its own."""
     return static_key(value) if type(value) in PLAIN else type(value)
 
 
 class Seen(NamedTuple):
-    """What the quick comparison knows of a container: the ids of its items.
+    """A container as the quick check remembers it: by the ids of its items.
 
     Plain values among the items are kept alive in `kept`, so that their ids are not reused.
     """
@@ -84,7 +84,7 @@ class Seen(NamedTuple):
 
 
 def seen_of(value: Any) -> Any:
-    """Return what the quick comparison of a value needs to know."""
+    """Return what the quick check compares a value with."""
     if isinstance(value, MAPPINGS):
         held = (*keys_of(value), *values_of(value))
         return Seen(type(value), _ids_of_dict(value), [one for one in held if type(one) in PLAIN])
@@ -113,7 +113,7 @@ class Origin:
         kind: the value's type.
         key: the value's key, by `key_of`.
         plain: the value, if it is a plain one.
-        seen: what the quick comparison knows of the value.
+        seen: what the quick check compares the value with.
         text: the value, for messages.
         where: the user's line that read it.
         guarded: whether the trace depends on the value.
@@ -123,7 +123,7 @@ class Origin:
             for the value itself, to the number of the input.
         itself: returns the value, if the trace depends on its identity and an equal one will not do; else None.
         tensor: the id of the tensor that was read here; 0 for other values.
-        lasting: for a root, whether the origins below it count as changed once it is gone, instead of being dropped.
+        lasting: for a root whose object is gone, whether the origins below it count as changed; else they are dropped.
     """
 
     __slots__ = (
@@ -190,7 +190,7 @@ class Origin:
         return text + (f" (read at {line})" if line else "")
 
     def still(self, value: Any) -> bool:
-        """Whether the trace also holds for this value. `Guards` checks separately which tensor it is."""
+        """Whether the trace is also valid for this value. Which tensor it is, `Guards` checks separately."""
         if not self.inputs:
             return key_of(value) == self.key
         if None in self.inputs:
@@ -228,7 +228,7 @@ def describe(value: Any) -> str:
     """Return the text for a value in messages."""
     try:
         text = _start_of(value, _SHOWN)
-    except Exception as error:  # a user's __repr__; a message is not worth failing for
+    except Exception as error:  # a user's __repr__ failed; the message must still be made
         text = f"<{type(value).__name__} whose repr raises {type(error).__name__}>"
     if len(text) <= _SHOWN:
         return text
@@ -266,7 +266,7 @@ def _joined(start: str, items: Iterable[str], end: str, room: int) -> str:
 
 
 class Guards:
-    """What a trace relies on outside its arguments.
+    """The checks that decide whether a trace is valid for a call, beyond the call's signature.
 
     Args:
         origins: the origins it read, parents before children.
@@ -322,7 +322,7 @@ class Guards:
         return (*[str(origin) for origin in self.origins if origin.guarded], *related)
 
     def changes(self, captures: tuple[Tensor, ...]) -> tuple[list[tuple[str, str, str]], tuple[Tensor, ...]]:
-        """Compare by value.
+        """Compare by value, and return what has changed.
 
         Args:
             captures: the tensors that the trace captured.
@@ -374,7 +374,7 @@ class Guards:
         return tuple([by_position[number] for number in sorted(by_position)])
 
     def untouched(self) -> bool:
-        """Whether every origin still holds what was read. Asked when a trace ends: it may have changed them itself."""
+        """Whether every origin still has the value that was read. Asked when a trace ends: it may have changed some."""
         values: list[Any] = []
         for origin in self.origins:
             value = self._value(origin, values)
@@ -439,7 +439,7 @@ def _is_gone(root: Origin) -> bool:
 
 
 def _implied(origins: Sequence[Origin], kept: Sequence[object]) -> set[Origin]:
-    """Return the items that need no check of their own: the check of their container's ids covers them.
+    """Return the items that need no check of their own, because the check of their container's ids covers them.
 
     That is sound for objects that are kept alive: no other object can have their id.
     """
@@ -462,7 +462,7 @@ def _by_container(origin: Origin, alive: set[int]) -> bool:
 
 
 def _whole(implied: Iterable[Origin]) -> dict[Origin, tuple[object, ...]]:
-    """Return the sequences whose items are all implied, with the items: comparing items is quicker than their ids."""
+    """Return the sequences whose items are all implied, with the items: comparing them is faster than taking ids."""
     items_of: dict[Origin, dict[int, object]] = {}
     for origin in implied:
         parent = cast(Origin, origin.parent)
@@ -504,7 +504,7 @@ def _read(origin: Origin, number: int, parent: int, space: dict[str, Any]) -> st
 
 
 def _reads_its_own_way(kind: type) -> bool:
-    """Whether an item that a container of this class holds is not what it gives."""
+    """Whether a container of this class may return something else than the item that it stores."""
     return hasattr(kind, "__missing__") or (issubclass(kind, CONTAINERS) and has_own_way(kind, "__getitem__"))
 
 

@@ -1,4 +1,4 @@
-"""Which objects must be identical: because a trace compared them with ``is``, or because its writes make it matter.
+"""Which objects must be identical (or not): the trace compared them with ``is``, or it changed one and read another.
 
 Guards compare the content of containers and tensors, not their identity. A trace that compared two of them, or changed
 one and read another, holds only for calls in which the same ones are identical as when it was made.
@@ -54,7 +54,7 @@ class Identities(NamedTuple):
 
     Attributes:
         relations: the relations in which an argument takes part.
-        apart: the origins of containers that the trace changed; none of these may be part of an argument.
+        apart: the origins of containers that the trace changed; none of these containers may be part of an argument.
     """
 
     relations: tuple[Relation, ...]

@@ -16,18 +16,18 @@ from hybridflow.guards.guards import CHANGING, CONTAINERS, PLAIN
 from hybridflow.guards.signature import is_array
 
 _LEAVES = (np.dtype, np.generic, np.ufunc, Tensor, Variable, types.CodeType)
-"""Types of values whose content is not looked at."""
+"""Types of values that guards do not look inside."""
 
 
 def is_one_of_several(value: Any) -> bool:
-    """Whether guards and signatures describe a value in a way that other objects fit too."""
+    """Whether guards and signatures describe a value in a way that fits other objects too, and not by identity."""
     if isinstance(value, (*CONTAINERS, *CHANGING, frozenset, float, Variable)):
         return True
     return type(value) not in PLAIN and (is_array(value) or isinstance(value, Tensor) or is_by_fields(value))
 
 
 def is_leaf(value: Any) -> bool:
-    """Whether nothing inside a value is looked at separately."""
+    """Whether guards treat a value as a whole, without looking inside."""
     kind = type(value)
     if kind in PLAIN or kind in _LEAVES:
         return True

@@ -1,4 +1,4 @@
-"""How a trace relates to `.backward()`: which of its outputs require a gradient, and which cannot be followed."""
+"""Which outputs of a trace require a gradient, and through which of them `.backward()` cannot go."""
 
 from __future__ import annotations
 
@@ -118,7 +118,7 @@ _NAMED = 3
 
 
 def cut(results: Sequence[Tensor], unfollowed: Sequence[tuple[int, Op]]) -> None:
-    """Mark results of a compiled call as requiring a gradient that `.backward()` cannot compute.
+    """Mark results of a compiled call so that `.backward()` through them raises an error.
 
     Args:
         results: the call's results.

@@ -77,7 +77,7 @@ _SETS_STATE: Mapping[str, str] = {
     "sys": "setrecursionlimit setswitchinterval",
     "warnings": "filterwarnings resetwarnings simplefilter",
 }
-"""What sets the state of Python, of a library or of the process, which each call is to set: as above."""
+"""Functions that set state of Python, a library or the process, which each call must set again; written as above."""
 _OF_PYTHON = " (vectorized)"
 """The ending of the names of ufuncs from `np.frompyfunc`. The Python function inside cannot be found."""
 _ASKS_THE_SYSTEM = FoundByName(_OUTSIDE_OF_PYTHON)
@@ -92,7 +92,7 @@ def warn_once(label: str, why: str, where: Where | None) -> None:
     Args:
         label: the function's name.
         why: what it reads.
-        where: the place that reads it.
+        where: the user's line that reads it.
     """
     place = where_file_line(where)
     if place in _WARNED:

@@ -51,7 +51,7 @@ class Numbers:
             name = names[id(number)]
             convert = f"c_{dtype}({name})"
             space[f"c_{dtype}"] = _converter(dtype)
-            # jax rounds a bare float to float32 faster than NumPy does, but warns if it becomes infinite.
+            # jax rounds a Python float to float32 faster than NumPy does, but warns if the result is infinite.
             quick = dtype == _FLOAT32 and not wide
             outputs.append(f"{name} if -{_LARGE} < {name} < {_LARGE} else {convert}" if quick else convert)
         lines.append(f"    return [{', '.join(outputs)}]")

@@ -13,6 +13,7 @@ from typing import Any, cast
 
 import numpy as np
 
+from hybridflow.core.attached import attached
 from hybridflow.core.errors import MutationError, message
 from hybridflow.core.node import format_where, user_place
 from hybridflow.core.tensor import Tensor
@@ -95,20 +96,18 @@ class Observations:
         return origin
 
     def object(self, value: Any, label: str, *, lasting: bool = False) -> None:
-        """Register an object that calls bring along (``self``, an argument) as an object outside."""
+        """Register an object that the call passes in (``self``, an argument) as one from outside the trace."""
         if is_leaf(value) or id(value) in self._outside or isinstance(value, types.ModuleType):
             return
         root = self.root(value, label, lasting=lasting)
-        if isinstance(value, CONTAINERS):  # one that JAX does not flatten, such as a deque: its content counts
+        if isinstance(value, CONTAINERS):  # JAX does not flatten it (such as a deque): guard its content
             self._read(root, ITSELF, None, value)
         else:
             self._register(value, root)
 
     def function(self, function: Callable[..., Any]) -> None:
         """Guard everything that a function may read if it is called without conversion."""
-        from hybridflow.guards.reading import whole
-
-        whole(self, function)
+        attached("whole")(self, function)
 
     @property
     def size(self) -> int:
@@ -121,7 +120,7 @@ class Observations:
 
     def made_here(self, obj: Any) -> None:
         """Record that the trace has just created an object."""
-        self._made[id(obj)] = weak(obj)  # an object that the code drops is freed, as eagerly
+        self._made[id(obj)] = weak(obj)  # weak: an object that the code drops must be freed, as in eager mode
 
     def is_made_here(self, obj: Any) -> bool:
         """Whether the trace created an object."""
@@ -129,7 +128,7 @@ class Observations:
         return made is not None and made() is obj
 
     def doubtful(self, obj: Any) -> Origin | None:
-        """Return the origin of an object that the trace may have created itself; if so, the object is soon gone.
+        """Return an origin for an object that the trace may have created itself; it is dropped if the object is freed.
 
         Return None for objects that cannot be referenced weakly: whether they are gone cannot be told.
         """
@@ -143,7 +142,7 @@ class Observations:
         return origin
 
     def was_whole(self, value: Any) -> bool:
-        """Whether everything in a value is already recorded as read; mark it as recorded if it lives outside."""
+        """Whether everything in a value is recorded as read already; if it is from outside, mark it so."""
         if id(value) in self._whole:
             return True
         if self.origin_of(value) is not None or isinstance(value, type | types.FunctionType):
@@ -265,7 +264,7 @@ class Observations:
         try:
             key = (id(parent), access, name)
             origin = self._origins.get(key)
-        except TypeError:  # a key of a container that cannot be hashed: an index array of NumPy, say
+        except TypeError:  # the key cannot be hashed, for example an index array of NumPy
             return None
         if origin is None:
             origin = self._add(parent, access, name, value, guarded=True)
@@ -275,9 +274,9 @@ class Observations:
         return origin
 
     def guard(self, origin: Origin, value: Any) -> None:
-        """Have the trace depend on what was at an origin, which it may have loaded or written without reading it."""
+        """Make the trace depend on the value at an origin; until now it may only have been loaded or written."""
         if not origin.guarded:
-            origin.guarded = True  # it was written before this read: its value before the write counts
+            origin.guarded = True  # if it was written before this read, the guard is on the value before the write
             self._register_inside(value, origin)
 
     def load(self, parent: Origin, access: Access, name: Any, value: Any) -> None:
@@ -326,7 +325,7 @@ class Observations:
                     self._read(origin, part.access, part.name, part.value)
 
     def _register_item(self, parent: Origin, key: Any, item: Any) -> None:
-        if type(item) not in PLAIN:  # those count with the container
+        if type(item) not in PLAIN:  # plain values are compared with their container
             self._read(parent, ITEM, key, item)
 
     def value_read(self, tensor: Tensor) -> None:
@@ -337,7 +336,7 @@ class Observations:
     # -- which object is which ------------------------------------------------------------------------------------
 
     def same(self, a: Any, b: Any) -> bool:
-        """Return ``a is b`` for the call's own objects, where the trace sees stand-ins, and record the answer."""
+        """Return ``a is b``, for stand-ins of the objects that the caller passed instead, and record the answer."""
         first, second = self._given_for(a), self._given_for(b)
         same = first is second
         if is_one_of_several(first) and is_one_of_several(second):
@@ -349,7 +348,7 @@ class Observations:
         return same
 
     def identity(self, obj: Any) -> int:
-        """Return ``id(obj)`` of the call's own object, where the trace sees a stand-in, and record the answer.
+        """Return ``id(obj)`` of the object that the caller passed, if the trace sees a stand-in; record the answer.
 
         Raises:
             NeedsIdentity: the object is a Variable among the arguments.
@@ -367,7 +366,7 @@ class Observations:
         return id(given)
 
     def _given_for(self, value: Any) -> Any:
-        """Return the call's own object for an object that the trace sees."""
+        """Return the object that the caller passed, for the one that the trace sees instead."""
         given = self._given.get(id(value))
         return value if given is None or given[0] is not value else at_way(self._arguments, given[1][0])
 
@@ -519,7 +518,7 @@ class Observations:
         self._note(origin.path + how)
 
     def _do(self, where: Origin, holder: Any, change: Change, changed: Origin | None) -> None:
-        """Have later calls repeat a change. If they cannot, guard the origin by its value before the change."""
+        """Make later calls repeat a change. If they cannot, guard the origin by its value before the change."""
         change.note(self.journal, holder)
         if not self.repeated.add(where, holder, change, len(self._checks)) and changed is not None:
             changed.guarded = True

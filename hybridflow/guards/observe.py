@@ -122,7 +122,7 @@ def constructed(cls: type) -> None:
 
 
 def made_class(made: Any) -> Any:
-    """Return what a ``class`` statement has just made."""
+    """Record the class that a ``class`` statement has just made, and return it."""
     observations, _ = current_observations()
     if observations is not None and isinstance(made, type):
         reading.made_class(observations, made)
@@ -243,14 +243,15 @@ def _item(observations: Observations, obj: Any, key: Any) -> None:
     if isinstance(obj, CONTAINERS):
         origin = observations.origin_of(obj)
         if origin is not None and origin.parent is not None:
-            observations.guard(origin, obj)  # it may have been loaded only to be changed
+            observations.guard(origin, obj)  # so far it may only have been loaded
         if type(obj) not in CONTAINERS:
             reading.special(observations, obj, ("__missing__",))
     elif not isinstance(obj, ARRAYS):
         reading.whole(observations, obj)
 
 
-# -- loads that only serve a change, for values of the `LOADED` types ---------------------------------------------
+# -- loads: reads that only serve to change a value of one of the `LOADED` types
+# ---------------------------------------------
 
 
 def load_free(cell: CellType, name: str, value: Any) -> Any:

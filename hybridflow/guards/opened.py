@@ -1,4 +1,4 @@
-"""What a library asks of the file system while a call of it runs: Python's profiler hears of it."""
+"""Notice through Python's profiling hook when a library reads the file system during a call."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ _ASKS = frozenset({builtins.open, *[
     getattr(os, name) for name in ("open", "listdir", "scandir", "stat", "lstat", "readlink", "urandom", "fork")
     if hasattr(os, name)
 ]})  # fmt: skip
-"""What functions of Python's own, written in C, all ways to a file come by."""
+"""The C functions of Python that every access to a file goes through."""
 _DATABASES = ("_sqlite3",)
 """Modules written in C whose functions open files themselves."""
 _FOR_ITSELF = ("importlib", "linecache", "logging", "warnings", "traceback", "inspect", "zipimport")
-"""Modules that look at files for what is no value to the code that calls them: source lines, modules, logs."""
+"""Modules that read files for their own purposes (source lines, imports, logs), not to give values to the caller."""
 
 
 def is_watched(function: Any) -> bool:
-    """Whether a call may open files without the caller's knowledge: of a library's function written in Python."""
+    """Whether a function is one of a library's, written in Python, which may open files unseen."""
     called = function.__func__ if type(function) is MethodType else function
     called = getattr(called, "__init__", None) if isinstance(called, type) else called
     if type(called) is not FunctionType and not hasattr(called, "__wrapped__"):
@@ -35,7 +35,7 @@ def is_watched(function: Any) -> bool:
 
 @contextmanager
 def opened() -> Generator[list[str]]:
-    """Collect the names of what asks the file system in a ``with`` block, unless a profiler of the user's is on."""
+    """Collect the names of functions that read files in a ``with`` block, unless a user's profiler is active."""
     events: list[str] = []
 
     def heard(frame: FrameType, event: str, called: Any) -> None:

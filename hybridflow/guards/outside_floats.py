@@ -18,7 +18,7 @@ from hybridflow.guards.signature import static_key
 Way = tuple[Any, ...]
 """The path to an origin: the same in every trace of a function."""
 _MOST = 4096
-"""The most origins at which a function remembers the floats it saw."""
+"""The largest number of origins at which a function remembers the floats it saw."""
 _LONG = 64
 """Longer lists, tuples and dicts are read directly: they are data rather than settings."""
 
@@ -275,7 +275,7 @@ class OutsideFloats:
         self.require_numbers(self._needed)
 
     def _require_numbers_in(self, error: BaseException) -> None:
-        """Raise if an exception that leaves the function holds inputs: its handlers outside need numbers.
+        """Raise if an exception that leaves the function holds inputs: code outside that handles it needs numbers.
 
         Raises:
             NeedsNumber: it, or an exception that it comes from, holds inputs.

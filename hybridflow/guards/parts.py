@@ -1,4 +1,4 @@
-"""List what is inside a Python value, one step deep, and how it is accessed: unconverted code may read all of it."""
+"""List the direct parts of a Python value and how they are accessed: unconverted code may read all of them."""
 
 from __future__ import annotations
 
@@ -55,9 +55,9 @@ _CLOSED = (
 _HANDLES = (type(threading.Lock()), type(threading.RLock()), io.IOBase, threading.local)
 """Types whose state cannot be compared: only the identity of the object counts."""
 _POINTERS = frozenset("&OPXZz")
-"""The characters that stand for addresses in formats of memory."""
+"""The characters that stand for pointers in a buffer's format."""
 _BY_REFERENCE = 2
-"""The length of a state that only names an object, as a logger's does, and says nothing of what is in it."""
+"""The length of the pickling state of an object that is pickled by name, such as a logger: it tells no content."""
 _FIELD_NAMES = re.compile(":[^:]*:")
 
 
@@ -195,10 +195,9 @@ def _of_object(value: Any, kind: type) -> Iterator[Part]:
 
 
 def _has_memory(value: Any) -> bool:
-    """Whether an object is memory that others may write to, as those of ctypes are.
+    """Whether an object is a memory buffer that other code may write to, such as those of ctypes.
 
-    Raises:
-        Opaque: there are addresses in it, and what is there may change too.
+    Raises: Opaque: it contains pointers, and the memory behind them may change too.
     """
     try:
         with memoryview(value) as memory:
@@ -222,12 +221,12 @@ def _slots(kind: type) -> Iterator[str]:
 
 
 def _is_of_attributes(kind: type) -> bool:
-    """Whether the attributes of a class's objects are their state, whatever it defines for pickling and copying."""
+    """Whether the state of a class's objects is their attributes, even if the class defines methods for pickling."""
     return is_users_class(kind) or str(kind.__module__).startswith(LAYERS)
 
 
 def _tells_its_state(kind: type) -> bool:
-    """Whether a class defines what pickling sees of its objects, as pandas does, whose attributes lead to C types."""
+    """Whether a class defines the state that pickling saves, as pandas does; its objects' attributes end in C types."""
     names = ("__reduce_ex__", "__reduce__", "__getstate__")
     return any(getattr(kind, name) is not getattr(object, name) for name in names)
 

@@ -1,7 +1,7 @@
-"""Library functions that only read hidden state of the library or of the system.
+"""Library functions that only read state which guards cannot watch, inside the library or the system.
 
-That state cannot be watched directly. So such a function is called again, with the same arguments, before each call of
-the compiled function, and its result is compared.
+Such a function is called again, with the same arguments, before each call of the compiled function, and its result is
+compared.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ def _answer(holder: object, question: Question) -> Any:
     token = CONTEXT.set(None)
     try:
         return question.function(*question.args, **question.kwargs)
-    except Exception:  # the function is traced again then, and the user's line raises
+    except Exception:  # counts as a change: the function is traced again, and the user's own line raises
         return MISSING
     finally:
         CONTEXT.reset(token)
@@ -119,10 +119,10 @@ def question_of(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) ->
 
 
 def is_leaf_class(kind: type) -> bool:
-    """Whether JAX takes no object of a class apart."""
+    """Whether JAX treats all objects of a class as leaves of a pytree."""
     try:
         return jax.tree_util.all_leaves((object.__new__(kind),))
-    except TypeError:  # a subclass of a builtin class, whose objects are made otherwise
+    except TypeError:  # a subclass of a builtin class, whose objects cannot be created this way
         return True
 
 

@@ -1,4 +1,4 @@
-"""Turn reads into guards: of an attribute, of a class's definition, of all that a library may read in a value.
+"""Turn reads into guards: of an attribute, of a class's definition, of everything that a library may read.
 
 An object that the trace did not create is watched from the origin where it was read. An object that arrived unwatched
 (a library returned it) becomes a root and is watched from there.
@@ -16,6 +16,7 @@ from weakref import WeakKeyDictionary, WeakSet
 
 import numpy as np
 
+from hybridflow.core.attached import attached
 from hybridflow.core.functions import is_layers
 from hybridflow.core.tensor import Tensor
 from hybridflow.core.traced_array import TracedArray
@@ -92,7 +93,7 @@ def attribute(observations: Observations, obj: Any, name: str, value: Any, *, se
 
 
 def _held(observations: Observations, value: Any) -> None:
-    """Watch the functions and methods in a value that a known object holds; each becomes a root."""
+    """Guard the functions and methods inside a value of a known object; each becomes a root."""
     if isinstance(value, CONTAINERS):
         for _, item in items_of(value):
             _held(observations, item)
@@ -146,7 +147,7 @@ def class_attribute(observations: Observations, obj: Any, name: str) -> Any:
 
 
 def made_class(observations: Observations, made: type) -> None:
-    """Take note of a class that the trace has made, and of what its metaclass, bases and attributes did to that end."""
+    """Record a class that the trace has made, and what its metaclass, bases and attributes may have read."""
     observations.made_here(made)
     hooks = [(type(made), name, type(made)) for name in ("__prepare__", "__new__", "__init__")]
     hooks += [(base, "__init_subclass__", made) for base in made.__mro__[1:]]
@@ -196,7 +197,7 @@ def special(observations: Observations, obj: Any, names: Iterable[str]) -> None:
 
 
 def looked_up(observations: Observations, container: Any, key: Any) -> None:
-    """Take note that a key is looked up among others, which Python asks whether they are equal to it."""
+    """Record a lookup of a key in a container: Python may call the ``__eq__`` of the keys there."""
     others: Iterable[Any] = ()
     if observations.is_outside(container) and id(container) not in observations.looked_up:
         observations.looked_up.add(id(container))
@@ -220,15 +221,13 @@ def made_array(observations: Observations, values: Iterable[Any]) -> None:
 def runs_as_it_is(
     observations: Observations, function: FunctionType, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] = _NONE
 ) -> None:
-    """Record what a user's function reads that runs unconverted."""
-    from hybridflow.guards.scan import named_by
-
+    """Record everything that a user's function may read, since it runs unconverted."""
     called(observations, function)
     code = function.__code__
     names = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
     given = dict(zip(names[: code.co_argcount], args, strict=False))
     given |= {name: value for name, value in kwargs.items() if name in names}
-    whole(observations, *named_by(observations, function, given))
+    whole(observations, *attached("named_by")(observations, function, given))
     whole(observations, *args[code.co_argcount :], *[value for name, value in kwargs.items() if name not in names])
 
 
@@ -258,7 +257,7 @@ def whole(observations: Observations, *values: Any) -> None:
 
 
 def _beside(observations: Observations, value: Any) -> tuple[Any, ...]:
-    """Note what counts of a value that is not in it, whether a Variable is trainable; return what else does."""
+    """Record facts outside a value, such as whether a Variable is trainable; return what else it depends on."""
     if type(value) is Variable:
         observations.counts_trainable[id(value)] = value
     if type(value) is not decimal.Decimal:
@@ -268,17 +267,13 @@ def _beside(observations: Observations, value: Any) -> tuple[Any, ...]:
 
 def _of_method(observations: Observations, function: FunctionType, instance: Any) -> Iterator[Any]:
     """Record what a call of a user's method reads; yield the values that it passes on."""
-    from hybridflow.guards.scan import named_by
-
     called(observations, function)
     first = function.__code__.co_varnames[: min(function.__code__.co_argcount, 1)]
-    return named_by(observations, function, dict.fromkeys(first, instance))
+    return attached("named_by")(observations, function, dict.fromkeys(first, instance))
 
 
 def _read_parts(observations: Observations, value: Any) -> list[Any]:
     """Record everything that is one step inside a value, and return it."""
-    from hybridflow.guards.scan import named_by
-
     origin = observations.origin_of(value)
     if origin is None and isinstance(value, type | FunctionType):
         origin = observations.origin_or_root(value)
@@ -291,7 +286,7 @@ def _read_parts(observations: Observations, value: Any) -> list[Any]:
         if observations.origin_of(value) is not None:  # otherwise the trace created it from values it has already read
             observations.not_again(f"a {what}")
     if type(value) is FunctionType and is_users(value.__code__):
-        inside += named_by(observations, value)
+        inside += attached("named_by")(observations, value)
     return inside
 
 

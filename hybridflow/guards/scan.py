@@ -1,8 +1,8 @@
-"""What an unconverted function may read from outside, as far as its bytecode tells.
+"""Find in a function's bytecode what it may read from outside.
 
 This is for functions whose source cannot be found, or that must not be converted. Everything that the code names counts
-as read: globals, closure cells, and attributes of these and of the method's instance. A value that goes further, into a
-variable or a call, may be read there in any way, so everything in it counts as read.
+as read: globals, closure cells, and attributes of these and of the method's instance. If such a value is stored in a
+variable or passed to a call, everything inside it counts as read.
 """
 
 from __future__ import annotations

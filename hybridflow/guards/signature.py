@@ -143,7 +143,7 @@ def static_key(value: Any, *, by_value: bool = False) -> Any:
     if kind in _PLAIN:
         return kind, value
     if isinstance(value, float):
-        # == confuses -0.0 with 0.0 and keeps NaN apart from itself.
+        # == takes -0.0 for 0.0, and NaN is not equal to itself.
         return kind, "nan" if math.isnan(value) else value.hex()
     if isinstance(value, complex):
         return kind, static_key(value.real), static_key(value.imag)

@@ -9,7 +9,7 @@ import sysconfig
 from types import CodeType, ModuleType
 
 OWN_LIBRARIES = ("hybridflow", "jax", "jaxlib")
-"""Libraries whose functions are part of the tracing machinery and hold no state of the user."""
+"""Libraries that do the tracing themselves; their functions hold no state of the user."""
 _PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 _LAYERS = os.path.join(_PACKAGE, "nn", "layers", "")
 _PATHS = sysconfig.get_paths()

@@ -20,7 +20,7 @@ from hybridflow.core.settings import SETTINGS
 from hybridflow.core.sources import INPUT
 from hybridflow.core.spec import TensorSpec, make_spec, spec_of
 from hybridflow.core.staged_number import StagedNumber
-from hybridflow.core.tensor import Tensor, leak_text, make_tensor
+from hybridflow.core.tensor import Tensor, as_tensor, leak_text, make_tensor
 from hybridflow.core.traced_float import NeedsNumber, TracedFloat
 from hybridflow.core.variable import Variable
 from hybridflow.ir.checks import Check
@@ -465,8 +465,6 @@ def trace_with_variables(
         function, specs, name, names: as for `trace_body`.
         writes: whether it may assign Variables.
     """
-    from hybridflow.core.tensor import as_tensor
-
     builder = GraphBuilder(name, writes)
     arguments = [
         builder.argument(spec, names[i] if i < len(names) else f"x{i}") for i, spec in enumerate(specs)

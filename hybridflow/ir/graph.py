@@ -63,9 +63,7 @@ class Graph:
     output_names: tuple[str, ...] = ()
 
     def __enter__(self) -> Self:
-        from hybridflow.ir.construction import construction_of
-
-        construction_of(self).enter()
+        attached("construction_of")(self).enter()
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -178,16 +176,12 @@ class Graph:
                 yield from graph.walk()
 
     def __str__(self) -> str:
-        from hybridflow.ir.printer import print_graph
-
-        return print_graph(self)
+        return attached("print_graph")(self)
 
     __repr__ = __str__
 
     def __rich__(self) -> Any:
-        from hybridflow.ir.printer import highlighted
-
-        return highlighted(str(self))
+        return attached("highlighted")(str(self))
 
     def __hash__(self) -> int:
         return id(self)

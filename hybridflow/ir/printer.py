@@ -299,7 +299,7 @@ def _exact_as_text(array: np.ndarray[Any, Any]) -> bool:
 
 def highlighted(text: str) -> Any:
     """Return the text of a graph in colors, for a `rich` console."""
-    from rich.text import Text
+    from rich.text import Text  # takes long to import
 
     coloured = Text(text)
     coloured.highlight_regex(r"(?<= = )\w+(?=\()", "bold cyan")

@@ -197,7 +197,7 @@ def _cut(batch: list[Any], parts: int) -> Any:
 
 
 def _sum_of(leaf: Any) -> Tensor:
-    """Return zeros to which the gradients of a value are added."""
+    """Return zeros, the start of the sum of a value's gradients."""
     tensor = leaf if isinstance(leaf, Variable) else as_tensor(leaf)
     return PUBLIC.full(tensor.shape, 0, dtype=float32 if tensor.dtype.num in LOW_PRECISION else tensor.dtype)
 

@@ -91,7 +91,7 @@ def inputs_around(traced: Traced) -> list[Tensor]:
 
 
 def assign_around(variables: Sequence[Variable], values: Sequence[Tensor]) -> None:
-    """Assign the values that a body left in Variables, in the outer trace."""
+    """Assign the final values of a body's Variables in the outer trace."""
     for variable, value in zip(variables, values, strict=True):
         tracer_now().assign_variable(variable, value)
 
@@ -268,7 +268,7 @@ def value_names(tree: Any, names: Sequence[str] | None, noun: str) -> list[str]:
 
 
 class BeginsOtherwise(Exception):
-    """Raised when a step is the first to write to arrays that the loop began with: the loop is traced again.
+    """Raised to trace a loop again: a step made the first write to its arrays, which decides their elements' shape.
 
     Attributes:
         shapes: the result of `shapes_to_begin_with`.

@@ -24,7 +24,7 @@ from hybridflow.nested.checkpoint_policies import Policy, keeps
 from hybridflow.nested.custom_gradient import Free, free_edges
 
 Step = tuple[str, tuple[Any, ...]]
-"""An operation as remembered for the comparison of two runs: its name, and its outputs' shapes and dtypes."""
+"""What two runs are compared by: an operation's name, and the shapes and dtypes of its outputs."""
 
 
 class _Recording:
@@ -34,22 +34,22 @@ class _Recording:
         self.first_sequence = start
 
     def variable_read(self, variable: Any, edge: Edge) -> None:
-        """Nobody asks."""
+        """Do nothing: this recording answers no questions."""
 
     def pause(self) -> None:
-        """Nothing is told to it."""
+        """Do nothing: nobody pauses or resumes this recording."""
 
     def resume(self) -> None:
-        """Nothing is told to it."""
+        """Do nothing: nobody pauses or resumes this recording."""
 
     def value_left(self, edge: Edge) -> None:
-        """Nobody asks."""
+        """Do nothing: this recording answers no questions."""
 
     def value_cut(self, edge: Edge) -> None:
-        """Nobody asks."""
+        """Do nothing: this recording answers no questions."""
 
     def value_assigned(self, variable: Any, edge: Edge) -> None:
-        """Nobody asks."""
+        """Do nothing: this recording answers no questions."""
 
 
 class _Keeper:

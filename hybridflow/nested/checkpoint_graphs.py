@@ -76,7 +76,7 @@ def _kept_by(graph: Graph, policy: Policy) -> Kept:
 
 
 def _needed(joint: GradientGraph, stops: set[Edge]) -> list[Edge]:
-    """Return the edges among `stops` that a backward search from the gradients reaches first."""
+    """Return the edges among `stops` that the gradients need directly: a search from the gradients ends at them."""
     needed: dict[Edge, None] = {}
     seen: set[Any] = set()
     stack = list(joint.graph.outputs)

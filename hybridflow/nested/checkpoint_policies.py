@@ -90,7 +90,7 @@ def _checked(names: Iterable[Any]) -> Iterable[str]:
 
 
 def _contracts(op: Op, outputs: Sequence[TensorSpec], inputs: Sequence[TensorSpec], attrs: dict[str, Any]) -> bool:
-    """Whether an op sums products: a matrix product, a convolution, attention."""
+    """Whether an op sums products, as a matrix product, a convolution or attention does."""
     del outputs, inputs, attrs
     return isinstance(op.flops, MultiplyAdds)
 
@@ -98,10 +98,11 @@ def _contracts(op: Op, outputs: Sequence[TensorSpec], inputs: Sequence[TensorSpe
 def _contracts_alone(
     op: Op, outputs: Sequence[TensorSpec], inputs: Sequence[TensorSpec], attrs: dict[str, Any]
 ) -> bool:
-    """Whether an op sums products of two inputs without a batch axis, which both inputs and the result would share.
+    """Whether an op sums products of two inputs that have no batch axis, one shared by both inputs and the result.
 
-    Without a batch axis, the sizes of the inputs and the result are ``m k``, ``k n`` and ``m n``, and multiply to the
-    square of the number of products, ``m k n``. A batch axis of size b gives a factor b**3 instead of b**2.
+    Without a batch axis, the inputs and the result have ``m k``, ``k n`` and ``m n`` elements. Multiplied, that is the
+    square of ``m k n``, the number of products. A batch axis of size b multiplies the left side by b**3 but the square
+    by only b**2.
     """
     if not isinstance(op.flops, MultiplyAdds) or len(inputs) != 2:
         return False

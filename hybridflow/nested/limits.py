@@ -9,7 +9,7 @@ from contextvars import ContextVar
 from hybridflow.core.errors import ArgumentError, ArgumentTypeError, message
 
 LIMIT: ContextVar[int | None] = ContextVar("max_iterations", default=None)
-"""The bound of the loops that are being traced, None if there is none."""
+"""The largest number of steps of the loops that are being traced; None if there is no bound."""
 
 
 @contextmanager

@@ -82,7 +82,7 @@ def while_loop(
 
 
 def _outer_structure(items: Any) -> Any:
-    """Return the structure of a tuple or list itself, with leaves for its items."""
+    """Return the outermost structure of a tuple or list; its items are leaves."""
     return jax.tree_util.tree_structure(items, is_leaf=lambda one: one is not items)
 
 

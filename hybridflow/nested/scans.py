@@ -39,6 +39,7 @@ from hybridflow.nested.bodies import (
     own_leaves,
     zeros,
 )
+from hybridflow.ops.joining import stack
 from hybridflow.ops.onnx import backwards
 
 
@@ -177,8 +178,6 @@ def _common_length(sequences: list[Tensor]) -> Any:
 def _eager(
     fn: Callable[..., Any], carry: Carry, sequences: list[Tensor], xs_tree: Any, length: int
 ) -> tuple[Any, Any]:
-    from hybridflow.ops.joining import stack
-
     state = carry.build(own_leaves(carry.leaves)[0])
     rows: list[list[Tensor]] = []
     y_tree: Any = None
@@ -195,7 +194,7 @@ def _eager(
 
 
 def split_body(body: Graph, carry: int) -> SplitGradient:
-    """Split a body; a step's carry is not available in the backward pass, so it becomes a residual if needed."""
+    """Split a body into forward and backward graphs; a carry that the backward pass needs becomes a residual."""
     count = len(body.inputs)
     return split_gradient(body, tuple([True] * count), tuple([index >= carry for index in range(count)]))
 
@@ -344,7 +343,7 @@ def backward_scan(
         xs: the loop's inputs.
         outputs: its carry and rows, then the residuals.
         gs: the cotangents of carry and rows, None where there is none.
-        order: the largest number of rows, and whether this scan begins with the last row.
+        order: a pair: the largest number of rows, and whether this scan begins with the last row.
         count: the number of rows, if that depends on values.
 
     Returns:

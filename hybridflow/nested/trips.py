@@ -2,22 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import NamedTuple, cast
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 
 from hybridflow.core.node import Edge, Node
+from hybridflow.core.op import Op
 from hybridflow.core.sources import CONSTANT
 from hybridflow.core.tensor import Tensor
 from hybridflow.ir.builder import GraphBuilder, Traced
 from hybridflow.ir.effects import has_effects
 from hybridflow.ir.graph import Graph
-from hybridflow.ops.arithmetic import add, subtract
-from hybridflow.ops.comparison import greater, greater_equal, less, less_equal
 
-_COMPARISONS = {less.op: (1, False), less_equal.op: (1, True), greater.op: (-1, False), greater_equal.op: (-1, True)}
-"""The comparisons with a counter: the direction in which it must count, and whether the limit is included."""
+_COMPARISONS: dict[tuple[bool, ...], tuple[int, bool]] = {
+    (True, False, False): (1, False), (True, True, False): (1, True),
+    (False, False, True): (-1, False), (False, True, True): (-1, True),
+}  # fmt: skip
+"""The comparisons with a counter, by their results for 0 and 1, 1 and 1, 1 and 0.
+
+Each has the direction in which the counter must count, and whether the limit is included.
+"""
+_LARGEST = 1 << 62
+"""The largest step: adding and subtracting it are exact in int64."""
 
 
 class _Counter(NamedTuple):
@@ -59,7 +66,7 @@ def _constant(edge: Edge | None) -> int | None:
 
 def _counter(graph: Graph, carried: int, outside: Sequence[int | None]) -> _Counter | None:
     node = graph.outputs[0][0]
-    comparison = _COMPARISONS.get(node.op)
+    comparison = _COMPARISONS.get(_answers(node.op)) if node.op.has("order") else None
     if comparison is None:
         return None
     values = {one: value for one, value in zip(graph.inputs[carried:], outside, strict=False)}
@@ -81,11 +88,20 @@ def _counter(graph: Graph, carried: int, outside: Sequence[int | None]) -> _Coun
 def _step(graph: Graph, position: int) -> int | None:
     """Return the constant that a body adds to a loop variable, or None."""
     node: Node = graph.outputs[position][0]
-    if node.op not in (add.op, subtract.op):
+    if not node.op.has("shift"):
         return None
     a, b = node.inputs
     counter = (graph.inputs[position], 0)
-    if a != counter and node.op is add.op:
+    if a != counter and node.op.has("commutative"):
         a, b = b, a
     amount = _constant(b) if a == counter else None
-    return amount if amount is None or node.op is add.op else -amount
+    return None if amount is None or abs(amount) > _LARGEST else int(_of(node.op, 0, amount))
+
+
+def _answers(op: Op) -> tuple[bool, ...]:
+    return tuple([bool(_of(op, a, b)) for a, b in ((0, 1), (1, 1), (1, 0))])
+
+
+def _of(op: Op, a: int, b: int) -> Any:
+    """Return an operation's result for two integers."""
+    return cast("Callable[..., Any]", op.kernel)(np.asarray(a, np.int64), np.asarray(b, np.int64))

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING as _TYPE_CHECKING
 
 from hybridflow.ops.nn import *  # noqa: F403
 
-if _TYPE_CHECKING:  # what `__getattr__` imports when it is asked for
+if _TYPE_CHECKING:  # the names that `__getattr__` imports on demand
     from hybridflow.nn import init as init
     from hybridflow.nn.layers.attention import KeyValueCache as KeyValueCache
     from hybridflow.nn.layers.attention import MultiHeadAttention as MultiHeadAttention
@@ -118,7 +118,7 @@ _LATER = {
     "stack": "stacking",
     "summary": "table",
 }
-"""The names that are imported when they are first asked for, and the module of `hybridflow.nn` with each."""
+"""The names that are imported on first use, with the module of `hybridflow.nn` that each is in."""
 
 
 def __getattr__(name: str) -> object:

@@ -1,7 +1,7 @@
 """`hf.nn.init`: initial values, drawn from a random stream of their own.
 
-NumPy draws them on the host. So the values do not depend on the device, and making a layer does not advance
-`hf.random`. `hf.random.seed` restarts this stream too.
+NumPy draws the values on the host, so that they do not depend on the device. Making a layer does not advance
+`hf.random`, but `hf.random.seed` restarts this stream too.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from hybridflow.ops.generator_default import SEEDS
 
 Array = np.ndarray[Any, Any]
 Initializer = Callable[[tuple[int, ...], Any], Any]
-"""Takes a shape and a dtype and returns the values."""
+"""A function that takes a shape and a dtype and returns the values."""
 
 
 class _Stream:
@@ -36,7 +36,7 @@ class _Stream:
 
 _STREAM = _Stream()
 ABSTRACT: ContextVar[bool] = ContextVar("hybridflow abstract values", default=False)
-"""Whether values are made that take no memory, since nobody looks at them: see `hf.nn.summary`."""
+"""Whether initial values are placeholders that take no memory; `hf.nn.summary` needs only their shapes."""
 
 
 def seed(seed: int | None = None) -> None:
@@ -80,7 +80,7 @@ def normal(mean: float = 0.0, std: float = 1.0) -> Initializer:
 
 
 def truncated_normal(mean: float = 0.0, std: float = 1.0, low: float = -2.0, high: float = 2.0) -> Initializer:
-    """Return an initializer of normally distributed values, drawn again while they are outside of two bounds."""
+    """Return an initializer of normally distributed values; values outside the bounds are drawn again."""
 
     def draw(generator: np.random.Generator, shape: tuple[int, ...]) -> Array:
         values = generator.normal(mean, std, shape)
@@ -92,7 +92,7 @@ def truncated_normal(mean: float = 0.0, std: float = 1.0, low: float = -2.0, hig
 
 
 def constant(value: float) -> Initializer:
-    """Return an initializer of one value."""
+    """Return an initializer that gives every element the same value."""
 
     def make(shape: tuple[int, ...], dtype: Any = float32) -> Array:
         if ABSTRACT.get():
@@ -106,7 +106,7 @@ zeros, ones = constant(0.0), constant(1.0)
 
 
 def fans(shape: Sequence[int]) -> tuple[int, int]:
-    """Return how many numbers come into an element of a result of weights ``(out, in, *window)``, and go out of one."""
+    """Return fan-in and fan-out of weights ``(out, in, *window)``: inputs per output, and outputs per input."""
     window = math.prod(shape[2:])
     return (shape[1] if len(shape) > 1 else shape[0]) * window, shape[0] * window
 

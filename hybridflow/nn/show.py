@@ -1,4 +1,4 @@
-"""How a module prints: its tree."""
+"""The printed form of a module: a tree of the modules in it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from hybridflow.nn.tree import holds
 
 
 def tree_text(module: Any) -> str:
-    """Return a module and those in it, indented."""
+    """Return a module as text, the modules in it indented."""
     return "\n".join(_lines(module, "", ()))
 
 
@@ -43,7 +43,7 @@ def _inside(name: str, value: Any, around: tuple[Any, ...]) -> list[str]:
 
 
 def _called(function: Any) -> str:
-    """Return what is shown of a function among the layers."""
+    """Return the text for a function among the layers."""
     if isinstance(function, partial):
         given = [*map(repr, function.args), *[f"{name}={value!r}" for name, value in function.keywords.items()]]
         return f"{_called(cast(Any, function).func)}({', '.join(given)})"

@@ -1,4 +1,4 @@
-"""Sizes that a layer does not know before it is called, and those that do not fit it."""
+"""Input sizes that a layer learns in its first call, and errors for sizes that do not fit."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _LOCK = threading.RLock()
 
 
 def label(layer: Any) -> str:
-    """Return how messages call a layer: its class and path."""
+    """Return the name of a layer in messages: its class and path."""
     path = getattr(layer, "_path", "")
     return f"{type(layer).__name__} {path!r}" if path else type(layer).__name__
 
@@ -52,7 +52,7 @@ def require_size(layer: Any, name: str, x: Any, axis: int, make: Callable[[Any, 
 
 
 def unsized(layer: Any) -> bool:
-    """Whether a layer has no parameters yet, since its first call is to give the size that they need."""
+    """Whether a layer has no parameters yet, because only its first call tells their size."""
     name = getattr(layer, "sized_by", None)
     return isinstance(name, str) and getattr(layer, name, 0) is None
 
@@ -65,13 +65,13 @@ def _build(layer: Any, name: str, size: Any, make: Callable[[Any, int], None]) -
                     got=f"{name}={size}", hint="Give the size, or call the model itself once before.")
         )  # fmt: skip
     with _LOCK:
-        if getattr(layer, name) is None:  # no other thread was first
+        if getattr(layer, name) is None:  # no other thread came first
             make_parameters(layer, int(size), make)
             setattr(layer, name, int(size))
 
 
 def make_parameters(layer: Any, size: int, make: Callable[[Any, int], None]) -> None:
-    """Make a layer's parameters for a size: eagerly, wherever that is, and named by their paths if these are known."""
+    """Make a layer's parameters eagerly, even in a trace; name them by their paths if these are known."""
     with init_scope():
         make(layer, size)
     path = getattr(layer, "_path", "")
@@ -81,7 +81,7 @@ def make_parameters(layer: Any, size: int, make: Callable[[Any, int], None]) -> 
 
 
 def require_axes(layer: Any, x: Any) -> None:
-    """See to it that an input has a layer's spatial axes; a window of one number is one for each of the first's."""
+    """Check that an input has a layer's spatial axes; the first call expands a window of one number to all axes."""
     count = x.ndim - 2
     if type(layer.window) is int:
         layer.window = (layer.window,) * count
@@ -94,12 +94,12 @@ def require_axes(layer: Any, x: Any) -> None:
 
 
 def in_and_out(layer: str, sizes: tuple[Any, ...], more: int = 0) -> tuple[Any, ...]:
-    """Return the sizes that a layer was made with; an input size that was left out is None.
+    """Return the sizes given to a layer's constructor: input, result and others. The input size is None if left out.
 
     Args:
         layer: the class, for messages.
         sizes: the arguments.
-        more: the number of sizes after that of the result.
+        more: the number of further sizes after that of the result.
     """
     count = 1 + more
     if len(sizes) not in (count, count + 1):

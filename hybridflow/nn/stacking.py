@@ -1,4 +1,4 @@
-"""`hf.nn.stack`: models of one structure as one model, for `hf.vmap`."""
+"""`hf.nn.stack`: several models of the same structure combined into one, for `hf.vmap`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a module's methods do: its parameters, modes and values."""
+"""The bodies of a module's methods: parameters, modes, loading and saving of values."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from hybridflow.core.variable import Variable
 from hybridflow.nn import tree
 
 _SHOWN = 8
-"""How many paths a message lists of each kind."""
+"""The largest number of paths of each kind that a message lists."""
 
 
 def named_parameters(module: Any) -> dict[str, Any]:
-    """Return the parameters of a module by path; they are made leaves of `.backward()` if they are none."""
+    """Return the parameters of a module by path, and make each a leaf of `.backward()` if it is not one yet."""
     contents = tree.named(module)
     for value in contents.leaves:
         if isinstance(value, Variable):
@@ -47,7 +47,7 @@ def named_modules(module: Any) -> dict[str, Any]:
 
 
 def register_buffer(module: Any, name: str, value: Any) -> Variable:
-    """Keep a Variable as an attribute that is not learned."""
+    """Set an attribute to a new Variable that is not trained."""
     with init_scope():
         made = Variable(value, name=name, trainable=False)
     setattr(module, name, made)
@@ -63,7 +63,7 @@ def _require_eager(what: str) -> None:
 
 
 def set_mode(module: Any, mode: Any) -> None:
-    """Put a module and those in it into training mode, or out of it."""
+    """Set training or evaluation mode for a module and all modules in it."""
     _require_eager("train" if mode else "eval")
     if type(mode) is not bool:
         raise ArgumentTypeError(message("train: mode is True or False", got=repr(mode)[:80]))
@@ -72,7 +72,7 @@ def set_mode(module: Any, mode: Any) -> None:
 
 
 def set_trainable(module: Any, pattern: str, trainable: bool) -> None:
-    """Say of the parameters whose paths match whether they are learned."""
+    """Freeze or unfreeze the parameters whose paths match a pattern."""
     what = "unfreeze" if trainable else "freeze"
     _require_eager(what)
     known = named_parameters(module)
@@ -135,7 +135,7 @@ def deep_copy(module: Any, memo: dict[int, Any]) -> Any:
 
 
 def not_pickled(module: Any) -> Exception:
-    """Return the error of pickling a module: a pickle is code, which runs when it is read."""
+    """Return the error for pickling a module: reading a pickle runs code."""
     name = type(module).__name__
     return ArgumentTypeError(
         message(f"pickle: a {name} is not pickled, its values are saved",

@@ -66,7 +66,7 @@ class Summary:
 
     @property
     def parameters(self) -> int:
-        """How many numbers the parameters have."""
+        """The number of elements of all parameters."""
         return sum(row.parameters for row in self.rows)
 
     @property
@@ -181,7 +181,7 @@ def _scope(path: str) -> str:
 
 @contextmanager
 def _abstract(shapes: dict[str, str]) -> Generator[None]:
-    """Let initial values take no memory, and take note of the shapes of results."""
+    """In a ``with`` block, make initial values without memory and record the shapes of the modules' results."""
     token = _SHAPES.set(shapes)
     init.ABSTRACT.set(True)
     try:
@@ -193,7 +193,7 @@ def _abstract(shapes: dict[str, str]) -> Generator[None]:
 
 @functools.cache
 def _recording(cls: Any) -> Any:
-    """Return a class of modules that take note of their results, and whose operations are in scopes of their paths."""
+    """Return a subclass of a module class that records results and runs each call in a scope named by its path."""
     call = cls.__call__
 
     def recorded(self: Any, *args: Any, **kwargs: Any) -> Any:

@@ -1,7 +1,7 @@
 """The modules, parameters and buffers of a module by path, and the module as a pytree.
 
-One walk finds them all, so lists of parameters, gradients and files agree on order and names. It visits attributes in
-the order in which they were set, and goes into lists, tuples and dicts.
+All are found by the same search, so lists of parameters, gradients and files agree on order and names. It visits
+attributes in the order in which they were set, and looks inside lists, tuples and dicts.
 """
 
 from __future__ import annotations
@@ -23,20 +23,20 @@ from hybridflow.guards.signature import static_key
 
 _CONTAINERS = (list, tuple, dict)
 _PARAMETERS: weakref.WeakSet[Node] = weakref.WeakSet()
-"""The leaves of the Variables that are parameters to traced code, which cannot make them leaves of `.backward()`."""
+"""The nodes of Variables that traced code treats as parameters, though it cannot make them leaves of `.backward()`."""
 
 LEAF, INNER, SEQUENCE, MAPPING, STATIC = "leaf", "module", "sequence", "mapping", "static"
-"""The kinds of `Part`: a parameter, a module, containers with such in them, and everything else."""
+"""The kinds of `Part`: a parameter, a module, two kinds of containers with these inside, and everything else."""
 
 
 def _may_hold(module: Any, name: None) -> str:
-    """Return the names of a module's attributes that are no plain values, as plain ones hold no parameters."""
+    """Return the names of a module's attributes that may hold parameters: all but those with plain Python values."""
     del name
     return ", ".join([attribute for attribute, value in vars(module).items() if type(value) not in PLAIN])
 
 
 MAY_HOLD = Access(_may_hold, "", "the attributes of {p} that may hold parameters")
-"""What of a module says whether it got, or lost, an attribute with parameters."""
+"""The guard that notices when a module gains or loses an attribute with parameters."""
 
 
 class Part(NamedTuple):
@@ -44,7 +44,7 @@ class Part(NamedTuple):
 
     Attributes:
         kind: see `LEAF`.
-        value: the number of the leaf or module, a container's items by key, or any other value itself.
+        value: for a leaf or module, its number; for a container, its items by key; else the value itself.
         type: the container's type.
     """
 
@@ -57,9 +57,9 @@ class Inside(NamedTuple):
     """One of the modules inside a module.
 
     Attributes:
-        path: where it is.
+        path: its path in the outer module.
         type: its class.
-        parts: its attributes.
+        parts: its attributes by name.
         origin: a weak reference to the module.
         training: its mode.
     """
@@ -75,9 +75,10 @@ class Copied(NamedTuple):
     """The structure that a copied module shares with the original.
 
     Attributes:
-        parts: its attributes, as in the original.
+        parts: its attributes, as they are in the original.
         plan: the structure.
-        whole: whether it is a model of its own: see `hybridflow.nn.stack`.
+        whole: whether the copy is a model of its own, made by `hybridflow.nn.stack`, and not a module of gradients or
+            the like.
     """
 
     parts: dict[str, Part]
@@ -86,17 +87,17 @@ class Copied(NamedTuple):
 
 
 def is_buffer(variable: Variable) -> bool:
-    """Whether a Variable is part of a module's state, and not to be learned: it was never meant to have a gradient."""
+    """Whether a Variable in a module is a buffer: part of its state, but never meant to have a gradient."""
     return variable._notes is None and not variable.trainable and variable._leaf not in _PARAMETERS
 
 
 def take_for_parameter(variable: Variable) -> None:
-    """Take note that a Variable is a parameter to code that is traced, and so stays one if it is frozen."""
+    """Record that traced code treats a Variable as a parameter, so that it stays one when it is frozen."""
     _PARAMETERS.add(variable._leaf)
 
 
 class Plan:
-    """The structure of a module: everything but its parameters, and their paths.
+    """The structure of a module: the paths of its parameters, and everything else except the parameters themselves.
 
     Attributes:
         modules: the modules, each once, the module itself first.
@@ -112,7 +113,7 @@ class Plan:
 
     @property
     def key(self) -> Any:
-        """What two equal structures have in common; Variables that are no leaves are part of it by identity."""
+        """A key that is equal for equal structures; Variables other than leaves are compared by identity."""
         if self._key is None:
             self._key = tuple([
                 (one.type, one.training, tuple([(name, _key(part)) for name, part in one.parts.items()]))
@@ -127,7 +128,7 @@ class Plan:
         return hash(tuple(self.names))
 
     def made(self, leaves: Any, *, whole: bool = False) -> Any:
-        """Return a module of this structure with other leaves; all other objects are the same as before."""
+        """Return a module of this structure with other leaves; it shares all other objects with the original."""
         leaves = list(leaves)
         modules = [cast(Any, object.__new__(one.type)) for one in self.modules]
         for inside, module in zip(self.modules, modules, strict=True):
@@ -168,7 +169,7 @@ def _filled(part: Part, leaves: list[Any], modules: list[Any]) -> Any:
 
 
 class Found(NamedTuple):
-    """The content of a module, each object once, by its first path.
+    """What a search found in a module: each object once, under its first path.
 
     Attributes:
         plan: the structure.
@@ -265,7 +266,7 @@ class _Walk:
 
 
 def holds(value: Any, around: set[int]) -> bool:
-    """Whether a value is a module or a Variable, or a container that has one in it."""
+    """Whether a value is a module or a Variable, or a container with one inside."""
     if isinstance(value, Variable | Whole):
         return True
     if not isinstance(value, _CONTAINERS) or id(value) in around:
@@ -281,7 +282,7 @@ def found_in(module: Any, *, buffers: bool = False, reads: bool = True) -> Found
     Args:
         module: the module.
         buffers: whether its buffers are leaves too.
-        reads: whether a trace depends on the result.
+        reads: whether a trace should record a guard on the result.
     """
     walk = _Walk(buffers=buffers, reads=reads and is_tracing())
     walk.module(module, "")
@@ -289,7 +290,7 @@ def found_in(module: Any, *, buffers: bool = False, reads: bool = True) -> Found
 
 
 def named(module: Any, *, reads: bool = True) -> Found:
-    """Return the content of a module; each Variable is named by its path from now on, unless it has a longer name."""
+    """Return the content of a module and name each Variable by its path, unless it has a longer name."""
     contents = found_in(module, reads=reads)
     for path, one in contents.modules.items():
         if path.count(".") >= getattr(one, "_path", "").count("."):
@@ -301,7 +302,7 @@ def named(module: Any, *, reads: bool = True) -> Found:
 
 
 def prepare(module: Any) -> None:
-    """Name the content of a module that is called, unless it has been named."""
+    """Name the Variables in a module before it is called, unless that is done already."""
     try:
         module._path  # noqa: B018
     except AttributeError:
@@ -309,7 +310,7 @@ def prepare(module: Any) -> None:
 
 
 def register(cls: type) -> None:
-    """Make a class of modules known to jax: its objects are structures of their parameters."""
+    """Register a module class with jax as a pytree whose leaves are the parameters."""
 
     def flatten(module: Any) -> tuple[list[tuple[Any, Any]], Plan]:
         contents = found_in(module)

@@ -6,38 +6,28 @@ import numpy as np
 from jax import lax
 
 from hybridflow.core.dispatch import bind
-from hybridflow.core.op import Sample, Saves, op, public_names
+from hybridflow.core.op import Sample, Saves, public_names
 from hybridflow.core.operators import add_method
 from hybridflow.ops.common import (
     NUMERIC,
     Tensor,
     TensorLike,
     as_tensor,
-    binary_samples,
-    broadcasting,
-    elements,
     of_operands,
-    pointwise,
     promote,
     require_kind,
     unary_samples,
 )
+from hybridflow.ops.kinds import numeric, real_function, sum_or_product
 
 # -- arithmetic ---------------------------------------------------------------------------------------------------
 
 
-@op(
-    kernel=np.add,
-    lower=broadcasting(lax.add),
-    infer=pointwise("add", NUMERIC),
+@sum_or_product(
+    np.add, lax.add,
     vjp=of_operands(lambda F, g, y, a, b: g, lambda F, g, y, a, b: g),
-    flops=elements,
-    samples=binary_samples(),
-    traits=("pointwise", "commutative", "unit_minus_zero"),
-    method="__add__ __radd__",
-    ulp=0.5,
-    onnx="Add",
-)
+    traits=("commutative", "unit_minus_zero", "shift"), method="__add__ __radd__", onnx="Add",
+)  # fmt: skip
 def add(x1: TensorLike, x2: TensorLike, /) -> Tensor:
     """Add elementwise.
 
@@ -59,17 +49,12 @@ def add(x1: TensorLike, x2: TensorLike, /) -> Tensor:
     return bind(add.op, promote(x1, x2))
 
 
-@op(
-    kernel=lambda x: x + x.dtype.type(0),
-    lower=lambda x: lax.select(x == 0, lax.full_like(x, 0), x),
-    infer=pointwise("plus_zero", ("float",)),
+@real_function(
+    lambda x: x + x.dtype.type(0), lambda x: lax.select(x == 0, lax.full_like(x, 0), x),
     vjp=lambda F, g, y, x: (g,),
-    flops=elements,
     samples=lambda rng: [*unary_samples()(rng), Sample((np.array([0.0, -0.0, np.nan], np.float32),), gradient=False)],
-    traits=("pointwise", "idempotent", "inner"),
-    ulp=0,
-    onnx=lambda o, x: o.Where(o.Equal(x, 0), 0, x),
-)
+    traits=("idempotent", "inner"), ulp=0, onnx=lambda o, x: o.Where(o.Equal(x, 0), 0, x),
+)  # fmt: skip
 def plus_zero(x: TensorLike, /) -> Tensor:
     """Add 0.0 to every element: -0.0 becomes 0.0, and the rest stays.
 
@@ -89,18 +74,11 @@ def plus_zero(x: TensorLike, /) -> Tensor:
     return bind(plus_zero.op, (as_tensor(x),))
 
 
-@op(
-    kernel=np.subtract,
-    lower=broadcasting(lax.sub),
-    infer=pointwise("subtract", NUMERIC),
-    vjp=of_operands(lambda F, g, y, a, b: g, lambda F, g, y, a, b: -g),
-    flops=elements,
-    samples=binary_samples(),
-    traits=("pointwise", "unit_zero"),
-    method="__sub__ __rsub__",
-    ulp=0.5,
-    onnx="Sub",
-)
+@sum_or_product(
+    np.subtract, lax.sub,
+    vjp=of_operands(lambda F, g, y, a, b: g, lambda F, g, y, a, b: -g), traits=("unit_zero", "shift"),
+    method="__sub__ __rsub__", onnx="Sub",
+)  # fmt: skip
 def subtract(x1: TensorLike, x2: TensorLike, /) -> Tensor:
     """Subtract elementwise.
 
@@ -122,19 +100,11 @@ def subtract(x1: TensorLike, x2: TensorLike, /) -> Tensor:
     return bind(subtract.op, promote(x1, x2))
 
 
-@op(
-    kernel=np.multiply,
-    lower=broadcasting(lax.mul),
-    infer=pointwise("multiply", NUMERIC),
-    vjp=of_operands(lambda F, g, y, a, b: g * b, lambda F, g, y, a, b: g * a),
-    saves=Saves(x=(0, 1), each="others"),
-    flops=elements,
-    samples=binary_samples(),
-    traits=("pointwise", "commutative", "unit_one", "product"),
-    method="__mul__ __rmul__",
-    ulp=0.5,
-    onnx="Mul",
-)
+@sum_or_product(
+    np.multiply, lax.mul,
+    vjp=of_operands(lambda F, g, y, a, b: g * b, lambda F, g, y, a, b: g * a), saves=Saves(x=(0, 1), each="others"),
+    traits=("commutative", "unit_one", "product"), method="__mul__ __rmul__", onnx="Mul",
+)  # fmt: skip
 def multiply(x1: TensorLike, x2: TensorLike, /) -> Tensor:
     """Multiply elementwise.
 
@@ -156,18 +126,11 @@ def multiply(x1: TensorLike, x2: TensorLike, /) -> Tensor:
     return bind(multiply.op, promote(x1, x2))
 
 
-@op(
-    kernel=np.negative,
-    lower=lax.neg,
-    infer=pointwise("negative", NUMERIC),
-    vjp=lambda F, g, y, x: (-g,),
-    flops=elements,
-    samples=unary_samples(),
-    traits=("pointwise", "involution"),
-    method="__neg__",
-    ulp=0,
+@numeric(
+    np.negative, lax.neg,
+    vjp=lambda F, g, y, x: (-g,), traits=("involution",), method="__neg__", ulp=0,
     onnx=lambda o, x: o.Neg(x) if x.dtype.kind != "u" else 0 - x,
-)
+)  # fmt: skip
 def negative(x: TensorLike, /) -> Tensor:
     """Change the sign of every element; unsigned and smallest integers wrap.
 

@@ -22,6 +22,7 @@ from hybridflow.ops.common import (
     pointwise,
     promote,
 )
+from hybridflow.ops.kinds import Kind
 
 _BITS = ("bool", "int", "uint")
 _NO_BITS = Stops("integers and bools have no gradient")
@@ -38,18 +39,13 @@ def _bits_onnx(bits: str, bools: str) -> Any:
     return lambda o, *xs: o.emit(bools if xs[0].dtype == bool_ else bits, *xs)
 
 
-@op(
-    kernel=np.bitwise_and,
-    lower=broadcasting(lax.bitwise_and),
-    infer=pointwise("bitwise_and", _BITS),
-    vjp=_NO_BITS,
-    flops=no_flops,
-    samples=_bit_samples,
-    traits=("pointwise", "commutative"),
-    method="__and__ __rand__",
-    ulp=0,
-    onnx=_bits_onnx("BitwiseAnd", "And"),
-)
+_bitwise = Kind(_BITS, operands=2, vjp=_NO_BITS, flops=no_flops, ulp=0, samples=_bit_samples)
+
+
+@_bitwise(
+    np.bitwise_and, lax.bitwise_and,
+    traits=("commutative",), method="__and__ __rand__", onnx=_bits_onnx("BitwiseAnd", "And"),
+)  # fmt: skip
 def bitwise_and(x1: TensorLike, x2: TensorLike, /) -> Tensor:
     """Combine bits elementwise: set where both are.
 
@@ -71,18 +67,10 @@ def bitwise_and(x1: TensorLike, x2: TensorLike, /) -> Tensor:
     return bind(bitwise_and.op, promote(x1, x2))
 
 
-@op(
-    kernel=np.bitwise_or,
-    lower=broadcasting(lax.bitwise_or),
-    infer=pointwise("bitwise_or", _BITS),
-    vjp=_NO_BITS,
-    flops=no_flops,
-    samples=_bit_samples,
-    traits=("pointwise", "commutative", "unit_zero"),
-    method="__or__ __ror__",
-    ulp=0,
-    onnx=_bits_onnx("BitwiseOr", "Or"),
-)
+@_bitwise(
+    np.bitwise_or, lax.bitwise_or,
+    traits=("commutative", "unit_zero"), method="__or__ __ror__", onnx=_bits_onnx("BitwiseOr", "Or"),
+)  # fmt: skip
 def bitwise_or(x1: TensorLike, x2: TensorLike, /) -> Tensor:
     """Combine bits elementwise: set where at least one is.
 
@@ -104,18 +92,10 @@ def bitwise_or(x1: TensorLike, x2: TensorLike, /) -> Tensor:
     return bind(bitwise_or.op, promote(x1, x2))
 
 
-@op(
-    kernel=np.bitwise_xor,
-    lower=broadcasting(lax.bitwise_xor),
-    infer=pointwise("bitwise_xor", _BITS),
-    vjp=_NO_BITS,
-    flops=no_flops,
-    samples=_bit_samples,
-    traits=("pointwise", "commutative", "unit_zero"),
-    method="__xor__ __rxor__",
-    ulp=0,
-    onnx=_bits_onnx("BitwiseXor", "Xor"),
-)
+@_bitwise(
+    np.bitwise_xor, lax.bitwise_xor,
+    traits=("commutative", "unit_zero"), method="__xor__ __rxor__", onnx=_bits_onnx("BitwiseXor", "Xor"),
+)  # fmt: skip
 def bitwise_xor(x1: TensorLike, x2: TensorLike, /) -> Tensor:
     """Combine bits elementwise: set where exactly one is.
 

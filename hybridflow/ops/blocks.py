@@ -57,7 +57,7 @@ _lost: dict[Any, float] = {}
 def _paid(key: Any, count: int) -> bool:
     """Whether draws of one size have lost more time in blocks than compiling that size would take.
 
-    Very large draws stay in blocks, which take less memory.
+    Very large draws are never compiled, because blocks take less memory.
     """
     return _lost.get(key, 0.0) > _COMPILING and count <= 32 * _LARGE
 

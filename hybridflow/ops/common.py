@@ -28,7 +28,7 @@ from hybridflow.core.dtypes import (
     weak_dtype,
 )
 from hybridflow.core.errors import ArgumentError, ArgumentTypeError, AxisError, DTypeError, ShapeError, message
-from hybridflow.core.op import Bad, Each, Op, Sample
+from hybridflow.core.op import REGISTRY, Bad, Each, Op, Sample
 from hybridflow.core.sources import CONSTANT
 from hybridflow.core.spec import TensorSpec, format_spec, make_spec
 from hybridflow.core.staged_number import StagedNumber, weak_dtype_of
@@ -143,10 +143,8 @@ def cast_to(tensor: Tensor, dtype: Any) -> Tensor:
     """Return the tensor in a dtype; the cast is an op of its own, so gradients come back in the old one."""
     if dtype is tensor.dtype:
         return tensor
-    from hybridflow.ops.elementwise import astype
-
     target = as_dtype(dtype)
-    return tensor if tensor.dtype == target else bind(astype.op, (tensor,), {"dtype": target})
+    return tensor if tensor.dtype == target else bind(REGISTRY["astype"], (tensor,), {"dtype": target})
 
 
 def known_value(tensor: Tensor) -> np.ndarray[Any, Any] | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -17,15 +18,14 @@ from hybridflow.ops.common import (
     TensorLike,
     as_tensor,
     binary_samples,
-    broadcasting,
     cast_to,
-    elements,
     integers,
     no_flops,
     normals,
     pointwise,
     promote,
 )
+from hybridflow.ops.kinds import Kind
 from hybridflow.ops.onnx import never
 from hybridflow.ops.xla_algebra import hidden
 
@@ -49,18 +49,11 @@ def _order_samples(rng: np.random.Generator) -> Any:
     yield Bad((np.array([1j], np.complex64), 1.0), error=DTypeError, text="does not take complex64")
 
 
-@op(
-    kernel=np.equal,
-    lower=broadcasting(lax.eq),
-    infer=pointwise("equal", ANY, bool_),
-    vjp=_NOT_SMOOTH,
-    flops=no_flops,
-    samples=_equality_samples,
-    traits=("pointwise", "commutative"),
-    method="__eq__",
-    ulp=0,
-    onnx="Equal",
-)
+_equality = Kind(ANY, bool_, 2, vjp=_NOT_SMOOTH, flops=no_flops, ulp=0, samples=_equality_samples)
+_order = replace(_equality, accepts=_ORDERED, samples=_order_samples)
+
+
+@_equality(np.equal, lax.eq, traits=("commutative", "order"), method="__eq__", onnx="Equal")
 def equal(x1: TensorLike, x2: TensorLike, /) -> Tensor:
     """Compare elementwise for equality; NaN equals nothing.
 
@@ -81,18 +74,10 @@ def equal(x1: TensorLike, x2: TensorLike, /) -> Tensor:
     return bind(equal.op, promote(x1, x2))
 
 
-@op(
-    kernel=np.not_equal,
-    lower=broadcasting(lax.ne),
-    infer=pointwise("not_equal", ANY, bool_),
-    vjp=_NOT_SMOOTH,
-    flops=no_flops,
-    samples=_equality_samples,
-    traits=("pointwise", "commutative"),
-    method="__ne__",
-    ulp=0,
-    onnx=lambda o, a, b: o.Not(o.Equal(a, b)),
-)
+@_equality(
+    np.not_equal, lax.ne,
+    traits=("commutative", "order"), method="__ne__", onnx=lambda o, a, b: o.Not(o.Equal(a, b)),
+)  # fmt: skip
 def not_equal(x1: TensorLike, x2: TensorLike, /) -> Tensor:
     """Compare elementwise for difference; NaN differs from everything.
 
@@ -113,18 +98,7 @@ def not_equal(x1: TensorLike, x2: TensorLike, /) -> Tensor:
     return bind(not_equal.op, promote(x1, x2))
 
 
-@op(
-    kernel=np.less,
-    lower=broadcasting(lax.lt),
-    infer=pointwise("less", _ORDERED, bool_),
-    vjp=_NOT_SMOOTH,
-    flops=no_flops,
-    samples=_order_samples,
-    traits=("pointwise",),
-    method="__lt__",
-    ulp=0,
-    onnx="Less",
-)
+@_order(np.less, lax.lt, traits=("order",), method="__lt__", onnx="Less")
 def less(x1: TensorLike, x2: TensorLike, /) -> Tensor:
     """Compare elementwise whether the first is smaller; NaN never is.
 
@@ -146,18 +120,10 @@ def less(x1: TensorLike, x2: TensorLike, /) -> Tensor:
     return bind(less.op, promote(x1, x2))
 
 
-@op(
-    kernel=np.less_equal,
-    lower=broadcasting(lambda a, b: lax.le(hidden(a, b) if is_floating(a.dtype) else a, b)),
-    infer=pointwise("less_equal", _ORDERED, bool_),
-    vjp=_NOT_SMOOTH,
-    flops=no_flops,
-    samples=_order_samples,
-    traits=("pointwise",),
-    method="__le__",
-    ulp=0,
-    onnx="LessOrEqual",
-)
+@_order(
+    np.less_equal, lambda a, b: lax.le(hidden(a, b) if is_floating(a.dtype) else a, b),
+    traits=("order",), method="__le__", onnx="LessOrEqual",
+)  # fmt: skip
 def less_equal(x1: TensorLike, x2: TensorLike, /) -> Tensor:
     """Compare elementwise whether the first is smaller or equal; NaN never is.
 
@@ -179,18 +145,7 @@ def less_equal(x1: TensorLike, x2: TensorLike, /) -> Tensor:
     return bind(less_equal.op, promote(x1, x2))
 
 
-@op(
-    kernel=np.greater,
-    lower=broadcasting(lax.gt),
-    infer=pointwise("greater", _ORDERED, bool_),
-    vjp=_NOT_SMOOTH,
-    flops=no_flops,
-    samples=_order_samples,
-    traits=("pointwise",),
-    method="__gt__",
-    ulp=0,
-    onnx="Greater",
-)
+@_order(np.greater, lax.gt, traits=("order",), method="__gt__", onnx="Greater")
 def greater(x1: TensorLike, x2: TensorLike, /) -> Tensor:
     """Compare elementwise whether the first is larger; NaN never is.
 
@@ -212,18 +167,10 @@ def greater(x1: TensorLike, x2: TensorLike, /) -> Tensor:
     return bind(greater.op, promote(x1, x2))
 
 
-@op(
-    kernel=np.greater_equal,
-    lower=broadcasting(lambda a, b: lax.ge(a, hidden(b, a) if is_floating(a.dtype) else b)),
-    infer=pointwise("greater_equal", _ORDERED, bool_),
-    vjp=_NOT_SMOOTH,
-    flops=no_flops,
-    samples=_order_samples,
-    traits=("pointwise",),
-    method="__ge__",
-    ulp=0,
-    onnx="GreaterOrEqual",
-)
+@_order(
+    np.greater_equal, lambda a, b: lax.ge(a, hidden(b, a) if is_floating(a.dtype) else b),
+    traits=("order",), method="__ge__", onnx="GreaterOrEqual",
+)  # fmt: skip
 def greater_equal(x1: TensorLike, x2: TensorLike, /) -> Tensor:
     """Compare elementwise whether the first is larger or equal; NaN never is.
 
@@ -264,17 +211,10 @@ def _logic_samples(rng: np.random.Generator) -> Any:
     yield Bad((flags, flags[:, :3]), error=ValueError, text="size 4 against 3")
 
 
-@op(
-    kernel=np.logical_and,
-    lower=broadcasting(lax.bitwise_and),
-    infer=pointwise("logical_and", ("bool",)),
-    vjp=_DISCRETE,
-    flops=no_flops,
-    samples=_logic_samples,
-    traits=("pointwise", "commutative"),
-    ulp=0,
-    onnx="And",
-)
+_logic = Kind(("bool",), operands=2, vjp=_DISCRETE, flops=no_flops, ulp=0, samples=_logic_samples)
+
+
+@_logic(np.logical_and, lax.bitwise_and, traits=("commutative",), onnx="And")
 def logical_and(x1: TensorLike, x2: TensorLike, /) -> Tensor:
     """Say elementwise whether both are true.
 
@@ -295,17 +235,7 @@ def logical_and(x1: TensorLike, x2: TensorLike, /) -> Tensor:
     return bind(logical_and.op, _as_bools(x1, x2))
 
 
-@op(
-    kernel=np.logical_or,
-    lower=broadcasting(lax.bitwise_or),
-    infer=pointwise("logical_or", ("bool",)),
-    vjp=_DISCRETE,
-    flops=no_flops,
-    samples=_logic_samples,
-    traits=("pointwise", "commutative"),
-    ulp=0,
-    onnx="Or",
-)
+@_logic(np.logical_or, lax.bitwise_or, traits=("commutative",), onnx="Or")
 def logical_or(x1: TensorLike, x2: TensorLike, /) -> Tensor:
     """Say elementwise whether at least one is true.
 
@@ -326,17 +256,7 @@ def logical_or(x1: TensorLike, x2: TensorLike, /) -> Tensor:
     return bind(logical_or.op, _as_bools(x1, x2))
 
 
-@op(
-    kernel=np.logical_xor,
-    lower=broadcasting(lax.bitwise_xor),
-    infer=pointwise("logical_xor", ("bool",)),
-    vjp=_DISCRETE,
-    flops=no_flops,
-    samples=_logic_samples,
-    traits=("pointwise", "commutative"),
-    ulp=0,
-    onnx="Xor",
-)
+@_logic(np.logical_xor, lax.bitwise_xor, traits=("commutative",), onnx="Xor")
 def logical_xor(x1: TensorLike, x2: TensorLike, /) -> Tensor:
     """Say elementwise whether exactly one is true.
 
@@ -419,17 +339,13 @@ def _parts(of_floats: Any, combine: Any) -> Any:
     return lowered
 
 
-@op(
-    kernel=np.isnan,
-    lower=_exact(lambda x: lax.ne(x, x), False),
-    infer=pointwise("isnan", ANY, bool_),
-    vjp=_NOT_SMOOTH,
-    flops=elements,
-    samples=_kind_samples,
-    traits=("pointwise",),
-    ulp=0,
+_classification = Kind(ANY, bool_, vjp=_NOT_SMOOTH, ulp=0, samples=_kind_samples)
+
+
+@_classification(
+    np.isnan, _exact(lambda x: lax.ne(x, x), False),
     onnx=lambda o, x: o.IsNaN(x) if is_floating(x.dtype) else never(o, x),
-)
+)  # fmt: skip
 def isnan(x: TensorLike, /) -> Tensor:
     """Say which elements are NaN.
 
@@ -447,17 +363,10 @@ def isnan(x: TensorLike, /) -> Tensor:
     return bind(isnan.op, (as_tensor(x),))
 
 
-@op(
-    kernel=np.isfinite,
-    lower=_exact(_parts(lax.is_finite, lax.bitwise_and), True),
-    infer=pointwise("isfinite", ANY, bool_),
-    vjp=_NOT_SMOOTH,
-    flops=elements,
-    samples=_kind_samples,
-    traits=("pointwise",),
-    ulp=0,
+@_classification(
+    np.isfinite, _exact(_parts(lax.is_finite, lax.bitwise_and), True),
     onnx=lambda o, x: o.Not(o.Or(o.IsNaN(x), o.IsInf(x)) if is_floating(x.dtype) else never(o, x)),
-)
+)  # fmt: skip
 def isfinite(x: TensorLike, /) -> Tensor:
     """Say which elements are neither NaN nor infinite.
 
@@ -475,17 +384,10 @@ def isfinite(x: TensorLike, /) -> Tensor:
     return bind(isfinite.op, (as_tensor(x),))
 
 
-@op(
-    kernel=np.isinf,
-    lower=_exact(_parts(lambda x: lax.abs(x) == np.inf, lax.bitwise_or), False),
-    infer=pointwise("isinf", ANY, bool_),
-    vjp=_NOT_SMOOTH,
-    flops=elements,
-    samples=_kind_samples,
-    traits=("pointwise",),
-    ulp=0,
+@_classification(
+    np.isinf, _exact(_parts(lambda x: lax.abs(x) == np.inf, lax.bitwise_or), False),
     onnx=lambda o, x: o.IsInf(x) if is_floating(x.dtype) else never(o, x),
-)
+)  # fmt: skip
 def isinf(x: TensorLike, /) -> Tensor:
     """Say which elements are infinite.
 

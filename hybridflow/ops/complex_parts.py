@@ -8,7 +8,7 @@ import numpy as np
 from jax import lax
 
 from hybridflow.core.dispatch import bind
-from hybridflow.core.dtypes import complex64, complex128, float32, float64, kind_of
+from hybridflow.core.dtypes import kind_of, real_dtype
 from hybridflow.core.op import Bad, Sample, op, public_names
 from hybridflow.core.operators import add_method
 from hybridflow.ops.common import (
@@ -28,8 +28,6 @@ from hybridflow.ops.creation import zeros_like
 from hybridflow.ops.onnx import COMPLEX
 from hybridflow.ops.trigonometric import atan2
 
-_PART_OF = {complex64: float32, complex128: float64}
-
 
 def _complex_normals(rng: np.random.Generator, *shape: int, dtype: Any = np.complex64) -> Any:
     return np.asarray(normals(rng, *shape) + 1j * normals(rng, *shape), dtype=dtype)
@@ -48,7 +46,7 @@ def _complex_samples(rng: np.random.Generator) -> Any:
 def _part_infer(name: str) -> Any:
     def infer(x: TensorSpec) -> TensorSpec:
         require_kind(name, ("complex",), x)
-        return make_spec(x.shape, _PART_OF[x.dtype])
+        return make_spec(x.shape, real_dtype(x.dtype))
 
     return infer
 

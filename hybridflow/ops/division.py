@@ -14,7 +14,6 @@ from hybridflow.core.op import Bad, Each, Flat, Sample, Saves, op, public_names
 from hybridflow.ops.common import (
     FLOATING,
     NUMERIC,
-    REAL,
     Tensor,
     TensorLike,
     as_tensor,
@@ -35,6 +34,7 @@ from hybridflow.ops.common import (
     unary_samples,
     unbroadcast,
 )
+from hybridflow.ops.kinds import floating, numeric, rounding
 from hybridflow.ops.xla_algebra import hidden, hidden_result
 
 # -- division -----------------------------------------------------------------------------------------------------
@@ -80,19 +80,11 @@ def divide(x1: TensorLike, x2: TensorLike, /) -> Tensor:
     return bind(divide.op, promote_float(x1, x2))
 
 
-@op(
-    kernel=np.reciprocal,
-    lower=lambda x: hidden_result(lax.div(np.ones((), x.dtype) if x.ndim == 0 else lax.full_like(x, 1), x)),
-    infer=pointwise("reciprocal", FLOATING),
-    vjp=lambda F, g, y, x: (-g * (y * y),),
-    saves=Saves(y=True),
-    flops=elements,
-    samples=unary_samples(positives),
-    traits=("pointwise", "full_precision"),
-    method="reciprocal",
-    ulp=1,
-    onnx="Reciprocal",
-)
+@floating(
+    np.reciprocal, lambda x: hidden_result(lax.div(np.ones((), x.dtype) if x.ndim == 0 else lax.full_like(x, 1), x)),
+    vjp=lambda F, g, y, x: (-g * (y * y),), saves=Saves(y=True), samples=unary_samples(positives),
+    traits=("full_precision",), ulp=1, onnx="Reciprocal",
+)  # fmt: skip
 def reciprocal(x: TensorLike, /) -> Tensor:
     """Divide one by every element.
 
@@ -212,18 +204,11 @@ def _onnx_floats(o: Any, a: Any, b: Any) -> tuple[Any, Any]:
     return o.Where(by_zero, a / b, whole), o.Where(by_zero, np.nan, rest)
 
 
-@op(
-    kernel=_floor_divide_kernel,
-    lower=_divmod_lower(0),
-    infer=pointwise("floor_divide", REAL),
-    vjp=Flat("it is constant almost everywhere"),
-    flops=elements,
-    samples=_divmod_samples,
-    traits=("pointwise",),
-    method="__floordiv__ __rfloordiv__",
-    ulp=1,
+@rounding(
+    _floor_divide_kernel, _divmod_lower(0),
+    vjp=Flat("it is constant almost everywhere"), samples=_divmod_samples, method="__floordiv__ __rfloordiv__", ulp=1,
     onnx=_divmod_onnx(0),
-)
+)  # fmt: skip
 def floor_divide(x1: TensorLike, x2: TensorLike, /) -> Tensor:
     """Divide elementwise and round down.
 
@@ -248,22 +233,15 @@ def floor_divide(x1: TensorLike, x2: TensorLike, /) -> Tensor:
     return bind(floor_divide.op, promote(x1, x2))
 
 
-@op(
-    kernel=np.remainder,
-    lower=_divmod_lower(1),
-    infer=pointwise("remainder", REAL),
+@rounding(
+    np.remainder, _divmod_lower(1),
     vjp=Each(
         lambda F, g, y, a, b: unbroadcast(F, g, a),
         lambda F, g, y, a, b: unbroadcast(F, -g * F.floor_divide(a, b), b),
     ),
-    saves=Saves(x=(0, 1), each=((), (0, 1))),
-    flops=elements,
-    samples=_divmod_samples,
-    traits=("pointwise",),
-    method="__mod__ __rmod__",
-    ulp=1,
+    saves=Saves(x=(0, 1), each=((), (0, 1))), samples=_divmod_samples, method="__mod__ __rmod__", ulp=1,
     onnx=_divmod_onnx(1),
-)
+)  # fmt: skip
 def remainder(x1: TensorLike, x2: TensorLike, /) -> Tensor:
     """Compute the remainder of `floor_divide`, which has the sign of the divisor.
 
@@ -290,19 +268,11 @@ def remainder(x1: TensorLike, x2: TensorLike, /) -> Tensor:
 # -- powers -------------------------------------------------------------------------------------------------------
 
 
-@op(
-    kernel=np.square,
-    lower=lax.square,
-    infer=pointwise("square", NUMERIC),
-    vjp=lambda F, g, y, x: (g * (2 * x),),
-    saves=Saves(x=(0,)),
-    flops=elements,
-    samples=unary_samples(),
-    traits=("pointwise", "full_precision"),
-    method="square",
-    ulp=0.5,
+@numeric(
+    np.square, lax.square,
+    vjp=lambda F, g, y, x: (g * (2 * x),), saves=Saves(x=(0,)), traits=("full_precision",), method="square", ulp=0.5,
     onnx=lambda o, x: o.Mul(x, x),
-)
+)  # fmt: skip
 def square(x: TensorLike, /) -> Tensor:
     """Multiply every element by itself.
 
@@ -490,19 +460,11 @@ def _power_onnx(o: Any, a: Any, b: Any) -> Any:
     return o.Pow(a, b)
 
 
-@op(
-    kernel=_power_kernel,
-    lower=_power_lower,
-    infer=pointwise("power", NUMERIC),
-    vjp=Each(_power_of_base, _power_of_exponent),
-    saves=Saves(x=(0, 1), y=True, each=((0, 1), (0, -1))),
-    flops=elements,
-    samples=_power_samples,
-    traits=("pointwise", "full_precision"),
-    method="__pow__ __rpow__",
-    ulp=16,
-    onnx=_power_onnx,
-)
+@numeric(
+    _power_kernel, _power_lower,
+    vjp=Each(_power_of_base, _power_of_exponent), saves=Saves(x=(0, 1), y=True, each=((0, 1), (0, -1))),
+    samples=_power_samples, traits=("full_precision",), method="__pow__ __rpow__", ulp=16, onnx=_power_onnx,
+)  # fmt: skip
 def power(x1: TensorLike, x2: TensorLike, /) -> Tensor:
     """Raise elementwise to a power.
 

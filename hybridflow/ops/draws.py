@@ -285,7 +285,7 @@ def symmetric(bits: Any, working: Any) -> Any:
 
 
 def open_unit(bits: Any, working: Any) -> Any:
-    """Turn random bits into an odd multiple of 2**-p in (0, 1); exact."""
+    """Turn random bits into an odd multiple of 2**-p: a number strictly between 0 and 1, which p bits hold exactly."""
     precision = _PRECISION[working.name]
     number = lax.convert_element_type(_odd(bits, precision - 1), working)
     return lax.mul(number, lax.full_like(number, 2.0**-precision))

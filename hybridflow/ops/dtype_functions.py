@@ -8,7 +8,13 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
-from hybridflow.core.dtypes import DType, as_dtype, complex64, complex128, float32, float64, kind_of, promote_types
+from hybridflow.core.dtypes import (
+    DType,
+    as_dtype,
+    kind_of,
+    promote_types,
+    real_dtype,
+)
 from hybridflow.core.errors import ArgumentError, ArgumentTypeError, DTypeError, message
 from hybridflow.core.op import public_names
 from hybridflow.core.staged_number import weak_dtype_of as _weak_dtype_of
@@ -76,7 +82,7 @@ def finfo(type: Any, /) -> FloatInfo:
         32
     """
     dtype = _dtype_of(type)
-    dtype = {complex64: float32, complex128: float64}.get(dtype, dtype)
+    dtype = real_dtype(dtype)
     if kind_of(dtype) != "float":
         raise DTypeError(message(f"finfo: {dtype} is not floating-point", hint="Use hf.iinfo for integers."))
     info = ml_dtypes.finfo(dtype)

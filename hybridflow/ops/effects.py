@@ -28,7 +28,7 @@ _CONSTANTS = (bool, int, float, complex, str, bytes, type(None))
 
 
 class _Text:
-    """The text that a mutable Python object had when the function was traced."""
+    """The printed form of a mutable Python object, as it was when the function was traced."""
 
     def __init__(self, plain: str, quoted: str) -> None:
         self._plain = plain
@@ -45,7 +45,7 @@ class _Text:
 
 
 class _Message:
-    """The values of a traced `hf.print`, with the tensors still to come."""
+    """The arguments of a traced `hf.print`; the values of the tensors are filled in at every call."""
 
     __slots__ = ("end", "separator", "template")
 
@@ -82,9 +82,9 @@ def _printed(kind: str, array: Any, name: Any) -> Any:
 def print(*values: Any, sep: str | None = " ", end: str | None = "\n") -> None:
     r"""Print values as Python's `print` does, in a compiled function at every call.
 
-    Compiled, tensors in lists, tuples, dicts and other pytrees print their values of that call, in program order with
-    the other effects, branches and loops on tensors included; Python values print as they were when the function was
-    traced. A call that prints has printed when it returns.
+    In a compiled function, tensors (also in lists, dicts and other pytrees) print their values of the call, in program
+    order with other effects, also in branches and loops on tensors. Python values print as they were when the function
+    was traced. All printing is done when the call returns.
 
     Args:
         *values: anything; tensors and structures of them among it.
@@ -142,7 +142,7 @@ class _Callback:
         self.template = Template(args, _as_argument)
 
     def run(self, arrays: Sequence[Any], shapes: Sequence[Any]) -> list[Any]:
-        """Call the function on values that it may keep, and return its results as arrays.
+        """Call the function on copies of the values, which it may keep, and return its results as arrays.
 
         Raises:
             ArgumentError, ShapeError, DTypeError: results that are not what the specs say.
@@ -176,7 +176,7 @@ def _as_argument(value: Any) -> Any:
 
 
 def _array(array: Any, kind: type) -> Any:
-    """Return an array of NumPy as what it is, an array or a scalar."""
+    """Return a NumPy array, or a NumPy scalar if `kind` is a scalar's type."""
     return np.asarray(array)[()] if issubclass(kind, np.generic) else np.asarray(array)
 
 
@@ -193,7 +193,7 @@ def _argument(kind: str, array: Any, name: Any) -> Any:
 
 
 def _result(name: str, index: int, leaf: Any, shape: tuple[int, ...], dtype: DType) -> Any:
-    """Return a result as an array of the shape and dtype that the spec says; Python numbers take its dtype."""
+    """Return a result as an array and check it against the spec; Python numbers take the spec's dtype."""
     weak = is_number(leaf) or isinstance(leaf, list | tuple)
     array = to_numpy(leaf, dtype if weak else None) if not isinstance(leaf, Tensor) else host_array(leaf)
     for error, differs in ((ShapeError, array.shape != shape), (DTypeError, array.dtype != dtype)):

@@ -134,7 +134,7 @@ def _vjp(F: Any, g: Any, y: Any, *xs: Any, subscripts: str) -> Any:
 
 
 def _spread(F: Any, x: Any, own: str, term: str, shape: Any) -> Any:
-    """Give a gradient the axes of its operand: repeated where it was summed, on the diagonal where a label repeats."""
+    """Turn a gradient into its operand's shape: repeated along summed axes, on the diagonal where a label repeats."""
     labels = own
     for label in dict.fromkeys(term):
         if label not in own:
@@ -200,14 +200,14 @@ def einsum(*operands: Any, subscripts: str | None = None) -> Tensor:
             ``a, [0, 1], b, [1, 2], [0, 2]``: each tensor with a list of integers (or ``...``) and those of the result.
             Without ``->`` (or the last list) the result has the labels that occur once, sorted. ``...`` stands for
             axes that broadcast. A label repeated in one term takes the diagonal.
-        subscripts: the terms in the form in which the operation keeps them; for gradient rules.
+        subscripts: the terms as the operation stores them; used by gradient rules only.
 
     Returns:
         The sums, in the promoted dtype.
 
     Raises:
         ShapeError: sizes of one label that differ, or another number of labels than dimensions.
-        ArgumentError: terms that make no sense.
+        ArgumentError: terms that cannot be parsed or do not fit the operands.
         DTypeError: bool operands.
 
     Example:
@@ -274,7 +274,7 @@ def _contract(terms: Sequence[Labels], result: Labels | None, tensors: Sequence[
 
     Raises:
         ShapeError: another number of labels than dimensions.
-        ArgumentError: labels of the result that make no sense.
+        ArgumentError: a label of the result that no operand has, or that occurs twice.
     """
     leading = 0
     for term, tensor in zip(terms, tensors, strict=True):

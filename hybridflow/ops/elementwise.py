@@ -11,19 +11,16 @@ from hybridflow.core.convert import Wide
 from hybridflow.core.dispatch import bind
 from hybridflow.core.dtypes import (
     as_dtype,
-    complex64,
-    complex128,
-    float32,
     float64,
     is_differentiable,
     is_floating,
     kind_of,
+    real_dtype,
 )
 from hybridflow.core.errors import DTypeError
 from hybridflow.core.op import REGISTRY, Bad, Flat, Sample, Saves, Stops, op, public_names
 from hybridflow.ops.common import (
     NUMERIC,
-    REAL,
     Tensor,
     TensorLike,
     TensorSpec,
@@ -34,12 +31,12 @@ from hybridflow.ops.common import (
     make_spec,
     no_flops,
     normals,
-    pointwise,
     require_kind,
     truth,
     unary_samples,
 )
 from hybridflow.ops.jax_rule import RuleFromLowering
+from hybridflow.ops.kinds import numeric, rounding
 from hybridflow.ops.onnx import on_floats
 
 # -- casts --------------------------------------------------------------------------------------------------------
@@ -56,9 +53,9 @@ def _astype_kernel(x: Any, *, dtype: Any) -> Any:
 
 
 def _saturated(x: Any, dtype: Any) -> Any:
-    """Cast floats to integers as XLA does: towards zero, saturating at the dtype's limits, NaN to 0.
+    """Cast floats to integers as XLA does: round towards zero, saturate at the dtype's limits, turn NaN into 0.
 
-    The result of C, and so of NumPy, for numbers outside the range depends on the machine.
+    NumPy casts as C does, where the result for numbers outside the range depends on the machine.
     """
     wide = x if x.dtype.itemsize >= 4 else x.astype(np.float32)
     info = np.iinfo(dtype)
@@ -73,12 +70,13 @@ def _saturated(x: Any, dtype: Any) -> Any:
 
 def _astype_lower(x: Any, *, dtype: Any) -> Any:
     if x.dtype == bool and is_floating(dtype):
-        # XLA makes a choice of a product with a converted truth value, in which NaN * 0 is 0; not of one with bits.
+        # XLA turns a product with a converted bool into a select, in which NaN * 0 is 0; it leaves products of bits
+        # alone.
         bits = np.dtype(f"int{8 * dtype.itemsize}")
         one = np.ones((), dtype).view(bits)
         return lax.bitcast_convert_type(lax.convert_element_type(x, bits) * one, dtype)
     if x.dtype.kind == "c" and dtype.kind == "b":
-        return lax.ne(x, lax.full_like(x, 0))  # XLA's own conversion asks the real part alone
+        return lax.ne(x, lax.full_like(x, 0))  # XLA's own conversion looks at the real part only
     return lax.convert_element_type(lax.real(x) if _drops_imaginary(x, dtype) else x, dtype)
 
 
@@ -105,7 +103,7 @@ def _astype_samples(rng: np.random.Generator) -> Any:
 
 
 def _astype_onnx(o: Any, x: Any, *, dtype: Any) -> Any:
-    """Write a cast; ONNX leaves open what a float out of the integers' range becomes."""
+    """Write a cast that saturates: in ONNX, the result of a float outside the integers' range is undefined."""
     if dtype.kind not in "iu" or not is_floating(x.dtype):
         return o.cast(x, dtype)
     info = np.iinfo(dtype)
@@ -135,7 +133,8 @@ def astype(x: TensorLike, /, dtype: Any, *, copy: bool = True, device: str | Non
     Args:
         x: any shape and dtype.
         dtype: a dtype or its name.
-        copy: accepted for the standard's sake; tensors are immutable, so one that has the dtype is returned itself.
+        copy: ignored; it is here because the Array API has it. Tensors are immutable, so a tensor that already has the
+            dtype is returned itself.
         device: the device to put the result on; that of `x` if not given.
 
     Returns:
@@ -164,15 +163,14 @@ def astype(x: TensorLike, /, dtype: Any, *, copy: bool = True, device: str | Non
 
 def _abs_infer(x: TensorSpec) -> TensorSpec:
     require_kind("abs", NUMERIC, x)
-    return make_spec(x.shape, _REAL_OF.get(x.dtype, x.dtype))
+    return make_spec(x.shape, real_dtype(x.dtype))
 
 
-_REAL_OF = {complex64: float32, complex128: float64}
 _complex_abs_vjp = RuleFromLowering("abs")
 
 
 def _abs_vjp(F: Any, g: Any, y: Any, x: Any) -> Any:
-    if x.dtype in _REAL_OF:
+    if kind_of(x.dtype) == "complex":
         return _complex_abs_vjp(F, g, y, x)
     return (g * F.sign(x),)
 
@@ -186,7 +184,7 @@ def _abs_lower(x: Any) -> Any:
     if kind_of(x.dtype) == "uint":
         return x
     size = lax.abs(x)
-    if x.dtype not in _REAL_OF:
+    if kind_of(x.dtype) != "complex":
         return size
     infinite = (lax.abs(lax.real(x)) == np.inf) | (lax.abs(lax.imag(x)) == np.inf)
     return lax.select(infinite, lax.full_like(size, np.inf), size)
@@ -245,18 +243,10 @@ def _sign_samples(rng: np.random.Generator) -> Any:
     yield Sample((np.array([0, 7], np.uint8),))
 
 
-@op(
-    kernel=np.sign,
-    lower=lambda x: lax.select(x == 0, lax.full_like(x, 0), lax.sign(x)),
-    infer=pointwise("sign", REAL),
-    vjp=Flat("the sign is constant almost everywhere"),
-    flops=elements,
-    samples=_sign_samples,
-    traits=("pointwise", "idempotent"),
-    method="sign",
-    ulp=0,
-    onnx="Sign",
-)
+@rounding(
+    np.sign, lambda x: lax.select(x == 0, lax.full_like(x, 0), lax.sign(x)),
+    vjp=Flat("the sign is constant almost everywhere"), samples=_sign_samples, traits=("idempotent",), onnx="Sign",
+)  # fmt: skip
 def sign(x: TensorLike, /) -> Tensor:
     """Return -1, 0 or 1 by the sign of every element; of -0.0 it is 0.0, and NaN stays NaN.
 
@@ -281,7 +271,7 @@ def sign(x: TensorLike, /) -> Tensor:
 
 
 def _complex_sign(x: Tensor) -> Tensor:
-    """Divide complex numbers by their size; 0 gives 0."""
+    """Divide complex numbers by their absolute value; 0 gives 0."""
     divide, equal, where = (cast(Any, REGISTRY[name].public) for name in ("divide", "equal", "where"))
     size = abs(x)
     zero = equal(size, 0)
@@ -305,18 +295,10 @@ def _rounding(round_floats: Any) -> Any:
     return lambda x: round_floats(x) if kind_of(x.dtype) == "float" else x
 
 
-@op(
-    kernel=_rounding(np.floor),
-    lower=_rounding(lax.floor),
-    infer=pointwise("floor", REAL),
-    vjp=_FLAT,
-    flops=elements,
-    samples=_rounding_samples,
-    traits=("pointwise", "idempotent"),
-    method="floor",
-    ulp=0,
-    onnx=on_floats("Floor"),
-)
+@rounding(
+    _rounding(np.floor), _rounding(lax.floor),
+    vjp=_FLAT, samples=_rounding_samples, traits=("idempotent",), onnx=on_floats("Floor"),
+)  # fmt: skip
 def floor(x: TensorLike, /) -> Tensor:
     """Round every element down.
 
@@ -337,18 +319,10 @@ def floor(x: TensorLike, /) -> Tensor:
     return bind(floor.op, (as_tensor(x),))
 
 
-@op(
-    kernel=_rounding(np.ceil),
-    lower=_rounding(lax.ceil),
-    infer=pointwise("ceil", REAL),
-    vjp=_FLAT,
-    flops=elements,
-    samples=_rounding_samples,
-    traits=("pointwise", "idempotent"),
-    method="ceil",
-    ulp=0,
-    onnx=on_floats("Ceil"),
-)
+@rounding(
+    _rounding(np.ceil), _rounding(lax.ceil),
+    vjp=_FLAT, samples=_rounding_samples, traits=("idempotent",), onnx=on_floats("Ceil"),
+)  # fmt: skip
 def ceil(x: TensorLike, /) -> Tensor:
     """Round every element up.
 
@@ -381,18 +355,10 @@ def _round_samples(rng: np.random.Generator) -> Any:
     yield Bad((np.array([True]),), error=DTypeError, text="does not take bool")
 
 
-@op(
-    kernel=lambda x: x if kind_of(x.dtype) in ("int", "uint") else np.rint(x),
-    lower=_round_lower,
-    infer=pointwise("round", NUMERIC),
-    vjp=_FLAT,
-    flops=elements,
-    samples=_round_samples,
-    traits=("pointwise", "idempotent"),
-    method="round",
-    ulp=0,
-    onnx=on_floats("Round"),
-)
+@numeric(
+    lambda x: x if kind_of(x.dtype) in ("int", "uint") else np.rint(x), _round_lower,
+    vjp=_FLAT, samples=_round_samples, traits=("idempotent",), method="round", ulp=0, onnx=on_floats("Round"),
+)  # fmt: skip
 def round(x: TensorLike, /) -> Tensor:
     """Round every element to the nearest whole number, halves to the even one; of complex numbers each part.
 

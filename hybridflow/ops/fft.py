@@ -151,7 +151,7 @@ def irfft(
 def hfft(
     x: TensorLike, /, *, n: int | None = None, axis: int = -1, norm: str = "backward", **other: Unpack[Other]
 ) -> Tensor:
-    """Transform numbers of which half is given and the other half mirrored and conjugated, so the result is real.
+    """Transform a Hermitian-symmetric signal, of which only the first half is given; the result is real.
 
     Args:
         x: complex or real; integers become float32.

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from hybridflow.core.dims import Dim, Size, evaluate
-from hybridflow.core.dtypes import complex64, complex128, float32, float64, kind_of
+from hybridflow.core.dtypes import complex_dtype, kind_of, real_dtype
 from hybridflow.core.errors import ArgumentError, DTypeError, ShapeError
 from hybridflow.core.keywords import Other, respelled
 from hybridflow.core.op import Bad, Sample, op, public_names
@@ -22,12 +22,10 @@ from hybridflow.ops.common import (
     normals,
     require_kind,
 )
-from hybridflow.ops.fft_call import COMPLEX_OF, OTHER_WAY, Axes, transform
+from hybridflow.ops.fft_call import OTHER_WAY, Axes, transform
 from hybridflow.ops.index_keys import part_of
 from hybridflow.ops.onnx import COMPLEX
 from hybridflow.ops.padding import along
-
-_REAL_OF = {complex64: float32, complex128: float64}
 
 # -- the four transforms ------------------------------------------------------------------------------------------
 
@@ -43,7 +41,7 @@ def _flops(output: TensorSpec, x: TensorSpec, *, axes: Axes, **attrs: Any) -> An
 
 
 def _in_turn(x: Any, axes: Axes, transform: Callable[[Any, Axes], Any]) -> Any:
-    """Transform in jax, which takes three axes at a time."""
+    """Transform three axes at a time, which is the most that jax takes."""
     if not x.size:
         return x
     for first in range(0, len(axes), 3):
@@ -183,7 +181,7 @@ def _rfftn_infer(x: TensorSpec, *, axes: Axes, norm: str) -> TensorSpec:
     require_kind("rfftn", ("float",), x)
     shape = list(x.shape)
     shape[axes[-1]] = shape[axes[-1]] // 2 + 1
-    return make_spec(tuple(shape), COMPLEX_OF[x.dtype])
+    return make_spec(tuple(shape), complex_dtype(x.dtype))
 
 
 def _rfftn_lower(x: Any, *, axes: Axes, norm: str) -> Any:
@@ -261,7 +259,7 @@ def _irfftn_infer(x: TensorSpec, *, axes: Axes, size: Size, norm: str) -> Tensor
     require_kind("irfftn", ("complex",), x)
     shape = list(x.shape)
     shape[axes[-1]] = size
-    return make_spec(tuple(shape), _REAL_OF[x.dtype])
+    return make_spec(tuple(shape), real_dtype(x.dtype))
 
 
 def _irfftn_kernel(x: Any, *, axes: Any, size: int, norm: Any) -> Any:
@@ -279,7 +277,7 @@ def _irfftn_lower(x: Any, *, axes: Axes, size: int, norm: str) -> Any:
 
 
 def _irfftn_vjp(F: Any, g: Any, y: Any, x: Any, *, axes: Axes, size: Size, norm: str) -> Any:
-    """Transform back; frequencies that stand for their mirror image too count twice."""
+    """Transform the gradient; a frequency that also stands for its mirror image counts twice."""
     del y
     last = axes[-1]
     gradient = F.conj(F.rfftn(g, axes=axes, norm=OTHER_WAY[norm]))
@@ -318,8 +316,8 @@ def irfftn(
 ) -> Tensor:
     """Undo `rfftn`.
 
-    The imaginary parts that a transform of real numbers does not have (of frequency 0, and of the highest one of an
-    even size) are not read.
+    The imaginary parts of frequency 0, and of the highest frequency of an even size, are ignored: in a transform of
+    real numbers they are 0.
 
     Args:
         x: complex or real; integers become float32.

@@ -7,7 +7,7 @@ from typing import Any
 
 from hybridflow.core.dims import Dim
 from hybridflow.core.dispatch import bind
-from hybridflow.core.dtypes import LOW_PRECISION, complex64, complex128, float32, float64, kind_of
+from hybridflow.core.dtypes import LOW_PRECISION, complex_dtype, float32, kind_of
 from hybridflow.core.errors import ArgumentError, DTypeError, ShapeError, message
 from hybridflow.core.op import REGISTRY
 from hybridflow.ops.common import (
@@ -23,9 +23,8 @@ from hybridflow.ops.index_keys import part_of
 from hybridflow.ops.rearrange import pad
 
 Axes = tuple[int, ...]
-COMPLEX_OF = {float32: complex64, float64: complex128}
 OTHER_WAY = {"backward": "forward", "forward": "backward", "ortho": "ortho"}
-"""The norm of a transform whose result, but for a conjugation, is that of the inverse."""
+"""The norm with which the forward transform, up to conjugation, equals the inverse transform."""
 _NORMS = ("backward", "ortho", "forward")
 
 
@@ -37,7 +36,7 @@ def transform(
     Args:
         name: the op.
         x, s, axes, norm: as given.
-        told: the name for messages, if not the op's.
+        told: the name to use in messages, if not the op's.
     """
     told = told or name
     if norm not in _NORMS:
@@ -58,7 +57,7 @@ def transform(
 
 
 def operand(name: str, x: TensorLike, *, real: bool) -> Tensor:
-    """Return the operand of a transform: a float for one of real numbers, else complex."""
+    """Return the operand of a transform: a float tensor for a transform of real numbers, else a complex one."""
     tensor = widened(as_tensor(x))
     kind = kind_of(tensor.dtype)
     if kind in ("int", "uint"):
@@ -68,7 +67,7 @@ def operand(name: str, x: TensorLike, *, real: bool) -> Tensor:
             message(f"{name}: does not take {tensor.dtype}", got=call_text(name, tensor.spec),
                     hint="Cast it with .astype(...)." if kind != "complex" else "Use fft, or hf.real.")
         )  # fmt: skip
-    return tensor if real or kind_of(tensor.dtype) == "complex" else cast_to(tensor, COMPLEX_OF[tensor.dtype])
+    return tensor if real or kind_of(tensor.dtype) == "complex" else cast_to(tensor, complex_dtype(tensor.dtype))
 
 
 def _axes_of(name: str, tensor: Tensor, s: Sequence[int] | None, axes: Sequence[int] | None) -> Axes:

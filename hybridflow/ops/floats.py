@@ -1,4 +1,4 @@
-"""What floating-point numbers are made of: signs, neighbours, whole parts; and the length of a vector of two."""
+"""Functions of the representation of floating-point numbers (signs, neighbours, whole parts), and `hypot`."""
 
 from __future__ import annotations
 
@@ -11,13 +11,10 @@ from hybridflow.core.dispatch import bind
 from hybridflow.core.dtypes import LOW_PRECISION, bool_, float32, is_floating, kind_of
 from hybridflow.core.op import Bad, Each, Flat, Sample, Saves, Stops, op, public_names
 from hybridflow.ops.common import (
-    REAL,
     Tensor,
     TensorLike,
     as_tensor,
     binary_samples,
-    broadcasting,
-    elements,
     no_flops,
     normals,
     pointwise,
@@ -25,6 +22,7 @@ from hybridflow.ops.common import (
     unary_samples,
     unbroadcast,
 )
+from hybridflow.ops.kinds import real_pair, rounding
 from hybridflow.ops.onnx import BITS
 
 _SPECIAL = np.array([0.0, -0.0, 1.5, -1.5, np.inf, -np.inf, np.nan, 1e-30], np.float32)
@@ -32,7 +30,7 @@ _NO_COMPLEX = Bad((np.array([1j], np.complex64),), error=TypeError, text="does n
 
 
 def _bits(x: Any) -> Any:
-    """Return floats as signed integers of the same bits."""
+    """Return the bits of floats as signed integers."""
     return lax.bitcast_convert_type(x, np.dtype(f"i{x.dtype.itemsize}"))
 
 
@@ -47,18 +45,12 @@ def _trunc_samples(rng: np.random.Generator) -> Any:
     yield _NO_COMPLEX
 
 
-@op(
-    kernel=lambda x: np.trunc(x) if kind_of(x.dtype) == "float" else x,
-    lower=lambda x: lax.select(x < 0, lax.ceil(x), lax.floor(x)) if kind_of(x.dtype) == "float" else x,
-    infer=pointwise("trunc", REAL),
-    vjp=Flat("rounding is constant almost everywhere"),
-    flops=elements,
-    samples=_trunc_samples,
-    traits=("pointwise", "idempotent"),
-    method="trunc",
-    ulp=0,
+@rounding(
+    lambda x: np.trunc(x) if kind_of(x.dtype) == "float" else x,
+    lambda x: lax.select(x < 0, lax.ceil(x), lax.floor(x)) if kind_of(x.dtype) == "float" else x,
+    vjp=Flat("rounding is constant almost everywhere"), samples=_trunc_samples, traits=("idempotent",),
     onnx=lambda o, x: o.Where(o.Less(x, 0), o.Ceil(x), o.Floor(x)) if is_floating(x.dtype) else x,
-)
+)  # fmt: skip
 def trunc(x: TensorLike, /) -> Tensor:
     """Round every element towards zero.
 
@@ -100,7 +92,7 @@ def _signbit_samples(rng: np.random.Generator) -> Any:
     onnx=BITS,
 )
 def signbit(x: TensorLike, /) -> Tensor:
-    """Say of every element whether its sign bit is set, which tells -0.0 from 0.0.
+    """Return whether the sign bit of every element is set, which tells -0.0 from 0.0.
 
     Args:
         x: any shape; real, integers become float32.
@@ -129,21 +121,14 @@ def _sign_samples(rng: np.random.Generator) -> Any:
     yield Bad((normals(rng, 2), np.array([1j], np.complex64)), error=TypeError, text="does not take complex64")
 
 
-@op(
-    kernel=np.copysign,
-    lower=broadcasting(_copysign_lower),
-    infer=pointwise("copysign", ("float",)),
+@real_pair(
+    np.copysign, _copysign_lower,
     vjp=Each(
         lambda F, g, y, a, b: unbroadcast(F, F.where(F.equal(F.signbit(a), F.signbit(b)), g, -g), a),
         lambda F, g, y, a, b: None,
     ),
-    saves=Saves(x=(0, 1)),
-    flops=no_flops,
-    samples=_sign_samples,
-    traits=("pointwise",),
-    ulp=0,
-    onnx=BITS,
-)
+    saves=Saves(x=(0, 1)), samples=_sign_samples, flops=no_flops, ulp=0, onnx=BITS,
+)  # fmt: skip
 def copysign(x1: TensorLike, x2: TensorLike, /) -> Tensor:
     """Give every element the sign of another; no gradient passes to the second operand.
 
@@ -166,19 +151,14 @@ def copysign(x1: TensorLike, x2: TensorLike, /) -> Tensor:
     return bind(copysign.op, promote_float(x1, x2))
 
 
-@op(
-    kernel=np.nextafter,
-    lower=broadcasting(lax.nextafter),
-    infer=pointwise("nextafter", ("float",)),
+@real_pair(
+    np.nextafter, lax.nextafter,
     vjp=Stops("it is a step from one floating-point number to the next, which no slope describes"),
-    flops=no_flops,
     samples=lambda rng: [s if isinstance(s, Bad) else Sample(s.args, gradient=False) for s in _sign_samples(rng)],
-    traits=("pointwise",),
-    ulp=0,
-    onnx=BITS,
-)
+    flops=no_flops, ulp=0, onnx=BITS,
+)  # fmt: skip
 def nextafter(x1: TensorLike, x2: TensorLike, /) -> Tensor:
-    """Take the next floating-point number after every element, towards another; no gradient passes.
+    """Return the floating-point number next to every element, in the direction of another; no gradient passes.
 
     Args:
         x1: where to start; real, integers become float32.
@@ -235,21 +215,14 @@ def _hypot_onnx(o: Any, a: Any, b: Any) -> Any:
     return o.Where(o.Or(o.IsInf(a), o.IsInf(b)), np.inf, root)
 
 
-@op(
-    kernel=np.hypot,
-    lower=broadcasting(_hypot_lower),
-    infer=pointwise("hypot", ("float",)),
+@real_pair(
+    np.hypot, _hypot_lower,
     vjp=Each(
         lambda F, g, y, a, b: _hypot_share(F, g, y, a),
         lambda F, g, y, a, b: _hypot_share(F, g, y, b),
     ),
-    saves=Saves(x=(0, 1), y=True),
-    flops=elements,
-    samples=_hypot_samples,
-    traits=("pointwise", "commutative", "full_precision"),
-    ulp=4,
-    onnx=_hypot_onnx,
-)
+    saves=Saves(x=(0, 1), y=True), samples=_hypot_samples, traits=("commutative", "full_precision"), onnx=_hypot_onnx,
+)  # fmt: skip
 def hypot(x1: TensorLike, x2: TensorLike, /) -> Tensor:
     """Compute ``sqrt(x1 ** 2 + x2 ** 2)`` elementwise without overflow; an infinity wins over NaN.
 

@@ -1,4 +1,4 @@
-"""How files that are made of the program are written, or checked to be current."""
+"""The commands that write the files generated from the program, or check that they are up to date."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 Main = Callable[..., int]
-"""A command: of the command line without the program's name, to the exit status."""
+"""A command: a function from the command line, without the program's name, to the exit status."""
 
 
 def writer(path: Path, text: Callable[[], str], command: str, about: str | None) -> Main:
@@ -16,9 +16,9 @@ def writer(path: Path, text: Callable[[], str], command: str, about: str | None)
 
     Args:
         path: the file.
-        text: returns what it must be.
-        command: how it is called.
-        about: what it does, for its ``--help``.
+        text: a function that returns what the file must contain.
+        command: how users call the command.
+        about: what the command does, for its ``--help``.
     """
 
     def main(arguments: Sequence[str] | None = None) -> int:

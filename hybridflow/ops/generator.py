@@ -21,7 +21,7 @@ from hybridflow.ops.sizes import normalize_shape
 
 
 def _initial_state(seed: Any) -> np.ndarray[Any, Any]:
-    """Return the state a seed stands for; without one, the operating system's entropy decides."""
+    """Return the initial state for a seed; without a seed, take it from the operating system's entropy."""
     if seed is not None:
         if isinstance(seed, bool) or not isinstance(seed, int | np.integer):
             raise ArgumentTypeError(
@@ -34,7 +34,7 @@ def _initial_state(seed: Any) -> np.ndarray[Any, Any]:
 
 
 class RandomState(Variable):
-    """The key and counter of a generator; a function mapped over slices has its own for every slice."""
+    """The Variable with a generator's key and counter; under `hf.vmap`, every slice has a state of its own."""
 
     __slots__ = ()
 
@@ -68,7 +68,7 @@ class Generator(Distributions):
         self._state.assign(value)
 
     def named_variables(self) -> dict[str, Variable]:
-        """Return the Variable that the state is in, by name."""
+        """Return the Variable that holds the state, by name."""
         return {"state": self._state}
 
     def seed(self, seed: int | None = None) -> None:
@@ -206,7 +206,7 @@ class Generator(Distributions):
         return draws.random_scaled(self._draw(draw, *bounds, full, dtype), center, spread)
 
     def integers(self, low: int, high: int, shape: Any = (), dtype: Any = int32) -> Tensor:
-        """Draw integers, each with the same probability up to 2**-32 of it.
+        """Draw integers with equal probabilities, up to a relative error of 2**-32.
 
         Args:
             low: the least value.
@@ -265,7 +265,7 @@ class Generator(Distributions):
         return self._draw(discrete_draws.random_categorical, tensor, full)
 
     def permutation(self, x: Any, axis: int = 0) -> Tensor:
-        """Draw an order of 0 to x - 1, or reorder a tensor along an axis.
+        """Return the integers from 0 to x - 1 in random order, or a tensor with its slices in random order.
 
         Args:
             x: an integer, or a tensor.

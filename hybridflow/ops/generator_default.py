@@ -10,7 +10,7 @@ from hybridflow.ops.generator import Generator
 
 
 class _Seeds:
-    """How often `seed` was called, and with which seeds; streams derived from it then start anew."""
+    """The number of calls of `seed`, and their seeds; streams derived from the default generator then restart."""
 
     count = 0
     last: int | None = None

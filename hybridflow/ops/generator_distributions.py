@@ -1,4 +1,4 @@
-"""The further distributions of generators; their arguments are documented at the functions of `hf.random`."""
+"""The other distributions that generators draw from; the functions of `hf.random` document the arguments."""
 
 from __future__ import annotations
 
@@ -35,10 +35,10 @@ def parameter(value: TensorLike, dtype: Any) -> Tensor:
 
 
 def shape_first(name: str, shape: Any, *others: Any) -> Any:
-    """Return the shape of a draw that is given before the distribution's parameters.
+    """Return the shape, which comes before the distribution's parameters, and refuse what looks like a parameter.
 
     Raises:
-        ArgumentTypeError: a number there that looks like a parameter, as other packages take them.
+        ArgumentTypeError: a number that looks like a parameter: other packages take the parameters first.
     """
     if isinstance(shape, float) or (is_number(shape) and any(isinstance(other, tuple) for other in others)):
         raise ArgumentTypeError(
@@ -58,7 +58,7 @@ _PARAMETERS = {
 
 
 def _positive(name: str, what: str, value: Any, least: float = 0.0, *, open_end: bool = True) -> None:
-    """Raise if a number is not allowed as a parameter; tensors are not checked."""
+    """Raise if a parameter is a number below, or at, its lower limit; tensors are not checked."""
     if is_number(value) and (value <= least if open_end else value < least):
         bound = f"greater than {least:g}" if open_end else f"at least {least:g}"
         raise ArgumentError(message(f"{name}: {what} {value} must be {bound}", got=f"{name}({what}={value})"))
@@ -77,7 +77,7 @@ def _full(name: str, shape: Any, *parameters: Tensor) -> Any:
 
 
 class Distributions:
-    """What generators draw by `hybridflow.ops.distributions`."""
+    """The methods of generators that draw with the functions of `hybridflow.ops.distributions`."""
 
     def _draw(self, draw: Callable[..., Tensor], *args: Any) -> Tensor:
         raise NotImplementedError
@@ -182,7 +182,7 @@ class Distributions:
     # -- counts -----------------------------------------------------------------------------------------------
 
     def poisson(self, rate: TensorLike, shape: Any = None, dtype: Any = int32) -> Tensor:
-        """Draw how many events happen at a rate; see `hf.random.poisson`."""
+        """Draw how many events happen, given the expected number; see `hf.random.poisson`."""
         _positive("poisson", "rate", rate, open_end=False)
         tensor = _float_parameter(rate)
         return self._draw(distributions.random_poisson, tensor, _full("poisson", shape, tensor), dtype)
@@ -218,7 +218,7 @@ class Distributions:
         return positions if tensor is None else take_along(tensor, positions, axis)
 
     def _places(self, size: Any, shape: Any, replace: bool, p: TensorLike | None) -> Tensor:
-        """Draw positions out of `size`."""
+        """Draw positions from 0 to ``size - 1``."""
         if p is not None:
             weights = _float_parameter(p)
             if weights.shape != (size,):

@@ -1,4 +1,4 @@
-"""Helpers that make NumPy kernels of composites fast: blocks in the cache, sums and maxima of rows.
+"""Helpers for the NumPy kernels of composite operations: work in blocks that fit the cache, sums and maxima of rows.
 
 Only this module decides which sizes are large.
 """
@@ -15,13 +15,13 @@ from hybridflow.backend.parallel import POOL, QUICK_PART
 from hybridflow.ops.summation import LONG_ROW, add_short_rows, add_up
 
 BLOCK = 16384
-"""How many elements a pointwise kernel of several steps takes at a time: they stay in the cache in between."""
+"""The number of elements that a pointwise kernel of several steps takes at a time, so that they stay in the cache."""
 FILLED = 1 << 16
-"""Up to this many elements a broadcast gradient is written out, which takes less than making a view that is read so."""
+"""Up to this many elements, a broadcast gradient is copied: that is faster than reading it through a view."""
 MANY = 1 << 13
-"""Up to this many elements, looking for the largest of each row takes no longer than the calls that make it faster."""
-_LONG = 1 << 12  # nor does it in rows of this length
-_PIECE = 1 << 16  # a row that is alone is searched so many elements at a time
+"""Up to this many elements, NumPy's own maximum of rows is as fast as the ways below."""
+_LONG = 1 << 12  # NumPy's maximum is also as fast for rows of at least this length
+_PIECE = 1 << 16  # a single row is searched in parts of this many elements
 
 
 def in_blocks(compute: Callable[..., None], buffers: int, *arrays: Any) -> Any:
@@ -29,8 +29,8 @@ def in_blocks(compute: Callable[..., None], buffers: int, *arrays: Any) -> Any:
 
     Args:
         compute: ``(y, *arrays, *buffers)`` writes `y`; all are flat and of one size.
-        buffers: how many arrays it needs besides.
-        arrays: what it reads.
+        buffers: the number of temporary arrays it needs.
+        arrays: the arrays that it reads.
 
     Returns:
         A new array of the shape and dtype of the first one.
@@ -109,7 +109,7 @@ def row_products(x: Any, y: Any) -> Any:
 
 
 def spread(value: Any, shape: tuple[int, ...], size: int) -> Any:
-    """Broadcast an array to a shape of so many elements."""
+    """Broadcast an array to a shape of `size` elements."""
     if size > FILLED:
         return np.broadcast_to(value, shape)
     y = np.empty(shape, value.dtype)

@@ -1,4 +1,4 @@
-"""Structures whose tensors are filled in later, for Python functions that are called at run time."""
+"""Structures of arguments with holes for tensors, whose values are filled in when a compiled call runs Python code."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from hybridflow.core.variable import Variable
 from hybridflow.ops.creation import full
 
 Fill = Callable[[str, Any, Any], Any]
-"""``(kind, array, name)`` to the value to put in an array's place: of a tensor, size, number, array (named by its type)
-or Variable (by its name)."""
+"""A function ``(kind, array, name)`` that returns the value to fill in. The kind is ``tensor``, ``size``, ``number``,
+``array`` (its name is the type) or ``variable`` (its name is the Variable's)."""
 
 
 class Joined:
-    """An f-string with some values not known yet.
+    """An f-string of which some values are not known yet.
 
     Attributes:
-        parts: texts, and ``(value, conversion, format)``.
+        parts: texts, and tuples ``(value, conversion, format)`` for the braces.
     """
 
     __slots__ = ("parts",)
@@ -33,7 +33,7 @@ class Joined:
         self.parts = tuple(parts)
 
     def text(self) -> str:
-        """Return the string, of values that are known."""
+        """Return the string; all values must be known."""
         return "".join([one if isinstance(one, str) else _formatted(*one) for one in self.parts])
 
 
@@ -59,7 +59,7 @@ class Template:
     Args:
         structure: any value; tensors, Variables and symbolic sizes in it (in lists, tuples, dicts and other
             pytrees) become holes.
-        leaf: what to keep of a value that is none of these.
+        leaf: a function that returns what to store for any other value.
     """
 
     __slots__ = ("_leaf", "_template", "tensors")
@@ -103,7 +103,7 @@ class Template:
         return _Other(tree, [self._taken_apart(leaf) for leaf in leaves])
 
     def filled(self, arrays: Sequence[Any], fill: Fill) -> Any:
-        """Return the structure with a value made of one array in each hole."""
+        """Return the structure with every hole filled: ``fill`` makes its value from its array."""
 
         def build(part: Any) -> Any:
             if isinstance(part, _Hole):

@@ -1,4 +1,4 @@
-"""Indices that are values: their range checks, done at once or attached to a compiled call, and keys made of them."""
+"""Range checks of index tensors, done at once or as part of a compiled call, and indexing keys made from them."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ from hybridflow.ops.sizes import Axes, count_elements
 
 
 def check_indices(name: str, indices: Tensor, size: Any, axis: int) -> None:
-    """Check that indices are in range, where the operation itself does not.
+    """Check that indices are in range, for operations that do not check it themselves.
 
-    In a trace, this adds a check that fails the call. Indices that are known or on a device are checked now. On the
-    host, the kernels check them.
+    In a trace, this adds a check to the graph that makes the call fail. Known indices, and those on a device, are
+    checked now. On the host nothing is done, because the kernels check.
 
     Args:
         name: the operation, for the message.
@@ -104,7 +104,7 @@ def gathered_shape(name: str, shape: Shape, indices: Sequence[TensorSpec], axes:
 
 
 def explained(name: str, shape: Shape, indices: Sequence[Any], axes: Axes) -> IndexRangeError:
-    """Return the error that says which index NumPy refused."""
+    """Return the error that names the index which NumPy refused."""
     for axis, array in zip(axes, indices, strict=True):
         try:
             check_range(name, np.asarray(array), shape[axis], axis)
@@ -114,7 +114,7 @@ def explained(name: str, shape: Shape, indices: Sequence[Any], axes: Axes) -> In
 
 
 def checked_indices(name: str, indices: Sequence[TensorLike], shape: Shape, axes: Axes) -> list[Tensor]:
-    """Return indices as tensors that lie on their axes."""
+    """Return indices as tensors, checked to be in range."""
     tensors: list[Tensor] = []
     for value, axis in zip(indices, axes, strict=True):
         tensor = as_tensor(value)

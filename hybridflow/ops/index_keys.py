@@ -28,7 +28,7 @@ class ParsedKey(NamedTuple):
     Attributes:
         static: the static index, or None if it would change nothing.
         axes: the axes, counted after the static index, that tensors select from.
-        tensors: the integer tensors, one per axis.
+        tensors: the integer tensors, one for each of `axes`.
         adjacent: whether NumPy leaves the selected axes where they were (True) or puts them first.
     """
 
@@ -119,7 +119,7 @@ def _is_integer(item: Any) -> bool:
 
 
 def _as_items(key: Any, shape: Shape) -> list[Any]:
-    """Return the items of a key, one per axis and None for new axes: masks as integer tensors, no Ellipsis."""
+    """Return a key as a list: one item per axis and None for new axes; masks become integer tensors, ``...`` slices."""
     given: tuple[Any, ...] = key if type(key) is tuple else (key,)
     items: list[Any] = []
     for item in given:
@@ -155,7 +155,7 @@ def _width(item: Any) -> int:
 
 
 def _without_masks(items: list[Any], shape: Shape) -> list[Any]:
-    """Replace masks by the positions where they hold, one tensor per axis."""
+    """Replace every mask by the positions of its True elements, one integer tensor per axis."""
     result: list[Any] = []
     axis = 0
     for item in items:
@@ -192,7 +192,7 @@ def _index_tensor(item: Any) -> Tensor | np.ndarray[Any, Any]:
 
 
 def mask_positions(mask: np.ndarray[Any, Any], shape: Shape, axis: int) -> list[Tensor]:
-    """Return, per axis of a mask, where it holds.
+    """Return the positions of a mask's True elements, one integer tensor per axis.
 
     Args:
         mask: bools.
@@ -200,7 +200,8 @@ def mask_positions(mask: np.ndarray[Any, Any], shape: Shape, axis: int) -> list[
         axis: the mask's first axis, for the message.
 
     Raises:
-        IndexRangeError: a mask unlike the axes that it covers; an empty one fits them all, as with NumPy.
+        IndexRangeError: a mask whose shape is not that of the axes that it covers; an empty mask fits any axes, as in
+            NumPy.
     """
     if mask.ndim == 0 or any(a != b and a != 0 for a, b in zip(mask.shape, shape, strict=False)):
         raise IndexRangeError(
@@ -235,7 +236,7 @@ def parse_key(key: Any, shape: Shape) -> ParsedKey:
             tensors.append(item)
         else:
             number = check_position(item, size, axis, "getitem")
-            if advanced:  # beside tensors an integer selects as a tensor of shape () does
+            if advanced:  # next to index tensors, an integer means the same as a tensor of shape ()
                 index.append((0, size, 1))
                 axes.append(position)
                 tensors.append(asarray(number))
@@ -251,5 +252,5 @@ def parse_key(key: Any, shape: Shape) -> ParsedKey:
 
 
 def part_of(shape: Shape, axis: int, start: Any, size: Any) -> StaticIndex:
-    """Return the static index of `size` elements from `start` on along an axis."""
+    """Return the static index that selects `size` elements of an axis, from `start` on."""
     return tuple([(start, size, 1) if i == axis else (0, whole, 1) for i, whole in enumerate(shape)])

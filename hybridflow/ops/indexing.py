@@ -95,7 +95,7 @@ _BASIC = frozenset({int, slice, type(None), type(...)})
 
 
 def _is_basic(key: Any) -> bool:
-    """Whether a key means to NumPy, with no doubt, what it means here."""
+    """Whether a key certainly means the same to NumPy as here."""
     if type(key) is not tuple:
         return type(key) in _BASIC
     for item in key:  # noqa: SIM110  (a generator costs more than the loop)
@@ -133,7 +133,7 @@ def _getitem_host(g: Any, y: Any, x: Any, *, index: StaticIndex) -> Any:
     vjp=on_host(_getitem_vjp, _getitem_host),
     flops=no_flops,
     samples=_getitem_samples,
-    traits=("layout", "inner"),
+    traits=("layout", "slice", "inner"),
     method="__getitem__",
     ulp=0,
     onnx=_getitem_onnx,
@@ -145,7 +145,7 @@ def getitem(x: TensorLike, key: Any = None, *, index: StaticIndex | None = None)
     Args:
         x: any shape and dtype.
         key: integers, slices, None, ``...``, integer tensors and masks, with NumPy's meaning.
-        index: the key in the form in which the operation keeps it; for gradient rules.
+        index: the key as the operation stores it; used by gradient rules only.
 
     Returns:
         The elements selected.
@@ -169,7 +169,7 @@ def getitem(x: TensorLike, key: Any = None, *, index: StaticIndex | None = None)
         try:
             return make_tensor(as_arrays(value[key]))
         except (IndexError, TypeError, ValueError):
-            parse_key(key, tensor.shape)  # which says what is wrong
+            parse_key(key, tensor.shape)  # raises the error that says what is wrong
             raise
     if type(key) is Tensor and key.dtype.kind in "iu" and tensor.ndim:
         return gather(tensor, key, axes=(0,))
@@ -232,13 +232,13 @@ def _slice_scatter_onnx(o: Any, x: Any, *, shape: Shape, index: StaticIndex) -> 
     vjp=lambda F, g, y, x, *, shape, index: (F.getitem(g, index=index),),
     flops=no_flops,
     samples=_slice_scatter_samples,
-    traits=("layout", "inner"),
+    traits=("layout", "placement", "inner"),
     ulp=0,
     onnx=_slice_scatter_onnx,
     padded=placed,
 )
 def slice_scatter(x: TensorLike, /, *, shape: Shape, index: StaticIndex) -> Tensor:
-    """Put elements where a static index takes them from, and zeros elsewhere: the adjoint of `getitem`.
+    """Put elements at the positions that a static index selects, and zeros elsewhere: the adjoint of `getitem`.
 
     Args:
         x: of the shape that the index gives.
@@ -328,7 +328,8 @@ def gather(x: TensorLike, /, *indices: TensorLike, axes: Axes) -> Tensor:
         axes: the axes, in increasing order.
 
     Returns:
-        The elements. Neighbouring axes give way to the indices' axes in place; otherwise these come first.
+        The elements. The indices' axes replace neighbouring axes in place; if the axes are not neighbours, they come
+        first.
 
     Raises:
         IndexRangeError: an index outside its axis; inside a compiled function, when the call is made.
@@ -398,7 +399,7 @@ def _index_add_onnx(o: Any, x: Any, *indices: Any, axes: Axes, shape: Shape) -> 
     padded=added_rows,
 )
 def index_add(x: TensorLike, /, *indices: TensorLike, axes: Axes, shape: Shape) -> Tensor:
-    """Add values up where integer tensors point, in a tensor of zeros: the adjoint of `gather`.
+    """Add values to a tensor of zeros, at the positions given by integer tensors: the adjoint of `gather`.
 
     float16 and bfloat16 accumulate in float32.
 

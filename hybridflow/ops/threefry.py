@@ -81,7 +81,7 @@ def positions(state: Any, shape: tuple[int, ...]) -> Any:
 
 
 def key_of(state: Any) -> tuple[Any, Any]:
-    """Return the key of a state's stream."""
+    """Return the Threefry key, two words, that selects the stream of a generator with this state."""
     words = [lax.index_in_dim(state, index, keepdims=False) for index in range(STATE_WORDS)]
     return threefry((words[0], words[1]), (words[3], words[2]))
 

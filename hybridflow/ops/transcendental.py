@@ -9,40 +9,25 @@ import numpy as np
 from jax import lax
 
 from hybridflow.core.dispatch import bind
-from hybridflow.core.op import Each, Sample, Saves, op, public_names
+from hybridflow.core.op import Each, Sample, Saves, public_names
 from hybridflow.ops.blocks import by_xla
 from hybridflow.ops.common import (
-    FLOATING,
     Tensor,
     TensorLike,
     binary_samples,
-    broadcasting,
-    elements,
-    pointwise,
     positives,
     promote_float,
     unary_samples,
     unbroadcast,
 )
-from hybridflow.ops.complex_values import with_special_values
+from hybridflow.ops.kinds import analytic, floating, real_function, real_pair
 from hybridflow.ops.onnx import exp_m1, log_1p
 from hybridflow.ops.xla_algebra import hidden_result
 
 # -- exponentials and logarithms ----------------------------------------------------------------------------------
 
 
-@op(
-    kernel=np.exp,
-    lower=with_special_values(np.exp, lax.exp),
-    infer=pointwise("exp", FLOATING),
-    vjp=lambda F, g, y, x: (g * y,),
-    saves=Saves(y=True),
-    flops=elements,
-    samples=unary_samples(),
-    traits=("pointwise", "full_precision"),
-    method="exp",
-    onnx="Exp",
-)
+@analytic(np.exp, lax.exp, vjp=lambda F, g, y, x: (g * y,), saves=Saves(y=True), traits=("full_precision",), onnx="Exp")
 def exp(x: TensorLike, /) -> Tensor:
     """Compute e to the power of every element.
 
@@ -60,18 +45,11 @@ def exp(x: TensorLike, /) -> Tensor:
     return bind(exp.op, promote_float(x))
 
 
-@op(
-    kernel=np.log,
-    lower=with_special_values(np.log, lax.log),
-    infer=pointwise("log", FLOATING),
-    vjp=lambda F, g, y, x: (g / x,),
-    saves=Saves(x=(0,)),
-    flops=elements,
-    samples=unary_samples(positives),
-    traits=("pointwise", "full_precision"),
-    method="log",
+@analytic(
+    np.log, lax.log,
+    vjp=lambda F, g, y, x: (g / x,), saves=Saves(x=(0,)), samples=unary_samples(positives), traits=("full_precision",),
     onnx="Log",
-)
+)  # fmt: skip
 def log(x: TensorLike, /) -> Tensor:
     """Compute the natural logarithm of every element: -inf at 0, NaN below.
 
@@ -134,18 +112,12 @@ def _expm1_samples(rng: np.random.Generator) -> Any:
     yield Sample((pairs,), gradient=False)
 
 
-@op(
-    kernel=_expm1(lambda x: (x.real, x.imag), _host_complex, np, _host_where),
-    lower=_expm1(lambda x: (lax.real(x), lax.imag(x)), lax.complex, lax, _lowered_where),
-    infer=pointwise("expm1", FLOATING),
-    vjp=lambda F, g, y, x: (g * (y + 1),),
-    saves=Saves(y=True),
-    flops=elements,
-    samples=_expm1_samples,
-    traits=("pointwise", "full_precision"),
-    method="expm1",
+@floating(
+    _expm1(lambda x: (x.real, x.imag), _host_complex, np, _host_where),
+    _expm1(lambda x: (lax.real(x), lax.imag(x)), lax.complex, lax, _lowered_where),
+    vjp=lambda F, g, y, x: (g * (y + 1),), saves=Saves(y=True), samples=_expm1_samples, traits=("full_precision",),
     onnx=exp_m1,
-)
+)  # fmt: skip
 def expm1(x: TensorLike, /) -> Tensor:
     """Compute ``exp(x) - 1`` of every element, precisely near 0.
 
@@ -188,18 +160,11 @@ def _lower_log1p(x: Any) -> Any:
     return lax.select(lax.abs(x) < 0.28, lax.log1p(x), lax.log(1 + x))
 
 
-@op(
-    kernel=_log1p_kernel,
-    lower=with_special_values(_log1p_kernel, _lower_log1p),
-    infer=pointwise("log1p", FLOATING),
-    vjp=lambda F, g, y, x: (g / (1 + x),),
-    saves=Saves(x=(0,)),
-    flops=elements,
-    samples=_log1p_samples,
-    traits=("pointwise", "full_precision"),
-    method="log1p",
+@analytic(
+    _log1p_kernel, _lower_log1p,
+    vjp=lambda F, g, y, x: (g / (1 + x),), saves=Saves(x=(0,)), samples=_log1p_samples, traits=("full_precision",),
     onnx=log_1p,
-)
+)  # fmt: skip
 def log1p(x: TensorLike, /) -> Tensor:
     """Compute ``log(1 + x)`` of every element, precisely near 0.
 
@@ -233,18 +198,11 @@ def _scaled_log(scale: float) -> Any:
     return lowered
 
 
-@op(
-    kernel=np.log2,
-    lower=with_special_values(np.log2, _scaled_log(_LOG_2)),
-    infer=pointwise("log2", FLOATING),
-    vjp=lambda F, g, y, x: (g / (x * _LOG_2),),
-    saves=Saves(x=(0,)),
-    flops=elements,
-    samples=unary_samples(positives),
-    traits=("pointwise", "full_precision"),
-    method="log2",
-    onnx=lambda o, x: o.Log(x) * (1 / _LOG_2),
-)
+@analytic(
+    np.log2, _scaled_log(_LOG_2),
+    vjp=lambda F, g, y, x: (g / (x * _LOG_2),), saves=Saves(x=(0,)), samples=unary_samples(positives),
+    traits=("full_precision",), onnx=lambda o, x: o.Log(x) * (1 / _LOG_2),
+)  # fmt: skip
 def log2(x: TensorLike, /) -> Tensor:
     """Compute the logarithm to base 2 of every element: -inf at 0, NaN below.
 
@@ -262,18 +220,11 @@ def log2(x: TensorLike, /) -> Tensor:
     return bind(log2.op, promote_float(x))
 
 
-@op(
-    kernel=np.log10,
-    lower=with_special_values(np.log10, _scaled_log(_LOG_10)),
-    infer=pointwise("log10", FLOATING),
-    vjp=lambda F, g, y, x: (g / (x * _LOG_10),),
-    saves=Saves(x=(0,)),
-    flops=elements,
-    samples=unary_samples(positives),
-    traits=("pointwise", "full_precision"),
-    method="log10",
-    onnx=lambda o, x: o.Log(x) * (1 / _LOG_10),
-)
+@analytic(
+    np.log10, _scaled_log(_LOG_10),
+    vjp=lambda F, g, y, x: (g / (x * _LOG_10),), saves=Saves(x=(0,)), samples=unary_samples(positives),
+    traits=("full_precision",), onnx=lambda o, x: o.Log(x) * (1 / _LOG_10),
+)  # fmt: skip
 def log10(x: TensorLike, /) -> Tensor:
     """Compute the logarithm to base 10 of every element: -inf at 0, NaN below.
 
@@ -315,21 +266,15 @@ def _logaddexp_onnx(o: Any, a: Any, b: Any) -> Any:
     return o.Where(o.IsNaN(away), a + b, o.Max(a, b) + log_1p(o, o.Exp(-o.Abs(away))))
 
 
-@op(
-    kernel=np.logaddexp,
-    lower=broadcasting(_logaddexp_lower),
-    infer=pointwise("logaddexp", ("float",)),
+@real_pair(
+    np.logaddexp, _logaddexp_lower,
     vjp=Each(
         lambda F, g, y, a, b: _logaddexp_share(F, g, a, b),
         lambda F, g, y, a, b: _logaddexp_share(F, g, b, a),
     ),
-    saves=Saves(x=(0, 1)),
-    flops=elements,
-    samples=_logaddexp_samples,
-    traits=("pointwise", "commutative", "full_precision"),
-    ulp=8,
+    saves=Saves(x=(0, 1)), samples=_logaddexp_samples, traits=("commutative", "full_precision"), ulp=8,
     onnx=_logaddexp_onnx,
-)
+)  # fmt: skip
 def logaddexp(x1: TensorLike, x2: TensorLike, /) -> Tensor:
     """Compute ``log(exp(x1) + exp(x2))`` elementwise without overflow.
 
@@ -354,19 +299,10 @@ def logaddexp(x1: TensorLike, x2: TensorLike, /) -> Tensor:
 # -- roots --------------------------------------------------------------------------------------------------------
 
 
-@op(
-    kernel=np.sqrt,
-    lower=with_special_values(np.sqrt, lax.sqrt),
-    infer=pointwise("sqrt", FLOATING),
-    vjp=lambda F, g, y, x: (g * (0.5 / y),),
-    saves=Saves(y=True),
-    flops=elements,
-    samples=unary_samples(positives),
-    traits=("pointwise",),
-    method="sqrt",
-    ulp=1,
-    onnx="Sqrt",
-)
+@analytic(
+    np.sqrt, lax.sqrt,
+    vjp=lambda F, g, y, x: (g * (0.5 / y),), saves=Saves(y=True), samples=unary_samples(positives), ulp=1, onnx="Sqrt",
+)  # fmt: skip
 def sqrt(x: TensorLike, /) -> Tensor:
     """Compute the square root of every element: NaN below 0.
 
@@ -384,18 +320,11 @@ def sqrt(x: TensorLike, /) -> Tensor:
     return bind(sqrt.op, promote_float(x))
 
 
-@op(
-    kernel=lambda x: np.reciprocal(np.sqrt(x)),
-    lower=lambda x: hidden_result(lax.rsqrt(x)),
-    infer=pointwise("rsqrt", FLOATING),
-    vjp=lambda F, g, y, x: (g * (-0.5 * (y * y * y)),),
-    saves=Saves(y=True),
-    flops=elements,
-    samples=unary_samples(positives),
-    traits=("pointwise", "full_precision"),
-    method="rsqrt",
-    onnx=lambda o, x: o.Reciprocal(o.Sqrt(x)),
-)
+@floating(
+    lambda x: np.reciprocal(np.sqrt(x)), lambda x: hidden_result(lax.rsqrt(x)),
+    vjp=lambda F, g, y, x: (g * (-0.5 * (y * y * y)),), saves=Saves(y=True), samples=unary_samples(positives),
+    traits=("full_precision",), onnx=lambda o, x: o.Reciprocal(o.Sqrt(x)),
+)  # fmt: skip
 def rsqrt(x: TensorLike, /) -> Tensor:
     """Compute one over the square root of every element: an infinity at 0, NaN below.
 
@@ -418,18 +347,10 @@ def rsqrt(x: TensorLike, /) -> Tensor:
 _SLOPE = 2.0 / math.sqrt(math.pi)
 
 
-@op(
-    kernel=by_xla(lax.erf),
-    lower=lax.erf,
-    infer=pointwise("erf", ("float",)),
-    vjp=lambda F, g, y, x: (g * (_SLOPE * F.exp(-(x * x))),),
-    saves=Saves(x=(0,)),
-    flops=elements,
-    samples=unary_samples(),
-    traits=("pointwise",),
-    method="erf",
-    onnx="Erf",
-)
+@real_function(
+    by_xla(lax.erf), lax.erf,
+    vjp=lambda F, g, y, x: (g * (_SLOPE * F.exp(-(x * x))),), saves=Saves(x=(0,)), method="erf", onnx="Erf",
+)  # fmt: skip
 def erf(x: TensorLike, /) -> Tensor:
     """Compute the error function of every element.
 

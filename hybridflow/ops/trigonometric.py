@@ -9,21 +9,17 @@ from jax import lax
 
 from hybridflow.core.dispatch import bind
 from hybridflow.core.dtypes import as_dtype
-from hybridflow.core.op import Each, No, Saves, on_host, op, public_names
+from hybridflow.core.op import Each, No, Saves, on_host, public_names
 from hybridflow.ops.common import (
-    FLOATING,
     Tensor,
     TensorLike,
     binary_samples,
-    broadcasting,
-    elements,
-    pointwise,
     positives,
     promote_float,
     unary_samples,
     unbroadcast,
 )
-from hybridflow.ops.complex_values import with_special_values
+from hybridflow.ops.kinds import analytic, real_pair
 from hybridflow.ops.transcendental import _lower_log1p
 
 
@@ -68,18 +64,7 @@ def _atan_lower(x: Any) -> Any:
     return lax.complex(lax.imag(turned), lax.real(turned))
 
 
-@op(
-    kernel=np.sin,
-    lower=with_special_values(np.sin, _by_parts(lax.sin), "odd"),
-    infer=pointwise("sin", FLOATING),
-    vjp=lambda F, g, y, x: (g * F.cos(x),),
-    saves=Saves(x=(0,)),
-    flops=elements,
-    samples=unary_samples(),
-    traits=("pointwise",),
-    method="sin",
-    onnx="Sin",
-)
+@analytic(np.sin, _by_parts(lax.sin), "odd", vjp=lambda F, g, y, x: (g * F.cos(x),), saves=Saves(x=(0,)), onnx="Sin")
 def sin(x: TensorLike, /) -> Tensor:
     """Compute the sine of every element, an angle in radians.
 
@@ -97,18 +82,7 @@ def sin(x: TensorLike, /) -> Tensor:
     return bind(sin.op, promote_float(x))
 
 
-@op(
-    kernel=np.cos,
-    lower=with_special_values(np.cos, _by_parts(lax.cos), "even"),
-    infer=pointwise("cos", FLOATING),
-    vjp=lambda F, g, y, x: (-g * F.sin(x),),
-    saves=Saves(x=(0,)),
-    flops=elements,
-    samples=unary_samples(),
-    traits=("pointwise",),
-    method="cos",
-    onnx="Cos",
-)
+@analytic(np.cos, _by_parts(lax.cos), "even", vjp=lambda F, g, y, x: (-g * F.sin(x),), saves=Saves(x=(0,)), onnx="Cos")
 def cos(x: TensorLike, /) -> Tensor:
     """Compute the cosine of every element, an angle in radians.
 
@@ -126,18 +100,11 @@ def cos(x: TensorLike, /) -> Tensor:
     return bind(cos.op, promote_float(x))
 
 
-@op(
-    kernel=np.tan,
-    lower=with_special_values(np.tan, lax.tan, "odd"),
-    infer=pointwise("tan", FLOATING),
-    vjp=lambda F, g, y, x: (g * (1 + y * y),),
-    saves=Saves(y=True),
-    flops=elements,
-    samples=unary_samples(_inside),
-    traits=("pointwise", "full_precision"),
-    method="tan",
-    onnx="Tan",
-)
+@analytic(
+    np.tan, lax.tan, "odd",
+    vjp=lambda F, g, y, x: (g * (1 + y * y),), saves=Saves(y=True), samples=unary_samples(_inside),
+    traits=("full_precision",), onnx="Tan",
+)  # fmt: skip
 def tan(x: TensorLike, /) -> Tensor:
     """Compute the tangent of every element, an angle in radians.
 
@@ -155,18 +122,11 @@ def tan(x: TensorLike, /) -> Tensor:
     return bind(tan.op, promote_float(x))
 
 
-@op(
-    kernel=np.arcsin,
-    lower=with_special_values(np.arcsin, lax.asin, "odd"),
-    infer=pointwise("asin", FLOATING),
-    vjp=lambda F, g, y, x: (g * F.rsqrt(1 - x * x),),
-    saves=Saves(x=(0,)),
-    flops=elements,
-    samples=unary_samples(_inside),
-    traits=("pointwise", "full_precision"),
-    method="asin",
-    onnx="Asin",
-)
+@analytic(
+    np.arcsin, lax.asin, "odd",
+    vjp=lambda F, g, y, x: (g * F.rsqrt(1 - x * x),), saves=Saves(x=(0,)), samples=unary_samples(_inside),
+    traits=("full_precision",), onnx="Asin",
+)  # fmt: skip
 def asin(x: TensorLike, /) -> Tensor:
     """Compute the angle in radians whose sine is each element; NaN outside [-1, 1].
 
@@ -184,18 +144,11 @@ def asin(x: TensorLike, /) -> Tensor:
     return bind(asin.op, promote_float(x))
 
 
-@op(
-    kernel=np.arccos,
-    lower=with_special_values(np.arccos, lax.acos),
-    infer=pointwise("acos", FLOATING),
-    vjp=lambda F, g, y, x: (-g * F.rsqrt(1 - x * x),),
-    saves=Saves(x=(0,)),
-    flops=elements,
-    samples=unary_samples(_inside),
-    traits=("pointwise", "full_precision"),
-    method="acos",
-    onnx="Acos",
-)
+@analytic(
+    np.arccos, lax.acos,
+    vjp=lambda F, g, y, x: (-g * F.rsqrt(1 - x * x),), saves=Saves(x=(0,)), samples=unary_samples(_inside),
+    traits=("full_precision",), onnx="Acos",
+)  # fmt: skip
 def acos(x: TensorLike, /) -> Tensor:
     """Compute the angle in radians whose cosine is each element; NaN outside [-1, 1].
 
@@ -213,18 +166,7 @@ def acos(x: TensorLike, /) -> Tensor:
     return bind(acos.op, promote_float(x))
 
 
-@op(
-    kernel=np.arctan,
-    lower=with_special_values(np.arctan, _atan_lower, "odd"),
-    infer=pointwise("atan", FLOATING),
-    vjp=lambda F, g, y, x: (g / (1 + x * x),),
-    saves=Saves(x=(0,)),
-    flops=elements,
-    samples=unary_samples(),
-    traits=("pointwise",),
-    method="atan",
-    onnx="Atan",
-)
+@analytic(np.arctan, _atan_lower, "odd", vjp=lambda F, g, y, x: (g / (1 + x * x),), saves=Saves(x=(0,)), onnx="Atan")
 def atan(x: TensorLike, /) -> Tensor:
     """Compute the angle in radians whose tangent is each element.
 
@@ -242,18 +184,10 @@ def atan(x: TensorLike, /) -> Tensor:
     return bind(atan.op, promote_float(x))
 
 
-@op(
-    kernel=np.sinh,
-    lower=with_special_values(np.sinh, _by_parts(lax.sinh), "odd"),
-    infer=pointwise("sinh", FLOATING),
-    vjp=lambda F, g, y, x: (g * F.cosh(x),),
-    saves=Saves(x=(0,)),
-    flops=elements,
-    samples=unary_samples(),
-    traits=("pointwise", "full_precision"),
-    method="sinh",
-    onnx="Sinh",
-)
+@analytic(
+    np.sinh, _by_parts(lax.sinh), "odd",
+    vjp=lambda F, g, y, x: (g * F.cosh(x),), saves=Saves(x=(0,)), traits=("full_precision",), onnx="Sinh",
+)  # fmt: skip
 def sinh(x: TensorLike, /) -> Tensor:
     """Compute the hyperbolic sine of every element.
 
@@ -271,18 +205,10 @@ def sinh(x: TensorLike, /) -> Tensor:
     return bind(sinh.op, promote_float(x))
 
 
-@op(
-    kernel=np.cosh,
-    lower=with_special_values(np.cosh, _by_parts(lax.cosh), "even"),
-    infer=pointwise("cosh", FLOATING),
-    vjp=lambda F, g, y, x: (g * F.sinh(x),),
-    saves=Saves(x=(0,)),
-    flops=elements,
-    samples=unary_samples(),
-    traits=("pointwise", "full_precision"),
-    method="cosh",
-    onnx="Cosh",
-)
+@analytic(
+    np.cosh, _by_parts(lax.cosh), "even",
+    vjp=lambda F, g, y, x: (g * F.sinh(x),), saves=Saves(x=(0,)), traits=("full_precision",), onnx="Cosh",
+)  # fmt: skip
 def cosh(x: TensorLike, /) -> Tensor:
     """Compute the hyperbolic cosine of every element.
 
@@ -331,18 +257,10 @@ def _tanh_lower(x: Any) -> Any:
     return lax.complex(lax.real(y), lax.select(lax.real(x) == np.inf, lax.full_like(imag, 0), imag))
 
 
-@op(
-    kernel=_tanh_kernel,
-    lower=with_special_values(_tanh_kernel, _tanh_lower, "odd"),
-    infer=pointwise("tanh", FLOATING),
-    vjp=on_host(lambda F, g, y, x: (g - g * (y * y),), _tanh_host),
-    saves=Saves(y=True),
-    flops=elements,
-    samples=unary_samples(),
-    traits=("pointwise",),
-    method="tanh",
-    onnx="Tanh",
-)
+@analytic(
+    _tanh_kernel, _tanh_lower, "odd",
+    vjp=on_host(lambda F, g, y, x: (g - g * (y * y),), _tanh_host), saves=Saves(y=True), onnx="Tanh",
+)  # fmt: skip
 def tanh(x: TensorLike, /) -> Tensor:
     """Compute the hyperbolic tangent elementwise.
 
@@ -360,18 +278,10 @@ def tanh(x: TensorLike, /) -> Tensor:
     return bind(tanh.op, promote_float(x))
 
 
-@op(
-    kernel=np.arcsinh,
-    lower=with_special_values(np.arcsinh, lax.asinh, "odd"),
-    infer=pointwise("asinh", FLOATING),
-    vjp=lambda F, g, y, x: (g * F.rsqrt(x * x + 1),),
-    saves=Saves(x=(0,)),
-    flops=elements,
-    samples=unary_samples(),
-    traits=("pointwise",),
-    method="asinh",
-    onnx="Asinh",
-)
+@analytic(
+    np.arcsinh, lax.asinh, "odd",
+    vjp=lambda F, g, y, x: (g * F.rsqrt(x * x + 1),), saves=Saves(x=(0,)), onnx="Asinh",
+)  # fmt: skip
 def asinh(x: TensorLike, /) -> Tensor:
     """Compute the inverse hyperbolic sine of every element.
 
@@ -389,18 +299,11 @@ def asinh(x: TensorLike, /) -> Tensor:
     return bind(asinh.op, promote_float(x))
 
 
-@op(
-    kernel=np.arccosh,
-    lower=with_special_values(np.arccosh, lax.acosh),
-    infer=pointwise("acosh", FLOATING),
-    vjp=lambda F, g, y, x: (g * F.rsqrt((x - 1) * (x + 1)),),
-    saves=Saves(x=(0,)),
-    flops=elements,
-    samples=unary_samples(_above_one),
-    traits=("pointwise", "full_precision"),
-    method="acosh",
-    onnx="Acosh",
-)
+@analytic(
+    np.arccosh, lax.acosh,
+    vjp=lambda F, g, y, x: (g * F.rsqrt((x - 1) * (x + 1)),), saves=Saves(x=(0,)), samples=unary_samples(_above_one),
+    traits=("full_precision",), onnx="Acosh",
+)  # fmt: skip
 def acosh(x: TensorLike, /) -> Tensor:
     """Compute the inverse hyperbolic cosine of every element; NaN below 1.
 
@@ -423,18 +326,11 @@ def _atanh_lower(x: Any) -> Any:
     return lax.atanh(x) if x.dtype != np.float64 else 0.5 * (_lower_log1p(x) - _lower_log1p(-x))
 
 
-@op(
-    kernel=np.arctanh,
-    lower=with_special_values(np.arctanh, _atanh_lower, "odd"),
-    infer=pointwise("atanh", FLOATING),
-    vjp=lambda F, g, y, x: (g / (1 - x * x),),
-    saves=Saves(x=(0,)),
-    flops=elements,
-    samples=unary_samples(_inside),
-    traits=("pointwise", "full_precision"),
-    method="atanh",
-    onnx="Atanh",
-)
+@analytic(
+    np.arctanh, _atanh_lower, "odd",
+    vjp=lambda F, g, y, x: (g / (1 - x * x),), saves=Saves(x=(0,)), samples=unary_samples(_inside),
+    traits=("full_precision",), onnx="Atanh",
+)  # fmt: skip
 def atanh(x: TensorLike, /) -> Tensor:
     """Compute the inverse hyperbolic tangent of every element; NaN outside [-1, 1].
 
@@ -452,20 +348,14 @@ def atanh(x: TensorLike, /) -> Tensor:
     return bind(atanh.op, promote_float(x))
 
 
-@op(
-    kernel=np.arctan2,
-    lower=broadcasting(lax.atan2),
-    infer=pointwise("atan2", ("float",)),
+@real_pair(
+    np.arctan2, lax.atan2,
     vjp=Each(
         lambda F, g, y, a, b: unbroadcast(F, g * b / (a * a + b * b), a),
         lambda F, g, y, a, b: unbroadcast(F, -g * a / (a * a + b * b), b),
     ),
-    saves=Saves(x=(0, 1)),
-    flops=elements,
-    samples=binary_samples(positives),
-    traits=("pointwise",),
-    onnx=No("ONNX has no arc tangent of two numbers"),
-)
+    saves=Saves(x=(0, 1)), samples=binary_samples(positives), onnx=No("ONNX has no arc tangent of two numbers"),
+)  # fmt: skip
 def atan2(x1: TensorLike, x2: TensorLike, /) -> Tensor:
     """Compute the angle in radians of the point ``(x2, x1)`` elementwise, in its quadrant.
 

@@ -54,7 +54,7 @@ class EMA:
         return [(named[name], mean) for name, mean in self._means.items()]
 
     def update(self) -> None:
-        """Take the present parameters into the means."""
+        """Update the means with the current values of the parameters."""
         pairs = [(mean, cast(Any, mean.read()), variable) for variable, mean in self._found()]
         assign_all([(mean, now + (variable.read() - now) * (1 - self._decay)) for mean, now, variable in pairs])
 
@@ -74,7 +74,7 @@ class EMA:
 
     @contextmanager
     def applied(self) -> Generator[None]:
-        """Return a context in which the parameters are their means."""
+        """Return a context manager: in its block, the parameters have the values of their means."""
         pairs = self._found()
         before = [variable.read() for variable, _ in pairs]
         try:

@@ -1,4 +1,4 @@
-"""What an optimizer works on: Variables by name, in groups of the same settings."""
+"""The parameters of an optimizer: Variables by name, in groups that share settings."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Group:
         self.schedule = schedule
 
     def rate_at(self, step: Tensor) -> Tensor:
-        """Return the rate of the update of a number; it must be checked."""
+        """Return the rate of update number `step`; the caller must check that it is valid."""
         assigned = self.rate.read()
         if self.schedule is None:
             return assigned
@@ -109,7 +109,7 @@ def pattern_of(label: str, group: Any, settings: Mapping[str, Any]) -> dict[str,
 
 
 def collected(label: str, target: Any) -> dict[str, Variable]:
-    """Return Variables by name, of a mapping, an iterable or a single one; each once."""
+    """Return the Variables of a model, mapping or iterable, or a single Variable, by name; each once."""
     if isinstance(target, Variable):
         target = [target]
     if not isinstance(target, Iterable):

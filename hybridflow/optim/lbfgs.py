@@ -1,4 +1,4 @@
-"""`LBFGS`: steps towards the minimum of a function that it evaluates as often as it needs."""
+"""`LBFGS`: a quasi-Newton optimizer, which evaluates the loss several times per step."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ Array = np.ndarray[Any, Any]
 
 
 class _Point(NamedTuple):
-    """A point of a line: how far along it is, and the loss, its slope along the line and its gradient there."""
+    """A point of the search line: its step size, and the loss, its slope along the line and its gradient there."""
 
     t: float
     loss: float
@@ -39,7 +39,7 @@ class _Memory:
     """The state that one call of `LBFGS.step` changes; it is written to the Variables at the end.
 
     Attributes:
-        moves, turns: changes of the parameters and of the gradients, the oldest pair first.
+        moves, turns: the last changes of the parameters and of the gradients, the oldest pair first.
         iterations: the number of iterations so far.
         direction, gradient, loss: those of the last iteration.
         t: the step size along the direction.
@@ -55,7 +55,7 @@ class _Memory:
         self.t, self.scale, self.loss = (float(one) for one in values["numbers"])
 
     def values(self, kept: dict[str, Variable]) -> dict[str, Any]:
-        """Return the values for the Variables."""
+        """Return the values to assign to the Variables."""
         shape, dtype = kept["moves"].shape, kept["moves"].dtype
         stacked = {"moves": np.zeros(cast(Any, shape), dtype), "turns": np.zeros(cast(Any, shape), dtype)}
         for number, (move, turn) in enumerate(zip(self.moves, self.turns, strict=True)):
@@ -67,7 +67,7 @@ class _Memory:
         }  # fmt: skip
 
     def next_direction(self, gradient: Array, history: int) -> Array:
-        """Take up the change since the last iteration, and return minus the gradient times the inverse Hessian."""
+        """Add the last change to the history, and return minus the inverse Hessian times the gradient."""
         self.iterations += 1
         if self.iterations == 1:
             self.scale = 1.0
@@ -141,7 +141,7 @@ class LBFGS(Optimizer):
 
     def _rule_of(self, settings: dict[str, Any], ndim: int = 2) -> tuple[Rule, dict[str, Any]]:
         del ndim
-        return SGD, {**settings, "decay": 0.0}  # which keeps nothing by itself
+        return SGD, {**settings, "decay": 0.0}  # a rule without slots of its own
 
     def _parameters(self) -> list[Parameter]:
         parameters = super()._parameters()
@@ -214,7 +214,7 @@ class LBFGS(Optimizer):
         return loss
 
     def _descend(self, line: _Line, memory: _Memory, x: Array) -> tuple[Any, Array]:
-        """Return the loss at a position, and a better position."""
+        """Run the iterations of one step: return the loss at `x`, and a position with a smaller loss."""
         rate = self._plain.rate_at(self._steps.read())
         self._check_rate(rate)
         length = float(rate)
@@ -275,7 +275,7 @@ class _Line:
         return self._flat([one.variable.numpy() for one in self._found])
 
     def pairs(self, x: Array) -> list[tuple[Variable, Any]]:
-        """Return what each parameter is at a position."""
+        """Return every parameter with its value at a position."""
         made: list[tuple[Variable, Any]] = []
         start = 0
         for one in self._found:
@@ -286,7 +286,7 @@ class _Line:
         return made
 
     def move_to(self, x: Array) -> None:
-        """Assign the parameters."""
+        """Assign a position to the parameters."""
         assign_all(self.pairs(x))
 
     def evaluate(self, x: Array) -> tuple[Tensor, float, Array]:
@@ -331,7 +331,7 @@ def _search(
 
     before, now = start, point(t)
     tries = 0
-    while True:  # further and further, until the minimum is between two points
+    while True:  # go further until the minimum lies between two points
         if tries >= limit:
             before = start
             break
@@ -364,7 +364,7 @@ def _search(
 
 
 def _inside(ends: list[_Point], stuck: bool) -> tuple[float, bool]:
-    """Return what to try between two points, and whether it was too near to one of them."""
+    """Return the step size to try between two points, and whether the best guess was too near to one of them."""
     left, right = sorted([ends[0].t, ends[1].t])
     t = _lowest(ends[0], ends[1], left, right)
     margin = 0.1 * (right - left)
@@ -376,7 +376,7 @@ def _inside(ends: list[_Point], stuck: bool) -> tuple[float, bool]:
 
 
 def _lowest(a: _Point, b: _Point, least: float, most: float) -> float:
-    """Return where the cubic through two points with their slopes is lowest, within bounds."""
+    """Return the minimum, within bounds, of the cubic that fits values and slopes at two points."""
     if a.t > b.t:
         a, b = b, a
     middle = a.slope + b.slope - 3 * (a.loss - b.loss) / (a.t - b.t)

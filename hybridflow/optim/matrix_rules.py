@@ -1,4 +1,4 @@
-"""The optimizers' rules that look at a whole matrix at once; see `hybridflow.optim.rule`."""
+"""The rules of optimizers that need a whole matrix at once; see `hybridflow.optim.rule`."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def _changed(
     xp: Any, count: Any, rate: Any, p: Any, g: Any, spread: Any,
     *, smallest: Any, epsilon: float, threshold: float, decay: float,
 ) -> Any:  # fmt: skip
-    """Return a parameter after the change that follows from a running mean of the gradient's squares."""
+    """Return the updated parameter, given a running mean of the gradient's squares."""
     step = xp.maximum(_root_mean_square(xp, p), epsilon) * xp.minimum(rate, 1 / xp.sqrt(count))
     change = g / xp.sqrt(xp.maximum(spread, smallest * smallest))
     change = change / xp.maximum(_root_mean_square(xp, change) / threshold, 1.0)

@@ -47,10 +47,10 @@ class Optax(Optimizer):
 
     def _rule_of(self, settings: dict[str, Any], ndim: int = 2) -> tuple[Rule, dict[str, Any]]:
         del ndim
-        return SGD, {**settings, "decay": 0.0}  # which keeps nothing by itself
+        return SGD, {**settings, "decay": 0.0}  # a rule without slots of its own
 
     def _changed(self, state: Any, gradients: Any, parameters: Any) -> Any:
-        """Return the new parameters and state, on jax's values."""
+        """Return the new parameters and state; all values are jax arrays."""
         changes, after = self._tx.update(gradients, jax.tree_util.tree_unflatten(self._tree, state), parameters)
         moved = {name: (one + changes[name]).astype(one.dtype) for name, one in parameters.items()}
         leaves = jax.tree_util.tree_leaves(after)

@@ -32,13 +32,13 @@ from hybridflow.transforms.clipping import clip_by_global_norm
 from hybridflow.transforms.loss_scale import all_finite, write_if
 
 _SHOWN = 8
-"""How many names a message lists of each kind."""
+"""The largest number of names of each kind that a message lists."""
 _NONFINITE = ("apply", "skip", "raise")
 _GIVEN = "The loss may not depend on it; if a tape gave the gradients, tape.why_none(loss, variable) says why."
 _STORED = ".backward() has stored none since zero_grad(): call it before step(), on a loss that depends on all of them."
 """Why gradients can be None: given to `Optimizer.update`, or stored for `Optimizer.step`."""
 _OPTIMIZERS = "hybridflow.optim."
-"""Where the classes are whose settings have names in other packages too."""
+"""The package of the optimizers whose settings are compared with other packages' names for them."""
 
 
 class Optimizer:
@@ -103,7 +103,7 @@ class Optimizer:
             self._parameters()
 
     def __setattr__(self, name: str, value: Any) -> None:
-        """Set an attribute; one that the package's own optimizers do not have would change nothing, so it is an error.
+        """Set an attribute. Setting an unknown one, such as ``lr``, would change nothing, so it is an error.
 
         Raises:
             AttributeError: there is no such attribute.
@@ -120,13 +120,14 @@ class Optimizer:
             )  # fmt: skip
         object.__setattr__(self, name, value)
 
-    # -- what it consists of --------------------------------------------------------------------------------------
+    # -- parameters, groups and state
+    # --------------------------------------------------------------------------------------
 
     def _label(self) -> str:
         return type(self).__name__
 
     def _rule_of(self, settings: dict[str, Any], ndim: int = 2) -> tuple[Rule, dict[str, Any]]:
-        """Return the rule for a parameter with a number of axes under some settings, and its attributes."""
+        """Return the rule for a parameter with `ndim` axes and these settings, and the attributes of its operation."""
         raise NotImplementedError
 
     def _rate_variable(self, rate: Any, name: str) -> Variable:
@@ -146,12 +147,12 @@ class Optimizer:
         return {name: one for name, one in cast("dict[str, Any]", parameters).items() if isinstance(one, Variable)}
 
     def _waits_for_sizes(self) -> bool:
-        """Whether the model has layers whose parameters its first call makes."""
+        """Whether the model has layers whose parameters are made in its first call."""
         modules: Any = getattr(self._target, "named_modules", dict[str, Any])()
         return any([unsized(module) for module in modules.values()])
 
     def _parameters(self) -> list[Parameter]:
-        """Return the parameters with their slots, which are made when this is first asked for."""
+        """Return the parameters with their slots; the slots are made on first use."""
         if self._found is not None:
             return self._found
         named = {name: one for name, one in self._named().items() if one.trainable}
@@ -251,15 +252,15 @@ class Optimizer:
 
     @property
     def steps(self) -> Tensor:
-        """How many updates were made, int32, of shape ()."""
+        """The number of updates so far, a scalar int32 tensor."""
         return self._steps.read()
 
     def variables(self) -> list[Variable]:
-        """Return the Variables that it keeps: the number of updates, the rate, the slots."""
+        """Return the optimizer's own Variables: the number of updates, the rate, the slots."""
         return [*self._state().values()]
 
     def named_variables(self) -> dict[str, Variable]:
-        """Return the Variables that it keeps by the names that `state_dict` has for them."""
+        """Return the optimizer's own Variables, by their names in `state_dict`."""
         return self._state()
 
     def _state(self) -> dict[str, Variable]:
@@ -391,10 +392,10 @@ class Optimizer:
         return self._checked(parameters, list(gradients))
 
     def _require_known(self, pairs: list[tuple[Any, Any]]) -> None:
-        """Check that every parameter with a gradient was there, and not frozen, at the first update.
+        """Check that every parameter with a gradient was known, and not frozen, at the first update.
 
         Raises:
-            ArgumentError: one is.
+            ArgumentError: a parameter was added or unfrozen later.
         """
         known = {id(one.variable) for one in self._parameters()}
         late = [one.name for one, _ in pairs if id(one) not in known and isinstance(one, Variable) and one.trainable]
@@ -424,7 +425,7 @@ class Optimizer:
         return tensors
 
     def _apply(self, parameters: list[Parameter], gradients: list[Tensor]) -> None:
-        plain = context_now() is None  # which being without autocast in an autocast is not: it knows what arrays hold
+        plain = context_now() is None  # "no autocast" inside an autocast is a context too
         with without_autocast():
             if self._nonfinite == "apply":
                 self._update(parameters, gradients, plain)
@@ -472,7 +473,7 @@ class Optimizer:
     def _make(
         self, parameters: list[Parameter], gradients: list[Tensor], step: Tensor, rates: dict[int, Tensor], plain: bool
     ) -> None:
-        """Make the update: in place, or by the rules as operations whose results are assigned at the end."""
+        """Compute and assign the update: in place, or by running the rules as operations and assigning the results."""
         if plain and not OPEN_LOGS.count and on_host(parameters, gradients):
             write(parameters, gradients, int(step), {key: float(rate) for key, rate in rates.items()}, self._steps)
             return

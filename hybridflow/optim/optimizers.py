@@ -1,4 +1,4 @@
-"""The optimizers: each says its rule, and what torch calls its settings' defaults."""
+"""The optimizers: each names its rule and its settings, with PyTorch's default values."""
 
 from __future__ import annotations
 
@@ -149,7 +149,7 @@ class Adagrad(Optimizer):
 
 
 class Adadelta(Optimizer):
-    """Steps of the size of those before, from running means of the squares of both."""
+    """Gradients scaled to the size of previous steps, both measured by running means of squares."""
 
     def __init__(
         self, target: Any, rate: Rate = 1.0, *, rho: float = 0.9, epsilon: float = 1e-6, decay: float = 0.0,
@@ -194,9 +194,10 @@ class Adafactor(Optimizer):
     Args:
         target: a model, or an iterable or mapping of Variables.
         rate: the largest step, relative to the parameter's root mean square.
-        beta2_decay: the weight of the newest squares is the number of the update to this power.
-        epsilon: the least root mean square of gradients (None: the dtype's precision) and of parameters.
-        threshold: the largest root mean square of a change before it is multiplied by the rate.
+        beta2_decay: the newest squares get the weight ``n ** beta2_decay`` in the n-th update.
+        epsilon: two lower bounds: for the root mean square of gradients (None: the dtype's machine epsilon) and of
+            parameters.
+        threshold: the largest root mean square that a change may have before it is multiplied by the rate.
         decay: decoupled decay.
         clip, groups, nonfinite: see `Optimizer`.
 

@@ -28,18 +28,18 @@ CHUNK = 1 << 16
 """The number of elements that are updated at a time on the host; intermediate values then stay in the cache."""
 
 Step = tuple[Any, ...]
-"""A function of NumPy's, its operands, and the array for its result."""
+"""One in-place step: a NumPy function, its operands, and the array for its result."""
 Host = Callable[..., Iterable[Step]]
-"""``(scratch, other, parameter, gradient, *slots, *numbers)``, arrays of one shape: what to do to them, in order.
+"""A function ``(scratch, other, parameter, gradient, *slots, *numbers)`` of arrays of one shape that returns the steps.
 
-The two scratch arrays hold what lies between two steps. No array is written before the steps are run.
+The first two arrays are for intermediate values. The function itself writes nothing; only running the steps does.
 """
 
 
 def run_steps(steps: Iterable[Step]) -> None:
-    """Run steps without running a signal's handler between two of them.
+    """Run steps without letting a signal handler (such as Ctrl-C's) interrupt between two of them.
 
-    Python calls handlers between two of its own instructions. This loop is in C and has none.
+    Python calls signal handlers between its own instructions. This loop runs in C, so there are none.
     """
     deque(starmap(operator.call, steps), 0)
 
@@ -51,7 +51,7 @@ class Scratch:
         self._found: dict[Any, tuple[Any, Any]] = {}
 
     def of(self, shape: tuple[int, ...], size: int, dtype: Any) -> tuple[Any, Any]:
-        """Return two arrays of a shape of `CHUNK` elements at most."""
+        """Return two scratch arrays of a shape with at most `CHUNK` elements."""
         pair = self._found.get(dtype)
         if pair is None:
             pair = self._found[dtype] = np.empty(CHUNK, dtype), np.empty(CHUNK, dtype)
@@ -65,10 +65,10 @@ class Rule:
 
     Attributes:
         op: its operation.
-        slots: the names of the values that are kept for every parameter.
+        slots: the names of the values that are kept for every parameter, such as moments.
         shapes: a function from a parameter's shape to the shapes of its slots.
-        numbers: a function ``(step, rate, **attrs)`` that returns the Python numbers that an update of all parameters
-            shares.
+        numbers: a function ``(step, rate, **attrs)`` that returns the Python numbers that all parameters share in an
+            update.
         host: a function that updates one parameter's arrays in place, element by element; None for a rule that needs a
             whole parameter at once and returns new arrays.
     """
@@ -80,11 +80,11 @@ class Rule:
     host: Host | None
 
     def constants(self, dtype: Any, step: int, rate: float, attrs: dict[str, Any]) -> tuple[Any, ...]:
-        """Return the numbers of an update of parameters of a dtype as arrays, which NumPy is quickest with."""
+        """Return the numbers of an update as arrays of a dtype, with which NumPy computes fastest."""
         return tuple([np.array(number, dtype) for number in self.numbers(step, rate, **attrs)])
 
     def steps(self, arrays: list[Any], numbers: tuple[Any, ...], scratch: Scratch) -> Iterable[Step]:
-        """Return what to do to C-contiguous arrays, parameter, gradient and slots; the gradient is only read."""
+        """Return the steps that update C-contiguous arrays (parameter, gradient, slots); the gradient is only read."""
         host = self.host
         assert host is not None
         first = arrays[0]
@@ -101,7 +101,7 @@ class Rule:
 
 
 def same_shapes(count: int) -> Callable[[tuple[int, ...]], tuple[tuple[int, ...], ...]]:
-    """Return the shapes of slots that are like the parameter."""
+    """Return a function that gives `count` slots the parameter's shape."""
     return lambda shape: (shape,) * count
 
 
@@ -150,7 +150,7 @@ def _samples(name: str, shapes: Callable[..., Any], tried: Any, settings: Iterab
 
 
 ANY_SHAPES = ((np.float32, (3, 4)), (np.float64, (5,)), (np.float32, ()))
-"""The dtypes and shapes with which a rule of single elements is tried."""
+"""The dtypes and shapes with which an element-wise rule is tested."""
 
 
 def make_rule(

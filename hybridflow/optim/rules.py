@@ -1,4 +1,4 @@
-"""The optimizers' rules that change every element by itself; see `hybridflow.optim.rule`."""
+"""The rules of optimizers that work element by element; see `hybridflow.optim.rule`."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ _add, _subtract, _multiply, _divide, _sqrt = np.add, np.subtract, np.multiply, n
 
 
 def _kept(p: Any, kept: Any) -> list[Step]:
-    """Return what keeps a part of a parameter, in front of its change: decoupled decay."""
+    """Return the step that scales a parameter by `kept` before its change: decoupled weight decay."""
     return [(_multiply, p, kept, p)] if kept != 1.0 else []
 
 
 def correction(beta: float, count: float) -> float:
-    """Return ``1 - beta ** count`` to the last place."""
+    """Return ``1 - beta ** count`` without cancellation."""
     return -math.expm1(count * math.log(beta)) if beta > 0 else 1.0
 
 
 def corrected(beta: float, count: Any) -> Any:
-    """Return `correction` of a traced count."""
+    """Return `correction` for a traced count."""
     return -jnp.expm1(count * math.log(beta)) if beta > 0 else jnp.ones_like(count)
 
 
@@ -140,7 +140,7 @@ ADAMW = make_rule(
 )  # fmt: skip
 
 
-# -- divided by the root of squares -------------------------------------------------------------------------------
+# -- division by the root of squares -------------------------------------------------------------------------------
 
 
 def _rmsprop_numbers(
@@ -151,7 +151,7 @@ def _rmsprop_numbers(
 
 
 def _rmsprop_rule(*, momentum: bool, centered: bool) -> Rule:
-    """Make one of the rules of RMSprop, which differ in what they keep: squares, then means, then velocities."""
+    """Make a rule of RMSprop. Its slots: the squares, the means if centered, the velocities with momentum."""
 
     def host(s: Any, t: Any, p: Any, g: Any, squares: Any, *others: Any) -> list[Step]:
         *kept, alpha, rest, epsilon, rate, rest_of_p, damping = others
@@ -208,7 +208,7 @@ RMSPROP = {
     for momentum in (False, True)
     for centered in (False, True)
 }
-"""The rules of RMSprop by whether there is a momentum, and whether squares are taken around the mean."""
+"""The rules of RMSprop by ``(momentum, centered)``."""
 
 
 def _adagrad_numbers(step: int, rate: float, *, epsilon: float, decay: float) -> tuple[float, ...]:

@@ -1,4 +1,4 @@
-"""Schedules: learning rates as functions of the number of updates so far, which one trace serves for a whole run."""
+"""Schedules: learning rates as functions of the number of updates so far. One trace serves a whole training run."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Schedule = Callable[[Any], Tensor]
 
 
 def constant(value: float) -> Schedule:
-    """Return a schedule of one rate."""
+    """Return a schedule with a constant rate."""
     _finite("constant", value)
     return lambda step: as_tensor(step) * 0.0 + value
 
@@ -51,7 +51,7 @@ def cosine(start: float, steps: int, final: float = 0.0) -> Schedule:
 
 
 def warmup_cosine(peak: float, warmup: int, steps: int, final: float = 0.0) -> Schedule:
-    """Return a line from 0 to a peak in `warmup` steps, and half a cosine wave down to `final` at `steps`."""
+    """Return a schedule: a linear rise from 0 in `warmup` steps, then half a cosine wave down to `final` at `steps`."""
     _positive("warmup_cosine", "warmup", warmup)
     _positive("warmup_cosine", "steps after the warmup", steps - warmup)
     up, down = linear(0.0, peak, warmup), cosine(peak, steps - warmup, final)
@@ -59,14 +59,14 @@ def warmup_cosine(peak: float, warmup: int, steps: int, final: float = 0.0) -> S
 
 
 def exponential(start: float, factor: float) -> Schedule:
-    """Return a rate that is multiplied by a positive factor at every step."""
+    """Return a schedule whose rate is multiplied by a positive factor at every step."""
     _finite("exponential", start, factor)
     _positive("exponential", "factor", factor)
     return lambda step: start * exp(_number(step) * math.log(factor))
 
 
 def step(start: float, factor: float, every: int) -> Schedule:
-    """Return a rate that is multiplied by a positive factor at regular intervals."""
+    """Return a schedule whose rate is multiplied by a positive factor every `every` steps."""
     _finite("step", start, factor)
     _positive("step", "factor", factor)
     _positive("step", "every", every)
@@ -74,7 +74,7 @@ def step(start: float, factor: float, every: int) -> Schedule:
 
 
 def piecewise(values: Sequence[float], boundaries: Sequence[int]) -> Schedule:
-    """Return a schedule with a constant rate between each two boundaries.
+    """Return a schedule whose rate is constant between boundaries.
 
     Example:
         >>> import hybridflow as hf

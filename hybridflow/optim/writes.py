@@ -1,7 +1,7 @@
-"""Write an eager update: all of it or nothing, in place where nobody else holds the arrays.
+"""Write an eager update completely or not at all, in place where nobody else holds the arrays.
 
-Ctrl-C can raise between any two Python instructions. So everything that changes state is first collected as steps, and
-then run by a loop in C.
+Ctrl-C can raise an exception between any two Python instructions. So all changes of state are first collected as steps,
+which a loop in C then runs.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def write(
 
 
 def _made(rule: Rule, one: Parameter, g: Any, step: int, rate: float) -> list[Any]:
-    """Return what a rule that makes new arrays gives."""
+    """Return the new values from a rule that makes new arrays."""
     values = [cast(Any, variable)._value for variable in one.slots]
     made = run_quietly(
         cast(Any, rule.op.kernel), cast(Any, one.variable)._value, g, *values, np.int32(step),
@@ -96,7 +96,7 @@ def _own(variable: Any) -> Any:
 
 
 def _references() -> int:
-    """Return what `sys.getrefcount` says in `_own` of an array that only a Variable holds."""
+    """Return the `sys.getrefcount` that `_own` sees for an array that only a Variable holds."""
 
     class Holder:
         _value = None
@@ -115,7 +115,7 @@ _SOLE = _references()
 
 
 def on_host(parameters: list[Parameter], gradients: list[Tensor]) -> bool:
-    """Whether all values are NumPy arrays of a dtype that NumPy computes in."""
+    """Whether all values are NumPy arrays of dtypes that NumPy computes with."""
     for one, gradient in zip(parameters, gradients, strict=True):
         if type(cast(Any, one.variable)._value) is not np.ndarray or type(gradient._value) is not np.ndarray:
             return False

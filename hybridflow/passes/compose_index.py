@@ -7,7 +7,6 @@ from typing import Any
 from hybridflow.core.node import Node
 from hybridflow.ir.graph import Graph, edges_of
 from hybridflow.ops.index_keys import StaticIndex
-from hybridflow.ops.indexing import getitem
 from hybridflow.passes.lib.graph_pass import PassContext, graph_pass
 from hybridflow.passes.lib.rewrite import changed, rewrite
 
@@ -32,13 +31,13 @@ def compose_index(graph: Graph, context: PassContext) -> Graph:
     """
 
     def visit(node: Node) -> Node | None:
-        if node.op is not getitem.op:
+        if not node.op.has("slice"):
             return None
         ((inner, _),) = edges_of(node)
-        index = _composed(inner.attrs["index"], node.attrs["index"]) if inner.op is getitem.op else None
+        index = _composed(inner.attrs["index"], node.attrs["index"]) if inner.op.has("slice") else None
         if index is None:
             return None
-        context.notes["getitem"] += 1
+        context.notes[node.op.name] += 1
         return changed(node, edges_of(inner), attrs={"index": index})
 
     return rewrite(graph, visit)

@@ -12,7 +12,7 @@ from hybridflow.core.dtypes import kind_of
 from hybridflow.core.node import Edge, Node, make_node
 from hybridflow.core.op import Op
 from hybridflow.ir.graph import Graph, edges_of
-from hybridflow.ops.arithmetic import add, plus_zero
+from hybridflow.ops.arithmetic import plus_zero
 from hybridflow.ops.indexing import slice_scatter
 from hybridflow.ops.joining import concat, stack
 from hybridflow.passes.lib.graph_pass import PassContext, graph_pass
@@ -113,11 +113,11 @@ def _sums(graph: Graph, fewest: int) -> dict[Node, _Sum]:
     reads.update(graph.outputs)
     sums: dict[Node, _Sum] = {}
     for node in graph.nodes:
-        if node.op is slice_scatter.op:
+        if node.op.has("placement"):
             part = _part(node)
             if part is not None and kind_of(node.spec().dtype) != "complex":
                 sums[node] = _Sum(part[0], [part[1]], [])
-        elif node.op is add.op:
+        elif node.op.has("shift") and node.op.has("commutative"):  # a sum
             one, other = [edge[0] for edge in edges_of(node)]
             a, b = sums.get(one), sums.get(other)
             if a is None or b is None or a.axis != b.axis or one is other or not _alike(one, other):

@@ -150,7 +150,7 @@ def _is_read_apart(graph: Graph, loop: Node, allowed: float) -> bool:
     """Whether much of a loop's stacked results is read piece by piece, so that it is moved twice."""
     hints, states = graph.dims.hints, len(carried(loop.attrs["takes"]))
     rows = {(loop, index) for index in range(states, len(loop.outputs))}
-    read = [node.spec() for node in graph.nodes if node.op is getitem.op and edges_of(node)[0] in rows]
+    read = [node.spec() for node in graph.nodes if node.op.has("slice") and edges_of(node)[0] in rows]
     moved = loop.attrs["count"] * graph_cost(loop.attrs["graph"], hints).moved
     return sum([spec.dtype.itemsize * evaluate_size(spec.size, hints) for spec in read]) > allowed * moved
 

@@ -12,6 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from hybridflow.core.dtypes import as_dtype, kind_of
+from hybridflow.ops.index_keys import numpy_index
 from hybridflow.testing.calls import Array, Call, difference
 
 TraitCheck = Callable[[Call, tuple[Array, ...]], "str | None"]
@@ -99,6 +100,36 @@ def _uniform(call: Call, outputs: tuple[Array, ...]) -> str | None:
 @claims("select")
 def _select(call: Call, outputs: tuple[Array, ...]) -> str | None:
     return difference(outputs[0], np.where(*call.inputs), 0)
+
+
+@claims("slice")
+def _slice(call: Call, outputs: tuple[Array, ...]) -> str | None:
+    return difference(outputs[0], call.inputs[0][numpy_index(call.attrs["index"])], 0)
+
+
+@claims("placement")
+def _placement(call: Call, outputs: tuple[Array, ...]) -> str | None:
+    expected = np.zeros(call.attrs["shape"], outputs[0].dtype)
+    expected[numpy_index(call.attrs["index"])] = call.inputs[0]
+    return difference(outputs[0], expected, 0)
+
+
+@claims("order")
+def _order(call: Call, outputs: tuple[Array, ...]) -> str | None:
+    a, b = np.broadcast_arrays(*call.inputs)
+    if a.dtype.kind == "c":
+        return None
+    less, same, more = [_again(call, *[np.asarray(x, a.dtype) for x in pair]) for pair in ((0, 1), (1, 1), (1, 0))]
+    ordered = (a < b) | (a == b) | (a > b)
+    expected = np.where(a < b, less, np.where(a == b, same, more))
+    return difference(outputs[0][ordered], expected[ordered], 0)
+
+
+@claims("shift")
+def _shift(call: Call, outputs: tuple[Array, ...]) -> str | None:
+    a, b = call.inputs
+    with np.errstate(all="ignore"):
+        return difference(outputs[0], a + _again(call, np.asarray(-0.0).astype(a.dtype), b), 0)
 
 
 @claims("product")

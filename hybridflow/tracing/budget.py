@@ -16,12 +16,12 @@ from hybridflow.passes.lib.recompute import Plan, Recomputed, plans
 from hybridflow.xla.executable import Executable, compile_graph
 
 _NEAR = 3
-"""The most plans before the last one that are tried if the last one does not fit."""
+"""If the last plan does not fit, at most this many plans before it are tried."""
 _SHOWN = 12
-"""The most lines of the user's code that a printed record shows."""
+"""The largest number of lines of the user's code that a printed record shows."""
 
 WITHIN_BUDGET = PIPELINE.without("outline").with_limits("fusion_breaks", large=sys.maxsize)
-"""What is recomputed is chosen operation by operation, so nothing is outlined; and nothing is stored to save time."""
+"""Passes that work against a budget are left out: recomputation is chosen for single operations, not outlined parts."""
 _BREAKS = WITHIN_BUDGET.only("fusion_breaks")
 
 
@@ -152,7 +152,7 @@ def compile_within(
 
 
 def _search(budget: int, peaks: Sequence[int], attempt: Callable[[int], _Attempt]) -> _Attempt | None:
-    """Return the first attempt that fits, of a sequence that takes ever less memory; None if none does.
+    """Return the first attempt that fits, of a sequence in which each takes less memory; None if none fits.
 
     Args:
         budget: bytes.
@@ -163,7 +163,7 @@ def _search(budget: int, peaks: Sequence[int], attempt: Callable[[int], _Attempt
     if attempt(low).temporaries <= budget:
         return attempt(low)
     if attempt(high).temporaries > budget:
-        # Because of XLA's own choices, the last plan may be a little worse than one before it.
+        # XLA makes choices of its own, so the last plan may take a little more memory than one before it.
         near = [attempt(level) for level in range(max(1, high - _NEAR), high)]
         return next((one for one in near if one.temporaries <= budget), None)
     halve = False

@@ -1,4 +1,4 @@
-"""The cache of one compiled function's traces: several per key if they rely on different things, bounded in number."""
+"""The bounded cache of a compiled function's traces; a key may have several, which differ in their guards."""
 
 from __future__ import annotations
 

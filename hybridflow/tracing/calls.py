@@ -1,4 +1,4 @@
-"""Rules for every call of a compiled function, whether it is traced or runs as plain Python."""
+"""Checks and conversions of every call of a compiled function, whether it is traced or runs as plain Python."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def depth_explained(name: str) -> Generator[None]:
 
 
 def keeps_open_size(name: str) -> MutationError:
-    """Return the error for a function that stores a size outside itself although its signature leaves it open."""
+    """Return the error for a function that stores a size outside itself, which `input_signature` leaves open."""
     return MutationError(
         message(
             f"compile: {name} stores a size outside of itself that its signature leaves open",

@@ -12,7 +12,7 @@ from hybridflow.core.settings import SETTINGS
 
 
 class _Switch:
-    """A setting that a call changes; as a context manager, it restores the setting at the end."""
+    """The base class of switches: a call changes a setting; as a context manager, it is restored at the end."""
 
     name: str
 

@@ -37,7 +37,7 @@ class Costing:
         assigned: the positions of the Variables that the call assigns.
         results: the number of outputs that the function returns; the assigned Variables' values follow.
         donated: pairs of an output and the input whose memory it reuses.
-        undecided: whether a memory budget has not yet chosen what to recompute; the first call does that.
+        undecided: whether it is still open what a memory budget will recompute; the first call decides that.
         gradient_of: maps each traced node that computes a gradient to the node whose gradient it is.
         compile: compiles the graph, or returns the executable if there is one.
         bounds_for: returns the bounds of the program that takes given sizes now; None if there is none.

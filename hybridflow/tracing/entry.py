@@ -21,7 +21,8 @@ class Entry:
 def general_call(function: Any) -> Callable[..., Any]:
     """Return the call that finds or makes a trace for its arguments, by the function's ``_call``.
 
-    The function refers to it, so it refers only to the function's state: a cycle would need the garbage collector.
+    It refers to the function's state, not to the function, which refers to it: a cycle would need the garbage
+    collector.
     """
     reference, kind, state = weakref.ref(function), type(function), function.__dict__
 

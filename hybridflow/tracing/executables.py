@@ -70,7 +70,7 @@ class ExecutableRecord:
         donated: the Variables whose buffers it reuses for their new values.
         runs: how often a call runs each program, if it has several.
         padding: what its calls computed beyond real sizes, if it takes all sizes up to `sizes`; else None.
-        part: what a call that a tape records runs it for, ``results`` or ``gradients``; empty for other calls.
+        part: for calls that a tape records, what it computes: ``results`` or ``gradients``; empty for other calls.
     """
 
     sizes: Mapping[str, int]
@@ -99,8 +99,8 @@ class ExecutableRecord:
             sizes: the size of each symbol.
             device: its jax device; None for the default one.
             names: the names of the graph's inputs, by position.
-            padding: where what is computed beyond real sizes is counted, if it takes all sizes up to `sizes`.
-            part: as the attribute.
+            padding: counts the work beyond real sizes, if the executable takes all sizes up to `sizes`.
+            part: see the attribute.
         """
         return cls(
             dict(sizes), device_label(device), made.lower_ms, made.xla_ms, made.load_ms, made.store,

@@ -54,7 +54,7 @@ class Fit:
         self.guarded = self.takes_variables or self.symbolic or asks or bool(orders) or self.identities is not None
 
     def holding(self) -> tuple[float, ...] | None:
-        """Return the inputs among the floats outside the arguments; None if something that was read there has changed.
+        """Return the current floats from outside the arguments that are inputs; None if a guard fails.
 
         Captured tensors are updated.
         """
@@ -91,7 +91,7 @@ class Fit:
         return holds
 
     def _size_changes(self, signature: Signature) -> list[tuple[str, str, str]]:
-        """Return ``(argument, before, after)`` for each question about sizes that now has another answer."""
+        """Return ``(argument, before, after)`` for each comparison of sizes whose result is not that of the trace."""
         sizes = sizes_of(signature, self.places)
         if self._takes(sizes):
             return []
@@ -127,7 +127,7 @@ class Fit:
         return changes
 
     def _alias_changes(self, signature: Signature) -> list[tuple[str, str, str]]:
-        """Return the Variable arguments whose identity with Variables that the function reaches itself has changed."""
+        """Return the arguments that are, only now or no longer, Variables which the function also reaches by itself."""
         arguments = {leaf.key[1]: leaf for leaf in signature.leaves if leaf.kind == VARIABLE}
         captured = {id(variable): variable for variable in self.captured if variable is not None}
         changes: list[tuple[str, str, str]] = []
@@ -165,4 +165,4 @@ def _reached(variable: Variable | None) -> str:
 
 
 _REMEMBERED = 256
-"""The most combinations of sizes for which a trace remembers that its guards hold."""
+"""The largest number of combinations of sizes for which a trace remembers that its guards hold."""

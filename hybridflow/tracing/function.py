@@ -67,7 +67,7 @@ R = TypeVar("R")
 
 
 def _budget_of(given: Any) -> int | None:
-    from hybridflow.tracing.budget import budget_bytes
+    from hybridflow.tracing.budget import budget_bytes  # only with a budget: importing stays fast
 
     return budget_bytes(given)
 
@@ -171,7 +171,7 @@ class CompiledFunction(Entry, Views[P, R]):
             ...
 
     def _enter_by(self, short: ShortWay | None) -> None:
-        """Make calls use a short way if it fits them, else the general one."""
+        """Set what calls run: the generated fast path in the cases that it covers, else the general path."""
         general = general_call(self)
         cast(Any, self).__call__ = general if short is None else short(general)
 
@@ -219,7 +219,7 @@ class CompiledFunction(Entry, Views[P, R]):
 
     def _caller(self, args: tuple[Any, ...]) -> Callable[[dict[str, Any]], Any]:
         """Return a function of named arguments that calls the user's function."""
-        from hybridflow.convert import recursion_limit
+        from hybridflow.convert import recursion_limit  # only tracing needs it: importing stays fast
         from hybridflow.guards.observe import runs_as_it_is
 
         first = args[:1] if self._bound else ()
@@ -233,7 +233,7 @@ class CompiledFunction(Entry, Views[P, R]):
         return run
 
     def _roots(self, args: tuple[Any, ...]) -> list[tuple[Any, str]]:
-        """Return the objects, besides the arguments, whose state the function may read, such as its instance."""
+        """Return the objects besides the arguments whose state the function may read, such as a method's instance."""
         if self._bound:
             return [(args[0], next(iter(inspect.signature(self._function).parameters), "self"))]
         function: Any = self._function
@@ -262,10 +262,10 @@ class CompiledFunction(Entry, Views[P, R]):
         return trace
 
     def _shorten(self, trace: Trace, signature: Signature) -> None:
-        """Let the next call use the short way if all traces have the same key."""
+        """Generate the fast path for later calls if all traces have the same key."""
         if PROFILER.get() is not None:
-            return  # later calls use other executables
-        from hybridflow.tracing.short_call import short_way
+            return  # later calls may use other executables
+        from hybridflow.tracing.short_call import short_way  # only tracing needs it: importing stays fast
 
         self._last = trace
         short = self._plain and SETTINGS.plain and self._traces.of_one_key and not trace.once
@@ -291,7 +291,7 @@ class CompiledFunction(Entry, Views[P, R]):
         return None
 
     def _add(self, closed: Signature, args: tuple[Any, ...], to_run: bool) -> tuple[Trace, Signature]:
-        from hybridflow.tracing.make_trace import require_kept
+        from hybridflow.tracing.make_trace import require_kept  # only tracing needs it: importing stays fast
 
         self._misses += 1
         generic = self._shapes.to_trace(closed)
@@ -348,7 +348,7 @@ class CompiledFunction(Entry, Views[P, R]):
         return sum(one.trace_ms + one.passes_ms + one.lower_ms + one.xla_ms + one.load_ms for one in self._records)
 
     def _trace(self, signature: Signature, args: tuple[Any, ...]) -> Trace:
-        from hybridflow.tracing.bounded import BoundedSizes
+        from hybridflow.tracing.bounded import BoundedSizes  # only tracing needs it: importing stays fast
         from hybridflow.tracing.make_trace import make_trace
         from hybridflow.tracing.records import TraceRecord
 
@@ -373,7 +373,7 @@ class CompiledFunction(Entry, Views[P, R]):
 
     def _nearest(self, signature: Signature) -> tuple[Change, ...]:
         """Return the differences from the most similar cached trace."""
-        from hybridflow.tracing.records import Change
+        from hybridflow.tracing.records import Change  # only tracing needs it: importing stays fast
 
         best: tuple[bool, list[tuple[str, str, str]]] | None = None
         around = _around()
@@ -475,7 +475,7 @@ class CompiledFunction(Entry, Views[P, R]):
 
     # -- looking inside ---------------------------------------------------------------------------------------
 
-    def holds(self, trace: Trace) -> bool:
+    def keeps_trace(self, trace: Trace) -> bool:
         """Whether a trace is kept for later calls."""
         return not trace.once and any(one is trace for one in self._traces)
 
@@ -508,7 +508,7 @@ class CompiledFunction(Entry, Views[P, R]):
         return self
 
     def __deepcopy__(self, memo: dict[int, Any]) -> CompiledFunction[P, R]:
-        # As with Python's functions, a plain one is returned itself, and a method is copied with its instance.
+        # Copying works as for Python's functions: a function is its own copy, and a method is copied with its instance.
         function = copy.deepcopy(self._function, memo)
         return self if function is self._function else self._like(function)
 
@@ -525,7 +525,7 @@ def _cache_key(signature: Signature) -> Any:
 
 
 def _around() -> tuple[Any, Any, bool]:
-    """Return the rest of a trace's key besides its signature: device, autocast, and whether checks are kept."""
+    """Return the part of a trace's key that the context decides: device, autocast, and whether checks are kept."""
     context = current()
     return context.device, context.autocast and context.autocast.dtype, SETTINGS.checks
 

@@ -1,4 +1,4 @@
-"""The texts of a compiled signature, from hybridflow's IR to XLA's optimised HLO."""
+"""A compiled function's program for one signature as text, at every stage from hybridflow's IR to XLA's HLO."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from hybridflow.xla.executable import Executable
 
 @dataclass(frozen=True)
 class Lowered:
-    """The forms of one compiled signature, from the traced graph to XLA's executable.
+    """The stages of a compiled function's program for one signature, from the traced graph to XLA's executable.
 
     Attributes:
         traced: the graph as it was traced.

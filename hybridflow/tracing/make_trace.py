@@ -38,6 +38,7 @@ from hybridflow.guards.signature import (
     unflatten_arguments,
 )
 from hybridflow.ir.builder import GraphBuilder
+from hybridflow.ir.printer import format_node
 from hybridflow.ir.variables import ArgumentVariable, NeedsIdentity
 from hybridflow.tracing.calls import check_unchanged, depth_explained, output_tensor
 from hybridflow.tracing.records import TraceRecord
@@ -69,7 +70,7 @@ def make_trace(
         record: the record to fill in.
         name: the graph's name.
         context: the context of the call, such as its device.
-        roots: objects that the call brings along besides its arguments, with their names.
+        roots: further objects that the call passes in, such as a method's instance, with their names.
         seen: the floats outside the arguments that earlier traces saw.
         budget: the bytes that the temporaries of its executables may take.
 
@@ -120,7 +121,7 @@ def make_trace(
         raise
     except Exception as error:
         if isinstance(error, TraceError):
-            observations.journal.undo()  # the error is the trace's, not the user's: undo the whole call
+            observations.journal.undo()  # the error comes from tracing, not from the user's code: undo the whole call
         _annotate(error, builder, name)
         floats.close()
         raise
@@ -138,12 +139,12 @@ def make_trace(
 def _observe(
     observations: Observations, roots: Sequence[tuple[Any, str]], named: Sequence[Leaf]
 ) -> Observations:
-    """Register the objects that a call brings along, before the trace begins, and return the observations."""
+    """Make the trace's observations, and register the objects that the call passes in."""
     for value, path in roots:
         observations.object(value, path)
     for leaf in named:
         if leaf.kind == STATIC and is_by_fields(leaf.value):
-            observations.made_here(leaf.value)  # an equal one will do
+            observations.made_here(leaf.value)  # guarded by its value, not by identity
         elif leaf.kind == STATIC:
             bound = isinstance(leaf.value, MethodType | BoundCall)  # a new object every time it is read
             for value in (leaf.value.__func__, leaf.value.__self__) if bound else (leaf.value,):
@@ -181,8 +182,6 @@ def require_kept(trace: Trace, name: str) -> None:
 
 def _annotate(error: Exception, builder: GraphBuilder, name: str) -> None:
     """Add a note to an error raised while tracing, with the call and the last operations traced."""
-    from hybridflow.ir.printer import format_node
-
     place = where_file_line(user_place(2))
     tail = [node for node in builder.nodes if node.op is not CONSTANT][-3:]
     lines = [f"while compiling {name!r}" + (f", called at {place[0]}:{place[1]}" if place else "")]

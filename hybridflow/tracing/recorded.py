@@ -28,7 +28,7 @@ from hybridflow.xla.executable import Executable, compile_graph, concrete_specs
 
 
 def graph_to_record(graph: Graph, assignments: Mapping[Node, Node], outputs: int) -> Graph:
-    """Return a graph with the gradients of the eager run.
+    """Return the graph whose gradients are those of an eager run.
 
     In eager mode, a tape treats every read of a Variable, before and after an assignment, as the Variable. The final
     value of a Variable is no output.
@@ -61,7 +61,7 @@ def graph_to_record(graph: Graph, assignments: Mapping[Node, Node], outputs: int
 
 
 Note = Callable[[str, Executable], None]
-"""Called with a program of a recorded call, and what it computes: ``results`` or ``gradients``."""
+"""A function that is called with each compiled program and what it computes: ``results`` or ``gradients``."""
 
 
 def gradient_op(graph: Graph, wanted: Mask, device: Any, sizes: dict[str, int], note: Note) -> Op:
@@ -75,7 +75,7 @@ def gradient_op(graph: Graph, wanted: Mask, device: Any, sizes: dict[str, int], 
         wanted: for each input, whether its gradient may be asked for.
         device: the jax device to run on; jax's default one if None.
         sizes: the size of each symbol.
-        note: called with what each program is for, when it is compiled.
+        note: called when a program is compiled, see `Note`.
     """
     try:
         return _split_op(graph, wanted, device, sizes, note)
@@ -84,7 +84,7 @@ def gradient_op(graph: Graph, wanted: Mask, device: Any, sizes: dict[str, int], 
 
 
 def _split_op(graph: Graph, wanted: Mask, device: Any, sizes: dict[str, int], note: Note) -> Op:
-    """Return the op whose backward graph reads residuals of the forward graph."""
+    """Return the op of a graph that has all gradients; the forward graph saves residuals for the backward graph."""
     split = split_gradient(graph, wanted)
     forward, _ = run_passes(split.forward, differentiable=False)
     backward, _ = run_passes(split.backward, differentiable=False)
@@ -97,7 +97,7 @@ def _split_op(graph: Graph, wanted: Mask, device: Any, sizes: dict[str, int], no
 
 
 def _asked_op(graph: Graph, wanted: Mask, device: Any, sizes: dict[str, int], note: Note) -> Op:
-    """Return the op that derives its gradients only when they are asked for, for the outputs they are asked of."""
+    """Return the op of a graph without some gradients: they are derived on demand, for the outputs asked for."""
     forward, _ = run_passes(graph, differentiable=False)
     executable = compile_graph(forward, sizes=sizes, device=device)
     note("results", executable)
@@ -137,7 +137,7 @@ def _timed_if_profiled(
     def run(*arrays: Any) -> Any:
         profiler = PROFILER.get()
         if profiler is None or not profiler.records():
-            return executable.call(*arrays)  # which keeps the executable for its record
+            return executable.call(*arrays)  # this also keeps the executable alive for its record
         made = profiler.compiled(
             rule, part, graph.name, rule.device,
             lambda: compile_graph(graph, sizes=rule.sizes, device=rule.device),
@@ -206,11 +206,11 @@ class Recorded:
         return self._placed(call(*self._arguments(gs, residuals, xs, np.full)), asked, gs)
 
     def residuals(self, values: Sequence[Any]) -> Sequence[Any]:
-        """Return residuals, as the forward program made them, in the sizes of the call."""
+        """Return the residuals of the forward program in the sizes of the call."""
         return values
 
     def compile(self, asked: Sequence[bool]) -> Callable[..., Any]:
-        """Compile the part of the backward graph that computes the wanted gradients (the forward graph checks)."""
+        """Compile the part of the backward graph for the wanted gradients; checks are left to the forward graph."""
         backward = asked_part(self.split, asked)
         if backward is not self.split.backward:
             backward, _ = run_passes(backward, differentiable=False)
@@ -246,7 +246,7 @@ def asked_part(split: SplitGradient, asked: Sequence[bool]) -> Graph:
 
 
 class _Asked:
-    """The gradient rule of a recorded call of a graph without some of its gradients.
+    """The gradient rule of a recorded call of a graph in which some gradients do not exist.
 
     Args:
         graph: the graph that is called.
@@ -267,17 +267,15 @@ class _Asked:
     def rule(self, F: Any, g: Any, y: Any, *xs: Any, **attrs: Any) -> list[Any]:
         """Return every input's gradient, by a call of the graph.
 
-        Raises:
-            GradientError: it leads through something that has none.
+        Raises: GradientError: the gradient leads through an operation that has none.
         """
         del y, attrs
         return graph_pullback(F, self.graph, xs, list(g) if isinstance(g, tuple) else [g], self.wanted)
 
     def compiled(self, g: Any, args: Sequence[Any], wanted: Sequence[bool]) -> list[Any]:
-        """Do as `_Backward.compiled`, but recompute what the backward graph reads.
+        """Do the same as `Recorded.compiled`, but recompute the values that the backward graph reads.
 
-        Raises:
-            GradientError: a gradient that is asked for leads through something that has none.
+        Raises: GradientError: a wanted gradient leads through an operation that has none.
         """
         gs = list(g) if isinstance(g, tuple) else [g]
         xs = args[1:]

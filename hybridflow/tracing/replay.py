@@ -1,4 +1,4 @@
-"""`Replay`: everything needed to run a traced call again, node by node."""
+"""`Replay`: the data to run a traced call again, node by node."""
 
 from __future__ import annotations
 

@@ -207,7 +207,7 @@ class _Program(NamedTuple):
 
     @classmethod
     def of(cls, construction: Construction, wanted: tuple[Edge | Variable, ...], edges: tuple[Edge, ...]) -> _Program:
-        """Prune the graph.
+        """Reduce the graph to what a run needs.
 
         Raises:
             ArgumentError: a needed placeholder is not fed, or one Variable is assigned twice.

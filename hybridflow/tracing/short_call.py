@@ -1,4 +1,4 @@
-"""The short way of a call: a generated fast path for a function with one trace and plain tensors and floats."""
+"""Generated calls that skip most checks, for functions with one trace whose arguments are tensors and floats."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ ShortWay = Callable[[Callable[..., Any]], Callable[..., Any]]
 
 
 def short_way(trace: Trace, signature: Signature, *, bound: bool) -> ShortWay | None:
-    """Return a factory for the fast call of a function with this trace only; None if calls need the general one.
+    """Return a factory for the generated call of a function with only this trace; None if calls need the general one.
 
-    The fast call is for arguments that are tensors and floats, outside `hf.device`, `hf.autocast` and the like.
+    The path takes tensors and floats as arguments, outside `hf.device`, `hf.autocast` and the like.
 
     Args:
         trace: the trace.
@@ -52,7 +52,7 @@ def short_way(trace: Trace, signature: Signature, *, bound: bool) -> ShortWay | 
 
 
 def _generate(trace: Trace, executable: Executable, kinds: Sequence[type], *, bound: bool) -> ShortWay:
-    """Generate the short way for a trace that only takes tensors and floats and returns arrays."""
+    """Generate the path for a trace that only takes tensors and floats and returns arrays."""
     tensors = [number for number, kind in enumerate(kinds) if kind is Tensor]
     floats = [number for number, kind in enumerate(kinds) if kind is float]
     names = ["instance"] * bound + [f"a{number}" for number in range(len(kinds))]
@@ -95,7 +95,7 @@ def _generate(trace: Trace, executable: Executable, kinds: Sequence[type], *, bo
 
 
 class _SoleTrace:
-    """The short way for a trace that also uses Variables, captured tensors, checks or Python's state."""
+    """The path for a trace that also uses Variables, captured tensors, checks or Python state."""
 
     __slots__ = ("_bound", "_effects", "_hold", "_kinds", "_trace", "_variables")
 

@@ -87,7 +87,7 @@ class OutputPlan:
 
 
 class Trace(Fit):
-    """One traced signature."""
+    """One trace of a compiled function: the graph for one signature, with its guards and executables."""
 
     def __init__(
         self,
@@ -114,7 +114,7 @@ class Trace(Fit):
         self.assigns_all = len(self.assigned) == len(self.states)
         self.asks_leaves = leaves.asked
         self.unfollowed = leaves.unfollowed
-        self.trained = () if leaves.recorded else leaves.trained  # recording one makes all followable
+        self.trained = () if leaves.recorded else leaves.trained  # if one output is recorded, all can be followed
         self.reads_leaves = leaves.recorded
         self.checks: tuple[Check, ...] = tuple([check._replace(python_state=None) for check in builder.checks])
         self.arguments = len(builder.arguments)
@@ -142,7 +142,7 @@ class Trace(Fit):
         self.journal: Journal | None = builder.observations.journal
         self._states = [check.python_state for check in builder.checks]
         self._changes: Journal | None = None
-        # A trace that changes what it reads would do so at each call, so it can serve only its own call.
+        # If a trace changed what it reads, it would read another value next time, so it can serve only its own call.
         changed = self._has_changed(builder.observations)
         self.again = record.again = builder.observations.again
         self.once = record.once = changed or self.again is not None
@@ -199,7 +199,7 @@ class Trace(Fit):
             self._expect_failure(journal)
 
     def _expect_failure(self, journal: Journal) -> None:
-        """Prepare to undo a journal's changes if one of the call's checks fails."""
+        """Take a journal whose changes are undone if one of the call's checks fails."""
         if self.checks:
             journal.mark()
             self._changes = journal
@@ -290,7 +290,7 @@ class Trace(Fit):
             return made
 
     def compile_exact(self, sizes: dict[str, int], device: Any) -> Executable:
-        """Compile the trace for given sizes of its symbols, and note that in its record."""
+        """Compile the trace for given sizes of its symbols, and add the executable to its record."""
         made, graph = self.compiled(sizes, device)
         self.record.add(ExecutableRecord.of(made, sizes, device, self.donated_names(made)))
         if not self.symbolic and device is None:
@@ -340,12 +340,12 @@ class Trace(Fit):
     def _finish(
         self, tensors: Sequence[Tensor], variables: Sequence[Variable], pending: PendingChecks | None
     ) -> None:
-        """Update which Variables have gradients, and mark the results that `.backward()` cannot follow."""
+        """Set which Variables have gradients now, and mark the results that `.backward()` cannot follow."""
         for index in self.gradients:
             present, cell = self.states[index].present, cast(GradientCell, variables[index])
             if present is not None and present is not cell.present:
                 if pending is not None:
-                    pending.settle()  # Python sees at once whether there is a gradient, so the checks must be over
+                    pending.settle()  # Python code can ask at once whether there is a gradient, so wait for the checks
                 cell.present = present
         cut(tensors, self.unfollowed)
 
@@ -389,7 +389,7 @@ class Trace(Fit):
         return True
 
     def _written(self, variables: Sequence[Variable]) -> Sequence[Variable]:
-        """Return the Variables that a call assigns, of those that it reads or assigns."""
+        """Return those Variables that a call assigns, given all that it reads or assigns."""
         return variables if self.assigns_all else [variables[index] for index in self.assigned]
 
     def _of_written(self, before: list[Any]) -> list[Any]:
@@ -451,7 +451,7 @@ class Trace(Fit):
         return (self.reads_leaves or any(requires(tensor._edge) for tensor in self.captures)) and not self._is_apart()
 
     def _is_apart(self) -> bool:
-        """Whether no output depends on an input that may require a gradient, so that recording is not needed."""
+        """Whether no output depends on an input that may require a gradient, so that the call need not be recorded."""
         if self._nothing_follows is None:
             wanted = (True,) * len(self.graph.input_specs)
             apart = not self.asks_leaves and len(self._unconnected(wanted)) == self.plan.count
@@ -562,7 +562,7 @@ class Trace(Fit):
         return made
 
     def _note(self, device: Any) -> Callable[[Mapping[str, int], Padding | None], Note]:
-        """Return what makes the function that adds programs of recorded calls to the record."""
+        """Return a function that makes the `Note` for given sizes: it adds programs of recorded calls to the record."""
         record = self.record  # not the trace, which is freed as soon as it is dropped
 
         def of(sizes: Mapping[str, int], padding: Padding | None) -> Note:

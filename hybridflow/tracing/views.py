@@ -74,7 +74,7 @@ class Views(Generic[P, R]):
 
     def explain(self) -> Explanation:
         """Return a printable sequence of records that tell what was traced, why, and at what cost."""
-        from hybridflow.tracing.explanation import Explanation
+        from hybridflow.tracing.explanation import Explanation  # not every program needs it: importing stays fast
 
         advice = attached("advice_on")(self._records, self._traces, self._hits)
         return Explanation(self._name, self._records, advice)
@@ -103,7 +103,7 @@ class Views(Generic[P, R]):
         """
         trace, signature, opened = self._trace_of(Specs(args, kwargs))
         made = None if opened else trace.executable_for(sizes_of(signature, trace.places), current().device)
-        from hybridflow.tracing.lowered import Lowered
+        from hybridflow.tracing.lowered import Lowered  # not every program needs it: importing stays fast
 
         return Lowered(trace.raw_graph, trace.graph, made)
 
@@ -123,7 +123,7 @@ class Views(Generic[P, R]):
 
     def replay(self, *args: P.args, **kwargs: P.kwargs) -> Replay:
         """Return the call's graph as it was traced, and its inputs, for `hf.debugging.locate`."""
-        from hybridflow.tracing.replay import Replay
+        from hybridflow.tracing.replay import Replay  # not every program needs it: importing stays fast
 
         return Replay.of(*self._trace_for(args, kwargs))
 
@@ -134,7 +134,10 @@ class Views(Generic[P, R]):
             ArgumentError: the function is traced unconverted; the text says why.
 
         """
-        from hybridflow.convert import NotConvertible, converted_text
+        from hybridflow.convert import (  # not every program needs it: importing stays fast
+            NotConvertible,
+            converted_text,
+        )
 
         if not self._autograph:
             raise ArgumentError(message(f"converted_code: {self._name} is compiled with autograph=False"))

@@ -15,7 +15,7 @@ from hybridflow.core.variable import WRITES, Variable
 from hybridflow.core.variable_log import OPEN_LOGS
 
 WORTH_KEEPING = 1 << 16
-"""A value on the host with at least this many bytes keeps its copy for XLA: copying it at every call costs more."""
+"""A value on the host with at least this many bytes keeps its copy for XLA; copying it at every call would be slow."""
 
 
 def raw_value(tensor: Tensor) -> Any:

@@ -1,4 +1,4 @@
-"""What ran in a profile over time: as a flame chart for viewers of traces, and as pictures in a page."""
+"""The timeline of a profile: as a trace file for flame chart viewers, and as pictures in a page."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _COLOURS = {
     "op": "#7aa6c2", "gradient": "#d9895b", "dispatch": "#b9b9b9", "call": "#dfe5ea", "kernel": "#5b9a68",
     "kernel of a gradient": "#c2a14a",
 }  # fmt: skip
-"""The colour of each kind of span in the picture, which shows no compilations."""
+"""The colour of each kind of span in the picture. Compilations are not drawn, so they have none."""
 _WIDTH, _LEFT, _ROW, _LETTER = 1120, 120, 18, 6.6
 _LEAST = 0.4
 """The smallest width in pixels; narrower spans are drawn together with their neighbours."""
@@ -30,15 +30,15 @@ _LEAST = 0.4
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """A run of an operation, a function or a kernel.
+    """One interval in which an operation, a function or a kernel ran.
 
     Attributes:
         name: the operation, the function or the kernel.
         kind: ``op``, ``gradient``, ``compile``, ``dispatch``, ``call`` or ``kernel``.
         lane: 0 for Python, 1 for compiled calls, 2 and more for XLA's threads.
         start, end: nanoseconds.
-        args: further values that viewers show.
-        gradient: whether it is a kernel of a gradient alone.
+        args: further values for viewers to show.
+        gradient: whether it is a kernel that computes gradients only.
     """
 
     name: str
@@ -51,7 +51,7 @@ class Span:
 
 
 def spans_of(runs: Iterable[Run], calls: Iterable[Call], kernels: Iterable[Kernel]) -> list[Span]:
-    """Return what ran; spans of a lane lie beside or within each other, as a flame chart needs it."""
+    """Return the spans of what ran; two spans of a lane never overlap in part, as a flame chart requires."""
     spans = [Span(run.name, run.kind, 0, run.start, run.end, {"line": short_where(run.where)}) for run in runs]
     for call in calls:
         line = {"line": short_where(call.where)}
@@ -111,7 +111,7 @@ def trace_events(spans: Sequence[Span], memory: Iterable[tuple[float, int]], sta
 
 
 class Axis:
-    """The time of a block without its compilations, as pixels.
+    """Converts times to pixels; the time spent on compilations is left out.
 
     Args:
         start, end: of the block, nanoseconds.
@@ -136,7 +136,7 @@ class Axis:
 
 
 def flame_svg(spans: Iterable[Span], axis: Axis) -> str:
-    """Return a flame chart: a lane per thread, what ran within something below it; hovering says the rest."""
+    """Return a flame chart: a lane per thread, inner calls below their callers, details shown on hovering."""
     rows: defaultdict[int, list[list[tuple[float, Span]]]] = defaultdict(list)
     drawn: list[tuple[int, int, Span]] = []
     open_spans: defaultdict[int, list[float]] = defaultdict(list)
@@ -176,7 +176,7 @@ def _bar(span: Span, top: float, axis: Axis) -> str:
 
 
 def memory_svg(memory: Sequence[tuple[float, int]], axis: Axis, start: float) -> str:
-    """Return the bytes alive over time as a picture."""
+    """Return a picture of the bytes alive over time."""
     height, peak = 90, max([size for _, size in memory], default=0)
     x, y = float(_LEFT), float(height)
     path = [f"M{x:.1f},{y:.1f}"]

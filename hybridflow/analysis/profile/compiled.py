@@ -1,4 +1,4 @@
-"""Compiled calls of a profile: programs whose nodes are named, and when each call ran."""
+"""The compiled calls of a profile: executables whose instructions name the graph's nodes, and when each call ran."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _programs: weakref.WeakKeyDictionary[Any, dict[Hashable, Program]] = weakref.Wea
 _lock = threading.Lock()
 
 Make = Callable[[], Executable]
-"""Compiles something."""
+"""A function that compiles something."""
 
 
 @dataclass(eq=False)
@@ -33,8 +33,8 @@ class Program:
     Attributes:
         name: the function's.
         executable: what runs it.
-        namer: what named its nodes.
-        module: the program's name.
+        namer: gave the nodes their names, and finds nodes by name.
+        module: the name of XLA's program (its "HLO module").
         platform: where it runs, as jax calls it.
     """
 
@@ -57,7 +57,7 @@ def known_program(owner: Any, key: Hashable) -> Program | None:
 
 
 def compile_program(owner: Any, key: Hashable, name: str, device: Any, make: Make) -> Program:
-    """Compile something with its nodes named, and keep it."""
+    """Compile a program whose instructions name the graph's nodes, and keep it for later profiles."""
     namer = Namer(f"_profiled_{_number()}")
     with naming(namer):
         executable = make()
@@ -73,9 +73,9 @@ class Call:
     """A compiled call that ran.
 
     Attributes:
-        number: its number, also in its annotation.
+        number: its number, which XLA's events carry too.
         program: what ran.
-        where: the user's place.
+        where: the user's line.
         start: when XLA was called; all times are nanoseconds of `time.perf_counter_ns`.
         returned: when it returned; the results may have been computed later.
         since: when XLA was free for this call: `start`, or the end of the previous call if that was later.
@@ -95,27 +95,28 @@ class Call:
 
 @dataclass(eq=False)
 class Unfinished:
-    """The calls whose results XLA may still be computing.
+    """The compiled calls whose results XLA may still be computing, so that they can be waited for.
 
-    The smallest result of each call is kept until it is computed, but none that a Variable may donate.
+    Of each call, the smallest result that no Variable owns is kept alive until it is computed; of the other results,
+    only weak references are kept.
     """
 
     _calls: deque[list[Any]] = field(default_factory=deque[list[Any]])
 
     def add(self, outputs: Sequence[Any], given_away: slice) -> None:
-        """Take note of a call's outputs; those in a range belong to Variables."""
+        """Add a call by its outputs; those in the range `given_away` belong to Variables."""
         first, last, _ = given_away.indices(len(outputs))
         free = [one for index, one in enumerate(outputs) if not first <= index < last]
         kept = min(free, key=lambda one: one.nbytes, default=None)
         self._calls.append([one if one is kept else weakref.ref(one) for one in outputs])
 
     def let_go(self) -> None:
-        """Keep nothing of calls that are done."""
+        """Forget the calls that are done."""
         while self._calls and all(array.is_ready() for array in _there(self._calls[0])):
             self._calls.popleft()
 
     def wait(self) -> None:
-        """Wait for all of them."""
+        """Wait until all calls are done."""
         while self._calls:
             for array in _there(self._calls.popleft()):
                 wait_for(array)
@@ -129,7 +130,7 @@ def _there(outputs: Iterable[Any]) -> Iterator[Any]:
 
 
 def wait_for(value: Any) -> None:
-    """Wait until arrays, in tuples or alone, are there."""
+    """Wait until an array, or every array in nested tuples and lists, is computed."""
     if isinstance(value, tuple | list):
         for one in value:
             wait_for(one)
@@ -140,8 +141,8 @@ def wait_for(value: Any) -> None:
 def run_program(program: Program, arrays: Sequence[Any], where: Where | None) -> tuple[Any, Call]:
     """Run a program and return its outputs and the record of the call.
 
-    On the CPU, the results may not be computed yet: waiting would slow programs that do not read them at once, and XLA
-    says which kernels belong to which call. On other devices it does not, so results are awaited there.
+    On the CPU it returns before the results are computed: waiting would slow programs that do not read them at once,
+    and XLA's events say which call a kernel belongs to. On other devices they do not, so the results are awaited.
     """
     call = Call(_number(), program, where, time.perf_counter_ns())
     with jax.profiler.TraceAnnotation(f"{ANNOTATION}{call.number}"):

@@ -24,8 +24,8 @@ class Kernel:
         call: the compiled call that it belongs to.
         nodes: the nodes that it computes: several if XLA fused them, none if XLA added the kernel.
         start, end: nanoseconds on the clock of the calls.
-        own: nanoseconds without the kernels that it runs itself, such as those of a loop's body.
-        serves: whether it only serves the nodes: a copy that XLA added for them.
+        own: nanoseconds without the kernels that run inside it, such as those of a loop's body.
+        serves: whether it computes no node itself but is a copy that XLA added for the nodes.
     """
 
     name: str
@@ -38,7 +38,7 @@ class Kernel:
 
 
 class _Event(NamedTuple):
-    """What XLA says of a kernel: `run` is the number of the program's run, None where XLA has none."""
+    """A kernel's event as XLA recorded it; `run` is the number of the program's run, None where XLA has none."""
 
     name: str
     start: float
@@ -57,7 +57,8 @@ def read_kernels(folder: Path, calls: Sequence[Call]) -> list[Kernel]:
     if not calls:
         return []
     events, windows = _read(folder)
-    # Each call began on our clock a little before its annotation did on XLA's: the nearest of them tells best.
+    # Each call began on our clock a little before its annotation began on XLA's: the call with the shortest delay says
+    # best how far apart the clocks are.
     offset = max((call.start - windows[call.number][0] for call in calls if call.number in windows), default=0.0)
     programs = {call.program.module: call.program for call in calls}
     known = {module: instructions(program.executable.compiled.as_text(), program.namer)
@@ -81,7 +82,7 @@ def read_kernels(folder: Path, calls: Sequence[Call]) -> list[Kernel]:
 def _owners(
     events: Sequence[_Event], calls: Sequence[Call], windows: Mapping[int, tuple[float, float]]
 ) -> Callable[[_Event], Call | None]:
-    """Return what tells the call of a kernel: by the number of the run, or by when it ran if results were awaited."""
+    """Return a function that finds the call of a kernel: by the number of the run, else by the time at which it ran."""
     by_module: defaultdict[str, list[Call]] = defaultdict(list)
     for call in calls:
         by_module[call.program.module].append(call)
@@ -105,13 +106,13 @@ def _owners(
 
 
 def _in_order(runs: Iterable[int]) -> list[int]:
-    """Return the numbers of a program's runs, which XLA counts up in 32 bits, in order."""
+    """Return the numbers of a program's runs in order; XLA counts in 32 bits, so they may wrap around."""
     different = list(dict.fromkeys(runs))
     return sorted(different, key=lambda run: (run - different[0] + (1 << 31)) % (1 << 32))
 
 
 def _find_ends(calls: Sequence[Call], last: Mapping[Call, float]) -> None:
-    """Find out when each call's results were there, and since when it had XLA for itself."""
+    """Set when each call's results were computed, and when XLA became free for it."""
     for call in calls:
         call.end = max(call.returned, last.get(call, 0.0))
     before = 0.0
@@ -121,7 +122,7 @@ def _find_ends(calls: Sequence[Call], last: Mapping[Call, float]) -> None:
 
 
 def _find_own_times(members: Sequence[tuple[Kernel, Instruction]]) -> None:
-    """Find out how long each kernel took without those that it ran."""
+    """Set how long each kernel took without the kernels that ran inside it."""
     for kernel, known in members:
         kernel.own = kernel.end - kernel.start
         if known.runs_others:

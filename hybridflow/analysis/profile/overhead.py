@@ -1,4 +1,4 @@
-"""What taking the time of an operation costs."""
+"""How much time it costs to profile one operation."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _TIMES = 200
 
 @cache
 def overhead_per_operation() -> float:
-    """Return the seconds that a profiled operation takes longer than another, measured once on a small addition."""
+    """Return how many seconds longer an operation takes when it is profiled, measured once on a small addition."""
     op, x = REGISTRY["add"], make_tensor(np.ones(8, np.float32))
     recorder, taken = Recorder(), [0.0, 0.0]
     for index, run in enumerate((

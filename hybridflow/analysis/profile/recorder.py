@@ -1,4 +1,4 @@
-"""Taking the time of every operation, gradient and compiled call of a block."""
+"""Time every operation, gradient rule and compiled call of a block."""
 
 from __future__ import annotations
 
@@ -39,12 +39,12 @@ _NOTHING = slice(0, 0)
 
 @dataclass(eq=False, slots=True)
 class Run:
-    """An operation, a gradient rule or a compilation that ran.
+    """One run of an operation or gradient rule, or one compilation.
 
     Attributes:
         name: the name of the operation or of the compiled function.
         kind: ``op``, ``gradient`` or ``compile``.
-        where: the user's place.
+        where: the user's line.
         start, end: nanoseconds of `time.perf_counter_ns`.
         bytes: the size of its results, in bytes.
         inside: nanoseconds of other runs inside it.
@@ -74,13 +74,13 @@ class Recorder:
     _kept: dict[int, Any] = field(default_factory=dict[int, Any])
 
     def records(self) -> bool:
-        """Whether the block is open, and this its thread: contexts are copied into others, and outlive blocks."""
+        """Whether the block is open and this is its thread: contexts outlive blocks and are copied to other threads."""
         return not self.closed and get_ident() == self._thread
 
     # -- operations -------------------------------------------------------------------------------------------
 
     def bind(self, op: Op, inputs: tuple[Tensor, ...], attrs: dict[str, Any]) -> Any:
-        """Execute an operation and take its time, from when the results of compiled calls that it reads are there."""
+        """Execute an operation and record its time, without the time of waiting for results of compiled calls."""
         if not self.records():
             return bind_eagerly(op, inputs, attrs, CONTEXT.get())
         self.unfinished.let_go()
@@ -97,13 +97,13 @@ class Recorder:
         return result
 
     def begin(self, name: str, kind: str, where: Where | None) -> Run:
-        """Start the clock of something."""
+        """Start timing something."""
         run = Run(name, kind, where, time.perf_counter_ns())
         self.open.append(run)
         return run
 
     def finish(self, run: Run) -> None:
-        """Stop its clock."""
+        """Stop timing, and record the run."""
         run.end = time.perf_counter_ns()
         self.open.pop()
         if self.open:
@@ -111,7 +111,7 @@ class Recorder:
         self.runs.append(run)
 
     def made(self, run: Run, values: Iterable[Any], inputs: Iterable[Tensor] = ()) -> None:
-        """Take note of arrays that something made, and of when they are freed; views of inputs are no new arrays."""
+        """Record the arrays that something made, and when they are freed; a view of an input is no new array."""
         known = {id(_storage(tensor._value)) for tensor in inputs}
         for value in values:
             storage = _storage(value)
@@ -119,7 +119,7 @@ class Recorder:
                 run.bytes += self._keep(storage, run.end)
 
     def _keep(self, storage: Any, time_made: int) -> int:
-        """Take note of an array, and return its bytes: none if it is known."""
+        """Record an array and return its bytes, or 0 if it is recorded already."""
         key = id(storage)
         if key in self._kept:
             return 0
@@ -146,13 +146,13 @@ class Recorder:
     # -- gradients --------------------------------------------------------------------------------------------
 
     def engine(self, engine: Engine) -> Engine:
-        """Return an engine that takes the time of another's rules."""
+        """Return a gradient engine that times every rule of another engine."""
         return engine if isinstance(engine, _TimedEngine) or not self.records() else _TimedEngine(engine, self)
 
     # -- compiled calls ---------------------------------------------------------------------------------------
 
     def executable(self, trace: Trace, values: Sequence[Any], device: Any) -> Executable:
-        """Return an executable that says when it runs; it is compiled for that, once per trace and shapes."""
+        """Return an executable that records its runs, compiled for this purpose once per trace and shapes."""
         sizes = {name: values[i].shape[axis] for i, axis, name in trace.symbols}
         count = trace.plan.count
         return self.compiled(
@@ -199,7 +199,7 @@ class Recorder:
 
 
 class _TimedEngine:
-    """Computes gradients as another engine does, and takes the time of every rule."""
+    """Computes gradients as another engine does, and times every rule."""
 
     def __init__(self, inner: Engine, recorder: Recorder) -> None:
         self.inner = inner
@@ -216,14 +216,14 @@ class _TimedEngine:
         return result
 
     def walk(self, loop: Callable[[], T], users_rules: bool) -> T:
-        """Run the loop as the other engine does."""
+        """Run the backward loop as the other engine does."""
         return self.inner.walk(loop, users_rules)
 
     def run(self, node: Node, g: Any, wanted: Any) -> Sequence[Any]:
-        """Run a node's rule."""
+        """Run a node's gradient rule, and record its time."""
         wait_for((g, node.saved))
         run = self.recorder.begin(node.op.name, "gradient", in_gradient(node.where))
-        token = PROFILER.set(self.recorder)  # the walk has a context of its own
+        token = PROFILER.set(self.recorder)  # the backward walk runs in a context of its own
         try:
             result = self.inner.run(node, g, wanted)
             values = [getattr(one, "_value", one) for one in result if one is not None and not callable(one)]
@@ -236,7 +236,7 @@ class _TimedEngine:
 
 
 def _storage(value: Any) -> Any:
-    """Return the array that owns a value's memory, None for what owns none."""
+    """Return the array that owns a value's memory, or None if the value has no memory."""
     while type(value) is np.ndarray and type(value.base) is np.ndarray:
         value = value.base
     return value if isinstance(value, np.ndarray | jax.Array) else None

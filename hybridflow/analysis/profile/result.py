@@ -1,4 +1,4 @@
-"""What `hf.profile` found."""
+"""The result of `hf.profile`."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ class Profile:
         self._memory: list[tuple[int, int]] = []
 
     def fill(self, recorder: Recorder, kernels: list[Kernel]) -> None:
-        """Take what was recorded."""
+        """Store what was recorded."""
         self._runs, self._calls, self._kernels = recorder.runs, recorder.calls, kernels
         self._memory = sorted(recorder.memory)
         for call, run in recorder.within.items():
@@ -110,12 +110,12 @@ class Profile:
 
     @property
     def seconds(self) -> float:
-        """How long the block took."""
+        """How long the block took, in seconds."""
         return (self.end - self.start) / 1e9
 
     @property
     def compiling(self) -> float:
-        """How long of it was spent on compiling functions for this profile, in seconds."""
+        """How many of these seconds were spent on compiling functions for this profile."""
         return sum(run.end - run.start for run in self._runs if run.kind == "compile") / 1e9
 
     @property
@@ -138,10 +138,10 @@ class Profile:
 
     @property
     def overhead(self) -> float:
-        """The time that the profile itself took, in seconds.
+        """An estimate of the seconds that profiling itself took.
 
-        For eager operations it is measured on a small one; for compiled calls at each. XLA's time to record kernels is
-        not known.
+        For eager operations it is measured once on a small operation; for compiled calls, at each call. The time that
+        XLA takes to record kernels is unknown and not included.
         """
         count = sum(1 for run in self._runs if run.kind != "compile")
         calls = sum(call.cost for call in self._calls) / 1e9
@@ -156,7 +156,7 @@ class Profile:
         """
         changes: list[tuple[float, int]] = list(self._memory)
         for call, made in zip(self._calls, self.calls, strict=True):
-            if call.since < self.end:  # XLA may note the end of the last ones late, after the block's
+            if call.since < self.end:  # XLA may report the end of the last calls late, after the end of the block
                 changes += [(call.since, made.temporary_bytes), (min(call.end, self.end), -made.temporary_bytes)]
         alive, result = 0, list[tuple[float, int]]()
         for time, size in sorted(changes):
@@ -167,7 +167,7 @@ class Profile:
 
     @property
     def peak_bytes(self) -> int:
-        """The largest of `memory`."""
+        """The largest number of bytes in `memory`."""
         return max((size for _, size in self.memory), default=0)
 
     def node_seconds(self, graph: Graph) -> dict[Node, float]:
@@ -205,7 +205,7 @@ class Profile:
         return sorted(rows, key=lambda row: -row.seconds)
 
     def _timed(self) -> Iterable[_Timed]:
-        """Yield everything that ran, but for compilations."""
+        """Yield everything that ran, except compilations."""
         for run in self._runs:
             if run.kind != "compile":
                 phase = "gradient" if run.kind == "gradient" else _phase(run.where)
@@ -235,7 +235,7 @@ class Profile:
         ]  # fmt: skip
 
     def summary(self) -> str:
-        """Return what the block took, and what of it no row of the table has."""
+        """Return in words how long the block took, and which part of that is in no row of the table."""
         working = self.seconds - self.compiling
         timed = sum(row.seconds for row in self.operations)
         parts = [f"{format_seconds(working)} in the block"]
@@ -269,7 +269,7 @@ class Profile:
     __repr__ = __str__
 
     def _printed(self) -> Table:
-        """Return the operations that took most as a table, without columns that tell nothing."""
+        """Return a table of the operations that took longest; columns without information are left out."""
         rows = self.table()
         modes = len({row[_COLUMNS.index("mode")] for row in rows})
         told = [
@@ -376,12 +376,12 @@ def _by_name(calls: Iterable[CompiledCall]) -> dict[str, list[CompiledCall]]:
 
 
 def _share(calls: Sequence[CompiledCall], name: str) -> float:
-    """Return a share of the time of calls, of all of them together."""
+    """Return the mean of a share over calls, weighted by their times."""
     return sum(getattr(one, name) * one.seconds for one in calls) / max(sum(one.seconds for one in calls), 1e-12)
 
 
 def _unbroken(rows: Iterable[tuple[str, ...]]) -> list[tuple[str, ...]]:
-    """Return rows of `Profile.table` for pages, where times and phases stay in one line."""
+    """Return rows of `Profile.table` for pages, with spaces at which no browser breaks the line."""
     return [(row[0], *[cell.replace(" ", "\N{NO-BREAK SPACE}") for cell in row[1:-1]], row[-1]) for row in rows]
 
 
@@ -390,7 +390,7 @@ def _phase(where: Where | None) -> str:
 
 
 def _few(lines: Counter[str]) -> str:
-    """Return the line of most of some runs, and how many others there are."""
+    """Return the most common line, and how many other lines there are."""
     named = [line for line, _ in lines.most_common() if line]
     if not named:
         return ""

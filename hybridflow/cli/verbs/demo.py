@@ -52,7 +52,7 @@ def load_digits(seed: int) -> Digits:
         MissingPackageError: scikit-learn is not installed.
     """
     try:
-        from sklearn import datasets
+        from sklearn import datasets  # an extra
     except ImportError:
         raise MissingPackageError(
             message("demo: needs scikit-learn for its digits", hint="Run pip install 'hybridflow[examples]'.")

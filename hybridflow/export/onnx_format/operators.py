@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class NoCounterpartError(Exception):
-    """The error of a builder that meets attributes or dtypes for which ONNX has no operators."""
+    """Raised by an operation's `onnx` function if ONNX has no operators for its attributes or dtypes."""
 
 
 class Value:

@@ -1,1 +1,1 @@
-"""The layers, written as a user would write them: a compiled function converts their code and watches their objects."""
+"""The layers, written as users write theirs: a compiled function converts their code and guards their attributes."""

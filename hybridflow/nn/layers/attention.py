@@ -166,7 +166,7 @@ class MultiHeadAttention(Module):
         return permute_dims(reshape(x, (x.shape[0], x.shape[1], self.heads, self.width // self.heads)), (0, 2, 1, 3))
 
     def _rotated(self, x: Tensor, before: Any) -> Tensor:
-        """Return queries or keys rotated by their positions, the two halves of the last axis being the coordinates."""
+        """Rotate queries or keys by their positions; the halves of the last axis are the two coordinates."""
         half = x.shape[3] // 2
         steps = self.base ** (arange(half, dtype=float32) * (-1.0 / half))
         positions = cast_to(as_tensor(before) + arange(x.shape[2], dtype=int32), float32)
@@ -183,7 +183,7 @@ class MultiHeadAttention(Module):
 
 
 def _seen(mask: Any, before: Any, queries: int, length: int, causal: bool) -> Tensor:
-    """Return the mask of the positions in a cache that queries may look at, those after `before` ones."""
+    """Return the mask of cached positions that queries may look at; the first query's position is `before`."""
     positions = arange(length, dtype=int32)
     last = before + (arange(queries, dtype=int32) if causal else queries - 1)
     seen = positions <= reshape(last, (-1, 1))

@@ -21,8 +21,8 @@ class Conv(Module):
     """A convolution over the spatial axes of ``(n, channels, *spatial)``.
 
     Args:
-        sizes: the channels of the input, which the first call gives if they are left out, the channels of the result,
-            and the window: a tuple has a number per axis, one number stands for all axes.
+        sizes: the input channels (if left out, the first call sets them), the output channels, and the window: a number
+            for all axes or a tuple with one per axis.
         stride: the step of the window.
         padding: how many zeros are put before and after each axis, pairs of these, ``"same"`` or ``"valid"``.
         dilation: the distance between the elements of a window.
@@ -47,9 +47,9 @@ class Conv(Module):
     weight: Variable
     bias: Variable | None
     axes: ClassVar[int | None] = None
-    """How many spatial axes there are, if the class says so."""
+    """The number of spatial axes; None if the class leaves it open."""
     sized_by: ClassVar[str] = "in_channels"
-    """The attribute with the size that the first call gives if it was left out."""
+    """The attribute with the input size, which the first call sets if it was left out."""
 
     def __init__(
         self,
@@ -120,13 +120,13 @@ def _make(layer: Any, shape: tuple[int, ...], size: int) -> None:
 
 
 def _require_channels(layer: Any, x: Tensor) -> None:
-    """See to it that the input has the layer's spatial axes and channels; the first call gives what was left out."""
+    """Check the input's spatial axes and channels; the first call sets those that were left out."""
     require_axes(layer, x)
     require_size(layer, "in_channels", x, -1 if layer.channels_last else 1, layer._make)
 
 
 def _kernel(layer: Any) -> Any:
-    """Return the weight as the operation takes it; the layer's own has its channels first in any case."""
+    """Return the weight in the operation's layout; the layer stores it with channels first in any case."""
     weight = layer.weight
     return permute_dims(weight, (*range(2, weight.ndim), 1, 0)) if layer.channels_last else weight
 

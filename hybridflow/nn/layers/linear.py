@@ -24,7 +24,7 @@ class Linear(Module):
     """A linear layer: ``x @ weight.T + bias``.
 
     Args:
-        sizes: the size of the last axis of the input, which the first call gives if it is left out, and of the result.
+        sizes: the size of the input's last axis (if left out, the first call sets it), and that of the result's.
         bias: whether there is a bias.
         dtype: the dtype of the parameters.
 
@@ -44,7 +44,7 @@ class Linear(Module):
     weight: Variable
     bias: Variable | None
     sized_by: ClassVar[str] = "in_features"
-    """The attribute with the size that the first call gives if it was left out."""
+    """The attribute with the input size, which the first call sets if it was left out."""
 
     @overload
     def __init__(self, out_features: int, /, *, bias: bool = True, dtype: Any = "float32") -> None: ...
@@ -104,7 +104,7 @@ class Embedding(Module):
         self.weight = parameter(init.normal()((count, width), dtype), "weight")
 
     def forward(self, ids: TensorLike) -> Tensor:
-        """Return the vectors of some numbers, in place of each."""
+        """Replace every id by its vector."""
         return embedding(ids, self.weight)
 
     def extra_repr(self) -> str:

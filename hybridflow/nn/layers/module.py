@@ -1,4 +1,4 @@
-"""`hf.nn.Module`: what holds parameters and is called."""
+"""`hf.nn.Module`: the base class of layers and models."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from hybridflow.core.variable import Variable
 from hybridflow.nn import show, state, tree
 
 _LAYERS = "hybridflow.nn."
-"""Where the classes are whose options have names in other packages too."""
+"""The package of the layers whose arguments are compared with other packages' names for them."""
 
 
 class Module(Whole):
@@ -45,7 +45,7 @@ class Module(Whole):
     """
 
     __slots__ = ("__dict__", "__weakref__", "_copied", "_forward", "_path")
-    # `_forward` is what `hf.train` compiled of it, which is freed with it.
+    # `_forward` is the function that `hf.train` compiled for the module; it is freed with the module.
 
     training: bool = True
     """Whether the module is in training mode: see `train` and `eval`."""
@@ -62,7 +62,7 @@ class Module(Whole):
 
     @property
     def is_whole(self) -> bool:
-        """Whether a compiled function gets the module as it is: not if it is made of another one's structure."""
+        """Whether this is a module of its own, and not a copy with other leaves that shares a module's structure."""
         copied: tree.Copied | None = getattr(self, "_copied", None)
         return copied is None or copied.whole
 
@@ -89,7 +89,7 @@ class Module(Whole):
         return state.named_parameters(self)
 
     def buffers(self) -> list[Variable]:
-        """Return the buffers: what belongs to the module's state and is not learned."""
+        """Return the buffers: the Variables that belong to the module's state and are not trained."""
         return [*state.named_buffers(self).values()]
 
     def named_buffers(self) -> dict[str, Variable]:
@@ -127,7 +127,7 @@ class Module(Whole):
         return self
 
     def eval(self) -> Self:
-        """Put the module and those in it out of training mode; see `train`."""
+        """Set evaluation mode for the module and all modules in it; see `train`."""
         state.set_mode(self, False)
         return self
 
@@ -144,7 +144,7 @@ class Module(Whole):
         return self
 
     def unfreeze(self, pattern: str = "*") -> Self:
-        """Let parameters be learned again; see `freeze`."""
+        """Make frozen parameters trainable again; see `freeze`."""
         state.set_trainable(self, pattern, True)
         return self
 
@@ -173,7 +173,7 @@ class Module(Whole):
         raise state.not_pickled(self)
 
     def extra_repr(self) -> str:
-        """Return what `repr` shows of the module beside the modules in it."""
+        """Return the text that `repr` shows between the module's brackets, such as its sizes."""
         return ""
 
     def __repr__(self) -> str:
@@ -181,7 +181,7 @@ class Module(Whole):
 
 
 def _entered(own: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a class's own ``__call__``, before which the module is prepared as by `Module.__call__`."""
+    """Return a class's own ``__call__``, wrapped to prepare the module first, as `Module.__call__` does."""
 
     @functools.wraps(own)
     def entered(self: Any, *args: Any, **kwargs: Any) -> Any:

@@ -27,7 +27,7 @@ def _make_parameters(layer: Any, size: int) -> None:
 
 
 class _Norm(Module):
-    """What normalisations share: a size, and parameters that scale and shift."""
+    """The base class of normalisations: a size, and optional parameters to scale and shift."""
 
     weight: Variable | None
     bias: Variable | None

@@ -27,14 +27,14 @@ from hybridflow.ops.trigonometric import tanh
 
 
 class _Recurrent(Module):
-    """What recurrent layers share: their parameters, and the order of layers, directions and time."""
+    """The base class of recurrent layers: makes the parameters, and runs layers, directions and time steps."""
 
     gates: ClassVar[int] = 1
-    """How many times as many rows as the state the weights have."""
+    """The number of gates: the weights have this many rows per element of the state."""
     states: ClassVar[int] = 1
-    """How many tensors the state is."""
+    """The number of tensors in the state."""
     sized_by: ClassVar[str] = "input_size"
-    """The attribute with the size that the first call gives if it was left out."""
+    """The attribute with the input size, which the first call sets if it was left out."""
 
     def __init__(
         self,
@@ -104,7 +104,7 @@ class _Recurrent(Module):
         return given
 
     def _run(self, suffix: str, state: list[Tensor], x: Tensor) -> tuple[Any, Tensor]:
-        """Run one layer over time in one direction, ``(time, batch, features)``."""
+        """Run one layer in one direction over an input ``(time, batch, features)``."""
         given = linear(x, getattr(self, "weight_ih" + suffix), getattr(self, "bias_ih" + suffix))
         inner = getattr(self, "weight_hh" + suffix).mT  # transposed once, not at every step
         bias = as_tensor(getattr(self, "bias_hh" + suffix)) if self.has_bias else None
@@ -117,7 +117,7 @@ class _Recurrent(Module):
         return scan(step, tuple(state), given)
 
     def advance(self, given: Tensor, own: Tensor, state: Any) -> tuple[Tensor, ...]:
-        """Return the next state of the input's part of the gates and the state's part."""
+        """Return the next state, given the input's part of the gates and the state's part."""
         raise NotImplementedError
 
     def extra_repr(self) -> str:

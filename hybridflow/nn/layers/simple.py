@@ -85,7 +85,7 @@ class Identity(Module):
 
 
 def _require_axes(layer: Dropout | _Adaptive, x: Tensor) -> None:
-    """Raise unless an input has the spatial axes that a class fixes."""
+    """Raise unless an input has the number of spatial axes that a class such as `Dropout2d` demands."""
     if layer.axes is not None and x.ndim - 2 != layer.axes:
         raise ShapeError(
             message(f"{label(layer)}: the input has {max(x.ndim - 2, 0)} spatial axes, the layer {layer.axes}",
@@ -181,7 +181,7 @@ class Upsample(Module):
 
 
 class _Pool(Module):
-    """What pools share: a window of one number is one for every spatial axis, which a class may fix."""
+    """The base class of pools; a window of one number is used for every spatial axis."""
 
     axes: int | None = None
 
@@ -234,7 +234,7 @@ class AvgPool(_Pool):
 
 
 class _Adaptive(Module):
-    """What pools to a given size share: part i of n takes the elements from i * size // n to the next part's."""
+    """The base class of pools to a given size: part i of n begins at i * size // n, and ends where the next begins."""
 
     axes: int | None = None
 

@@ -1,4 +1,4 @@
-"""What the linear algebra ops share: shape rules of matrices, transposes in gradient rules, samples."""
+"""Helpers that the linear algebra operations share: shape rules for matrices, transposes in gradient rules, samples."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy as np
 from jax import lax
 
 from hybridflow.core.dims import same_size
-from hybridflow.core.dtypes import LOW_PRECISION, complex64, complex128, float32, float64, kind_of
+from hybridflow.core.dtypes import LOW_PRECISION, float32, kind_of, real_dtype
 from hybridflow.core.errors import DTypeError, ShapeError, message
 from hybridflow.ops.common import (
     FLOATING,
@@ -32,17 +32,9 @@ from hybridflow.ops.common import (
     widened,
 )
 
-REAL_OF = {complex64: float32, complex128: float64}
-"""The dtype of the parts of complex numbers."""
-
-
-def real_dtype(dtype: Any) -> Any:
-    """Return the dtype of absolute values."""
-    return REAL_OF.get(dtype, dtype)
-
 
 def factorable(name: str, *values: TensorLike) -> tuple[Tensor, ...]:
-    """Return operands in one of the dtypes that matrices are factored in.
+    """Return operands promoted to one dtype, which must be one that LAPACK can factor.
 
     Raises:
         DTypeError: float16 or bfloat16.
@@ -58,7 +50,7 @@ def factorable(name: str, *values: TensorLike) -> tuple[Tensor, ...]:
 
 
 def numeric(name: str, *values: TensorLike) -> tuple[Tensor, ...]:
-    """Return operands in one numeric dtype.
+    """Return operands promoted to one numeric dtype.
 
     Raises:
         DTypeError: bool operands.
@@ -107,12 +99,12 @@ def require_square(name: str, x: TensorSpec, *specs: TensorSpec) -> None:
 
 
 def is_square(x: Any) -> bool:
-    """Whether an array is a square matrix or a stack of them; NumPy's own errors do not say why they came."""
+    """Whether an array is a square matrix or a stack of them; kernels ask because NumPy's own errors are unclear."""
     return x.ndim >= 2 and x.shape[-1] == x.shape[-2]
 
 
 def square_infer(name: str) -> Callable[..., TensorSpec]:
-    """Return the shape rule of an op from square matrices to matrices of the same shape."""
+    """Return the shape rule of an operation that turns square matrices into matrices of the same shape."""
 
     def infer(x: TensorSpec, **attrs: Any) -> TensorSpec:
         del attrs
@@ -124,7 +116,7 @@ def square_infer(name: str) -> Callable[..., TensorSpec]:
 
 
 def relative_tolerance(rtol: TensorLike, tensor: Tensor) -> Tensor:
-    """Return the part of the largest singular value up to which others count as 0, in the dtype of the values."""
+    """Return the fraction of the largest singular value up to which singular values count as 0."""
     dtype = real_dtype(tensor.dtype)
     if rtol is not None:
         return cast_to(as_tensor(rtol), dtype)
@@ -160,7 +152,7 @@ def system_infer(name: str, a: TensorSpec, b: TensorSpec) -> TensorSpec:
 
 
 def system_gradients(F: Any, g: Any, y: Any, a: Any, b: Any, back: Any, *, transpose: bool = False) -> tuple[Any, Any]:
-    """Return the gradients of a system's operands: ``back`` solves the transposed systems.
+    """Return the gradients of the operands of a linear system, given ``back``, which solves the transposed systems.
 
     With ``x = a^-1 b`` they are ``gb = a^-T g`` and ``ga = -gb x^T`` (M. B. Giles 2008, section 2.3.1); the latter
     transposed if the system has the transposed matrix.
@@ -217,7 +209,7 @@ def with_axes(F: Any, x: Any, count: int) -> Any:
 
 
 def phases(xp: Any, vectors: Any) -> Any:
-    """Return, per column, the conjugate of the phase of its inner product with the cosines; 1 where that is 0."""
+    """Return the conjugate phase of each column's inner product with ``cos(0), cos(1), ...``; 1 if that is 0."""
     weights = np.cos(np.arange(vectors.shape[-2])).astype(vectors.real.dtype)
     product = xp.sum(vectors * weights[:, None], axis=-2)
     size = xp.abs(product)
@@ -228,14 +220,13 @@ def phases(xp: Any, vectors: Any) -> Any:
 
 
 def turned(xp: Any, vectors: Any) -> Any:
-    """Return vectors, one per column, turned so that their inner product with the cosines is real and positive.
+    """Turn the columns so that their inner products with ``cos(0), cos(1), ...`` are real and positive.
 
-    Eigenvectors and singular vectors are determined up to a factor of absolute value 1 (a sign), and LAPACK, cuSOLVER
-    and their versions choose different ones. Structured vectors do not come near an inner product of 0 with
-    ``(cos 0, cos 1, cos 2, ...)``, where the choice would depend on rounding: cosines of integers are linearly
-    independent over the algebraic numbers (Lindemann and Weierstrass), so that only a vector that has a transcendental
-    component can be orthogonal to them. The vectors of repeated eigenvalues or singular values are not determined by
-    that; both modes use one implementation.
+    Eigenvectors and singular vectors are determined only up to a factor of absolute value 1 (a sign), and versions of
+    LAPACK and cuSOLVER choose different ones; this makes the choice unique. It would depend on rounding only if the
+    inner product were 0, and for vectors with algebraic components it never is: cosines of integers are linearly
+    independent over the algebraic numbers (Lindemann and Weierstrass). The vectors of repeated eigenvalues or singular
+    values are still not unique, but both modes use one implementation.
     """
     return vectors * phases(xp, vectors)[..., None, :]
 
@@ -281,7 +272,7 @@ def lower_solve(a: Any, b: Any) -> Any:
 
 
 def nan_of(dtype: Any) -> Any:
-    """Return NaN in a dtype; both parts of a complex one."""
+    """Return NaN in a dtype; for a complex dtype, both parts are NaN."""
     return dtype.type(complex(np.nan, np.nan)) if dtype.kind == "c" else dtype.type(np.nan)
 
 
@@ -312,7 +303,7 @@ def positive_definite(rng: np.random.Generator, *shape: int, dtype: Any = np.flo
 
 
 def cubes(factor: float) -> Callable[..., Any]:
-    """Return the FLOPs of a factorisation of n-by-n matrices: ``factor * n**3`` each."""
+    """Return a ``flops`` column that counts ``factor * n**3`` for every n-by-n matrix."""
 
     def flops(outputs: Any, x: TensorSpec, *rest: Any, **attrs: Any) -> Any:
         del outputs, rest, attrs

@@ -11,7 +11,7 @@ import numpy as np
 from jax import lax
 
 from hybridflow.core.dispatch import bind
-from hybridflow.core.dtypes import complex64, complex128, float32, float64
+from hybridflow.core.dtypes import complex_dtype
 from hybridflow.core.errors import DTypeError, ShapeError
 from hybridflow.core.op import Bad, Sample, Saves, op, public_names
 from hybridflow.ops.common import FLOATING, Tensor, TensorLike, TensorSpec, make_spec, require_kind
@@ -30,9 +30,8 @@ from hybridflow.ops.linalg.common import (
 )
 from hybridflow.ops.onnx import DECOMPOSITION
 
-_COMPLEX_OF = {float32: complex64, float64: complex128}
 _DIRECTION = np.array([np.cos(1), np.sin(1)])
-"""Eigenvalues are ordered along it: numbers with algebraic parts are never level with each other."""
+"""Eigenvalues are ordered along this direction, in which different numbers with algebraic parts never tie."""
 
 
 class EigResult(NamedTuple):
@@ -60,13 +59,13 @@ def _order(xp: Any, values: Any) -> Any:
 
 
 def _finite(xp: Any, x: Any) -> tuple[Any, Any]:
-    """Replace matrices that are not finite, with which LAPACK may loop forever; return also which are finite."""
+    """Replace matrices with NaN or inf, with which LAPACK may loop forever; also return which matrices are finite."""
     finite = xp.isfinite(x).all((-1, -2))
     return xp.where(finite[..., None, None], x, np.zeros((), x.dtype)), finite
 
 
 def _eig_with(xp: Any, x: Any, decompose: Callable[[Any], tuple[Any, Any]]) -> tuple[Any, Any]:
-    dtype = _COMPLEX_OF.get(x.dtype, x.dtype)
+    dtype = complex_dtype(x.dtype)
     if not x.size:
         return xp.zeros(x.shape[:-1], dtype), xp.zeros(x.shape, dtype)
     x, finite = _finite(xp, x)
@@ -92,7 +91,7 @@ def _eig_kernel(x: Any) -> Any:
 
 
 def _eigvals_with(xp: Any, x: Any, decompose: Callable[[Any], Any]) -> Any:
-    dtype = _COMPLEX_OF.get(x.dtype, x.dtype)
+    dtype = complex_dtype(x.dtype)
     if not x.size:
         return xp.zeros(x.shape[:-1], dtype)
     x, finite = _finite(xp, x)
@@ -114,7 +113,7 @@ def _eigvals_kernel(x: Any) -> Any:
 def _eig_infer(x: TensorSpec) -> tuple[TensorSpec, TensorSpec]:
     require_kind("eig", FLOATING, x)
     require_square("eig", x)
-    dtype = _COMPLEX_OF.get(x.dtype, x.dtype)
+    dtype = complex_dtype(x.dtype)
     return make_spec(x.shape[:-1], dtype), make_spec(x.shape, dtype)
 
 
@@ -143,8 +142,9 @@ def eig(x: TensorLike, /) -> EigResult:
     """Compute eigenvalues and eigenvectors of square matrices.
 
     The eigenvalues are ordered by ``cos(1) Re + sin(1) Im``, which ties only for numbers with a transcendental part.
-    Each eigenvector has length 1 and is turned as those of `eigh`. Those of a repeated eigenvalue are some basis (or
-    fewer than its multiplicity), and the gradient is NaN there. For a GPU, jax computes it on the host.
+    Each eigenvector has length 1 and its phase is chosen as in `eigh`. The eigenvectors of a repeated eigenvalue are
+    not unique (there may be fewer than its multiplicity), and the gradient is NaN there. Arrays on a GPU are moved to
+    the host, because jax computes this on CPUs only.
 
     Args:
         x: ``(..., n, n)``, real or complex floats.
@@ -191,8 +191,9 @@ def _eigvals_vjp(F: Any, g: Any, y: Any, x: Any) -> Any:
 def eigvals(x: TensorLike, /) -> Tensor:
     """Compute eigenvalues of square matrices.
 
-    They are ordered by ``cos(1) Re + sin(1) Im``. The gradient needs as many eigenvectors as eigenvalues, the second
-    order distinct eigenvalues. For a GPU, jax computes it on the host.
+    They are ordered by ``cos(1) Re + sin(1) Im``. The gradient needs a matrix with as many eigenvectors as eigenvalues;
+    second-order gradients need distinct eigenvalues. Arrays on a GPU are moved to the host, because jax computes this
+    on CPUs only.
 
     Args:
         x: ``(..., n, n)``, real or complex floats.

@@ -9,6 +9,7 @@ import numpy as np
 from jax import lax
 
 from hybridflow.core.dispatch import bind
+from hybridflow.core.dtypes import real_dtype
 from hybridflow.core.errors import DTypeError, ShapeError
 from hybridflow.core.op import Bad, Sample, Saves, op, public_names
 from hybridflow.ops.common import (
@@ -29,7 +30,6 @@ from hybridflow.ops.linalg.common import (
     hermitian_part,
     is_square,
     nan_of,
-    real_dtype,
     require_square,
     row,
     transposed,
@@ -82,7 +82,7 @@ def _eigh_infer(x: TensorSpec) -> tuple[TensorSpec, TensorSpec]:
 
 
 def _hermitian(rng: np.random.Generator, *shape: int, dtype: Any = np.float32) -> Any:
-    """Draw Hermitian matrices with eigenvalues of alternating signs, 1 apart at least."""
+    """Draw Hermitian matrices with eigenvalues of alternating signs that are at least 1 apart."""
     q, _ = np.linalg.qr(gaussian(rng, *shape, dtype=np.promote_types(dtype, np.float64)))
     values = np.arange(1, shape[-1] + 1) * (-1.0) ** np.arange(shape[-1])
     return np.asarray((q * values) @ np.conj(np.swapaxes(q, -1, -2)), dtype=dtype)
@@ -112,8 +112,8 @@ def eigh(x: TensorLike, /) -> EighResult:
     """Compute eigenvalues and eigenvectors of Hermitian matrices.
 
     It decomposes the Hermitian part ``(x + x^H) / 2``, so the gradient is Hermitian. Each eigenvector is
-    turned so that its inner product with ``(cos 0, cos 1, cos 2, ...)`` is real and positive. Those of a repeated
-    eigenvalue are some orthonormal basis, and the gradient is NaN there; `eigvalsh` has one.
+    turned so that its inner product with ``(cos 0, cos 1, cos 2, ...)`` is real and positive. The eigenvectors of a
+    repeated eigenvalue are not unique, and the gradient is NaN there; `eigvalsh` has a gradient.
 
     Args:
         x: ``(..., n, n)``, real or complex floats.
@@ -179,8 +179,8 @@ def _eigvalsh_vjp(F: Any, g: Any, y: Any, x: Any) -> Any:
 def eigvalsh(x: TensorLike, /) -> Tensor:
     """Compute the eigenvalues of Hermitian matrices.
 
-    It decomposes the Hermitian part ``(x + x^H) / 2``. The gradient of a repeated eigenvalue is that of one choice of
-    eigenvectors; the sum of such gradients is right. Second order needs distinct eigenvalues.
+    It decomposes the Hermitian part ``(x + x^H) / 2``. The gradients of repeated eigenvalues depend on the choice of
+    eigenvectors; only their sum is unique. Second-order gradients need distinct eigenvalues.
 
     Args:
         x: ``(..., n, n)``, real or complex floats.

@@ -29,7 +29,7 @@ from hybridflow.ops.onnx import DECOMPOSITION
 
 _SQUARINGS = 16
 _LARGEST = 5.371920351148152
-"""The norm up to which the Padé approximation of order 13 is exact to float64."""
+"""The largest norm for which the Padé approximation of order 13 is exact to float64's precision."""
 _COEFFICIENTS = np.array(
     [64764752532480000, 32382376266240000, 7771770303897600, 1187353796428800, 129060195264000, 10559470521600,
      670442572800, 33522128640, 1323241920, 40840800, 960960, 16380, 182, 1], np.float64
@@ -38,7 +38,7 @@ _COEFFICIENTS = np.array(
 
 
 def _exponents(xp: Any, x: Any) -> Any:
-    """Return how often matrices are halved so that their norm is small; `_SQUARINGS` for those that are too large."""
+    """Return how often matrices must be halved to make their norm small; at most `_SQUARINGS`."""
     norm = xp.max(xp.sum(xp.abs(x), axis=-2), axis=-1)
     small = np.asarray(_LARGEST * 2.0 ** np.arange(_SQUARINGS), norm.dtype)
     return xp.sum(norm[..., None] > small, axis=-1, dtype=np.int32)
@@ -50,7 +50,7 @@ def _scaled(x: Any, exponent: Any) -> Any:
 
 
 def _pade(x: Any, one: Any, product: Any) -> tuple[Any, Any]:
-    """Return the denominator and numerator of the exponentials of matrices of small norm."""
+    """Return denominator and numerator of the Padé approximation of the exponentials of matrices of small norm."""
     c = _COEFFICIENTS.astype(x.real.dtype)
     two = product(x, x)
     four = product(two, two)
@@ -94,7 +94,7 @@ def _kernel(x: Any) -> Any:
 
 
 def _vjp(F: Any, g: Any, y: Any, x: Any) -> Any:
-    """Read the derivative off the exponential of ``[[x^T, g], [0, x^T]]``."""
+    """Compute the exponential of ``[[x^T, g], [0, x^T]]``, whose upper right block is the gradient."""
     del y
     size = x.shape[-1]
     batch = tuple([(0, one, 1) for one in x.shape[:-2]])

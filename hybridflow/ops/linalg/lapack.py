@@ -1,14 +1,14 @@
 """The LAPACK routines that XLA calls on a CPU, called from NumPy.
 
-jaxlib takes its LAPACK from SciPy, and so does this module: both run the same machine code on the same numbers, with
-workspaces of the same size, since blocks are cut by them, and with subnormal numbers flushed to zero, since what is
-left of a column that depends on others can be that small, and is scaled to length 1. So what rounding decides is
-decided alike in both modes: the vectors of repeated eigenvalues and singular values, the factors of matrices of lower
-rank, whether a pivot is exactly zero, whether a matrix is positive definite. NumPy brings another LAPACK, and which
-code either of them runs depends on the processor.
+Some results are decided by rounding: the vectors of repeated eigenvalues and singular values, the factors of matrices
+of lower rank, whether a pivot is exactly zero, whether a matrix is positive definite. To get the same results in both
+modes, this module calls SciPy's LAPACK, which jaxlib uses too; NumPy brings another one. Two more things must agree.
+The workspaces must have the same size, because it decides how a routine cuts a matrix into blocks. And subnormal
+numbers must count as zero, because the rest of a column that depends on others can be that small before it is scaled to
+length 1.
 
-Subnormal numbers are flushed in a whole kernel, since sorting eigenvalues, for one, can meet them too: `flushed`. That
-works where `can_flush_subnormals` says so. Elsewhere ops for which it matters run their lowering: `or_lowering`.
+`flushed` makes a whole kernel treat subnormal numbers as zero, where `can_flush_subnormals` says that the machine can.
+Elsewhere, operations for which it matters run their lowering: see `or_lowering`.
 """
 
 from __future__ import annotations
@@ -20,21 +20,22 @@ from typing import Any, cast
 import numpy as np
 
 from hybridflow.backend.host import can_flush_subnormals, subnormals_flushed
+from hybridflow.core.dtypes import real_dtype
 from hybridflow.core.op import No
-from hybridflow.ops.linalg.common import nan_of, real_dtype
+from hybridflow.ops.linalg.common import nan_of
 
 _Array = np.ndarray[Any, Any]
 _LETTER = {"float32": "s", "float64": "d", "complex64": "c", "complex128": "z"}
-"""What the names of routines begin with."""
+"""By dtype, the first letter of the names of LAPACK's routines."""
 
 
 def flushed(kernel: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a kernel that computes with subnormal numbers as zero, as XLA does, where that is possible."""
+    """Return a kernel that treats subnormal numbers as zero, as XLA does, if the machine can."""
     return subnormals_flushed()(kernel) if can_flush_subnormals() else kernel
 
 
 def or_lowering(kernel: Callable[..., Any]) -> Callable[..., Any] | No:
-    """Return a `flushed` kernel where it gives XLA's bits."""
+    """Return a `flushed` kernel if that gives the same bits as XLA, else `No`, so that the lowering runs."""
     if can_flush_subnormals():
         return flushed(kernel)
     return No("LAPACK flushes no subnormal numbers here, as it does for XLA")
@@ -43,7 +44,7 @@ def or_lowering(kernel: Callable[..., Any]) -> Callable[..., Any] | No:
 @cache
 def _routine(name: str, dtype: Any) -> Callable[..., Any]:
     """Return a routine for a dtype; for complex numbers ``he`` and ``un`` take the place of ``sy`` and ``or``."""
-    from scipy.linalg import lapack  # most programs need none, and it takes long to import
+    from scipy.linalg import lapack  # slow to import, and most programs need none
 
     if dtype.kind == "c":
         name = name.replace("syevd", "heevd").replace("orgqr", "ungqr")
@@ -52,12 +53,12 @@ def _routine(name: str, dtype: Any) -> Callable[..., Any]:
 
 @cache
 def _best_size(name: str, dtype: Any, *sizes: int, **options: Any) -> int:
-    """Return the length of workspace that a routine asks for."""
+    """Return the size of the workspace that a routine asks for."""
     return int(_routine(f"{name}_lwork", dtype)(*sizes, **options)[0].real)
 
 
 def _each(x: _Array, *shapes: tuple[tuple[int, ...], Any]) -> list[_Array]:
-    """Return empty stacks of results, of the batch shape of matrices."""
+    """Return empty arrays for the results of a stack of matrices."""
     return [np.empty((*x.shape[:-2], *shape), dtype) for shape, dtype in shapes]
 
 
@@ -68,12 +69,12 @@ def _fill(info: int, results: list[_Array], index: Any, computed: tuple[_Array, 
 
 
 def solve_triangular(a: _Array, b: _Array, *, lower: bool, transpose: bool, unit_diagonal: bool) -> _Array:
-    """Return solutions of systems with triangular matrices, ``(..., n, k)``.
+    """Return the solutions, ``(..., n, k)``, of systems with triangular matrices.
 
-    It solves the transposed systems, with the matrix on the right: LAPACK sees rows as columns, so nothing needs to be
-    transposed, and it is faster.
+    LAPACK reads the rows of an array as columns, so it sees everything transposed. It therefore solves the transposed
+    systems, with the matrix on the right, and nothing needs to be copied.
     """
-    from scipy.linalg import blas
+    from scipy.linalg import blas  # slow to import, and most programs need none
 
     if not b.size:
         return np.empty_like(b, order="C")
@@ -111,7 +112,7 @@ def lu(x: _Array) -> tuple[_Array, _Array, _Array]:
     """Factor square matrices with pivoting of rows.
 
     Returns:
-        Both factors in one matrix, the rows that were swapped, one after the other, and the order they end up in.
+        Both factors in one matrix; per step, the row that was swapped; and the resulting order of the rows.
     """
     factor = _routine("getrf", x.dtype)
     size = x.shape[-1]
@@ -197,7 +198,7 @@ def eig(x: _Array, *, vectors: bool) -> tuple[_Array, _Array]:
 
 
 def _paired(real: _Array, imaginary: _Array) -> _Array:
-    """Return complex numbers of two parts."""
+    """Return complex numbers, given their real and imaginary parts."""
     pairs = np.empty(real.shape, np.result_type(real.dtype, np.complex64))
     pairs.real, pairs.imag = real, imaginary
     return pairs

@@ -1,4 +1,4 @@
-"""Norms of vectors and matrices, and what follows from singular values."""
+"""Norms of vectors and matrices, and functions of singular values: rank, condition number, least squares."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from hybridflow.core.dispatch import bind
-from hybridflow.core.dtypes import int32
+from hybridflow.core.dtypes import int32, real_dtype
 from hybridflow.core.errors import ArgumentError, ShapeError, message
 from hybridflow.core.keywords import Other, respelled
 from hybridflow.core.op import Bad, Sample, Saves, op, public_names
@@ -36,7 +36,6 @@ from hybridflow.ops.linalg.common import (
     conjugated,
     factorable,
     gaussian,
-    real_dtype,
     relative_tolerance,
     require_matrix,
 )
@@ -88,7 +87,7 @@ def _norm_vjp(F: Any, g: Any, y: Any, x: Any, *, axis: Axes, keepdims: bool, ord
 
 
 def _like(F: Any, x: Any, number: int) -> Any:
-    """Return a number in the dtype of a value, of shape ()."""
+    """Return a number as a scalar of a value's dtype."""
     del F
     return np.asarray(number, x.dtype)
 
@@ -295,8 +294,8 @@ def matrix_rank(x: TensorLike, /, *, rtol: TensorLike = None) -> Tensor:
 
     Args:
         x: ``(..., m, n)``, real or complex floats.
-        rtol: singular values up to this part of the largest count as 0: a number, or one per matrix;
-            ``max(m, n)`` times the dtype's spacing at 1 if not given.
+        rtol: singular values up to this fraction of the largest count as 0: a number, or one per matrix; if not given,
+            ``max(m, n)`` times the dtype's machine epsilon.
 
     Returns:
         ``(...)``, int32.
@@ -341,7 +340,7 @@ def cond(x: TensorLike, /) -> Tensor:
 
 
 def lstsq(x1: TensorLike, x2: TensorLike, /, *, rtol: TensorLike = None) -> Tensor:
-    """Solve linear least-squares problems: the shortest `x` that makes ``x1 x - x2`` shortest.
+    """Solve linear least-squares problems: find the shortest `x` that minimises the length of ``x1 x - x2``.
 
     Args:
         x1: ``(..., m, n)``, real or complex floats of any rank.

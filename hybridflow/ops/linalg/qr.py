@@ -69,7 +69,7 @@ def _qr_of_nothing(xp: Any, x: Any, complete: bool) -> tuple[Any, Any]:
 
 
 def _qr_turned(xp: Any, q: Any, r: Any, x: Any, matmul: Any) -> tuple[Any, Any]:
-    """Turn factors so that the diagonal of `R` is not negative, and extend `R` to all columns of `x`."""
+    """Change signs so that the diagonal of `R` is not negative, and extend `R` to all columns of `x`."""
     short, columns = min(x.shape[-2:]), x.shape[-1]
     diagonal = xp.diagonal(r, axis1=-2, axis2=-1)
     size = xp.abs(diagonal)
@@ -81,7 +81,7 @@ def _qr_turned(xp: Any, q: Any, r: Any, x: Any, matmul: Any) -> tuple[Any, Any]:
     r = xp.triu(r * xp.conj(unit)[..., : r.shape[-2], None])
     if columns > short:
         r = xp.concatenate([r, matmul(xp.conj(q.swapaxes(-1, -2)), x[..., short:])], axis=-1)
-    # The diagonal is real: what rounding leaves of an imaginary part would have a gradient.
+    # Make the diagonal exactly real: a rest of an imaginary part, left by rounding, would get a gradient.
     return q, (xp.where(np.eye(*r.shape[-2:], dtype=bool), r.real.astype(r.dtype), r) if x.dtype.kind == "c" else r)
 
 
@@ -135,8 +135,8 @@ _MODES = ("reduced", "complete")
 def qr(x: TensorLike, /, *, mode: str = "reduced") -> QRResult:
     """Factor matrices into one with orthonormal columns and an upper triangular one.
 
-    The diagonal of `R` is real and not negative, which determines the factors of a matrix of full rank. Columns that
-    mode ``"complete"`` adds to `Q` are turned as the vectors of `svd`. The gradient needs full rank.
+    The diagonal of `R` is real and not negative, which determines the factors of a matrix of full rank. The phases of
+    the columns that mode ``"complete"`` adds to `Q` are chosen as in `svd`. The gradient needs full rank.
 
     Args:
         x: ``(..., m, n)``, real or complex floats.

@@ -1,4 +1,4 @@
-"""Singular values of matrices, and the pseudo-inverse, which is made of them."""
+"""The singular value decomposition, and the pseudo-inverse, which is computed from it."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from jax import lax
 
 from hybridflow.core.dims import same_size
 from hybridflow.core.dispatch import bind
+from hybridflow.core.dtypes import real_dtype
 from hybridflow.core.errors import DTypeError, GradientError, ShapeError, message
 from hybridflow.core.op import Bad, Sample, Saves, op, public_names
 from hybridflow.ops.common import (
@@ -33,7 +34,6 @@ from hybridflow.ops.linalg.common import (
     gaussian,
     nan_of,
     phases,
-    real_dtype,
     relative_tolerance,
     require_matrix,
     row,
@@ -83,7 +83,7 @@ def _svd_of_nothing(xp: Any, x: Any, full_matrices: bool) -> tuple[Any, Any, Any
 
 
 def _svd_turned(xp: Any, u: Any, s: Any, vh: Any) -> tuple[Any, Any, Any]:
-    """Turn left singular vectors as `turned` does, the right ones with them, and those without a partner alone."""
+    """Apply `turned` to left singular vectors and their right partners, and to vectors without a partner alone."""
     short = s.shape[-1]
     turns = phases(xp, u)
     other = xp.conj(turns[..., :short, None]) * vh[..., :short, :]
@@ -147,8 +147,8 @@ def svd(x: TensorLike, /, *, full_matrices: bool = True) -> SVDResult:
     """Compute singular value decompositions.
 
     Each left singular vector is turned so that its inner product with ``(cos 0, cos 1, cos 2, ...)`` is real and
-    positive, and the right one with it. The vectors of repeated singular values are some orthonormal basis. Their
-    gradient is NaN, as for a singular value of 0; `svdvals` has a gradient there. The vectors that `full_matrices` adds
+    positive, and the right one with it. The vectors of repeated singular values are not unique. The gradient is NaN
+    there and for a singular value of 0; `svdvals` has a gradient in both cases. The vectors that `full_matrices` adds
     have no gradient.
 
     Args:
@@ -229,8 +229,8 @@ def _svdvals_samples(rng: np.random.Generator) -> Any:
 def svdvals(x: TensorLike, /) -> Tensor:
     """Compute singular values.
 
-    The gradient of a repeated singular value is that of one choice of vectors; the sum of such gradients is right. At 0
-    it is a subgradient. Second order needs distinct singular values that are not 0.
+    The gradients of repeated singular values depend on the choice of vectors; only their sum is unique. At 0 the
+    gradient is a subgradient. Second-order gradients need distinct singular values other than 0.
 
     Args:
         x: ``(..., m, n)``, real or complex floats.
@@ -326,8 +326,8 @@ def pinv(x: TensorLike, /, *, rtol: TensorLike = None) -> Tensor:
 
     Args:
         x: ``(..., m, n)``, real or complex floats.
-        rtol: singular values up to this part of the largest count as 0: a number, or one per matrix;
-            ``max(m, n)`` times the dtype's spacing at 1 if not given. The gradient takes their number as given.
+        rtol: singular values up to this fraction of the largest count as 0: a number, or one per matrix; if not given,
+            ``max(m, n)`` times the dtype's machine epsilon. The gradient treats their number as constant.
 
     Returns:
         ``(..., n, m)``; NaN for a matrix with elements that are not finite.

@@ -10,6 +10,7 @@ import numpy as np
 from jax import lax
 
 from hybridflow.core.dispatch import bind
+from hybridflow.core.dtypes import real_dtype
 from hybridflow.core.errors import DTypeError, ShapeError
 from hybridflow.core.op import Bad, Sample, Saves, op, public_names
 from hybridflow.ops.common import FLOATING, Tensor, TensorLike, TensorSpec, make_spec, require_kind
@@ -22,7 +23,6 @@ from hybridflow.ops.linalg.common import (
     is_square,
     lower_solve,
     nan_of,
-    real_dtype,
     require_square,
     solved,
     square_infer,
@@ -220,10 +220,10 @@ def _adjugate_vjp(F: Any, g: Any, y: Any, x: Any) -> Any:
     onnx=DECOMPOSITION,
 )
 def adjugate(x: TensorLike, /) -> Tensor:
-    """Compute the transposed matrix of cofactors: ``det(x) inv(x)``, which singular matrices have too.
+    """Compute the transposed matrix of cofactors. It equals ``det(x) inv(x)``, but also exists for singular matrices.
 
-    It is the gradient of `det`, and finite at singular matrices; its own gradient is not. If an element is not finite,
-    the result is NaN.
+    Its transpose is the gradient of `det`. At singular matrices it is finite, but its own gradient is not. If an
+    element is not finite, the result is NaN.
 
     Args:
         x: ``(..., n, n)``, real or complex floats.
@@ -248,7 +248,7 @@ def adjugate(x: TensorLike, /) -> Tensor:
 
 
 def _times_parity(xp: Any, x: Any, swaps: Any) -> Any:
-    """Negate where the number of row exchanges is odd; zeros stay positive."""
+    """Negate products of pivots where the number of row exchanges is odd; zeros stay positive."""
     count = xp.sum(swaps != np.arange(swaps.shape[-1], dtype=swaps.dtype), axis=-1, dtype=np.int32)
     return xp.where(x == 0, np.zeros((), x.dtype), x * (1 - 2 * (count % 2)).astype(x.dtype))
 
@@ -256,7 +256,7 @@ def _times_parity(xp: Any, x: Any, swaps: Any) -> Any:
 def _det_with(xp: Any, x: Any, lu: Any) -> Any:
     both, swaps, _ = lu(x)
     diagonal = xp.diagonal(both, axis1=-2, axis2=-1)
-    # A product of the others that overflows would make NaN of a zero.
+    # If the product of the other pivots overflowed, a zero times infinity would give NaN.
     safe = xp.where(xp.any(diagonal == 0, axis=-1, keepdims=True), xp.sign(diagonal), diagonal)
     return _times_parity(xp, xp.prod(safe, axis=-1), swaps)
 
@@ -297,8 +297,8 @@ def _det_samples(rng: np.random.Generator) -> Any:
 def det(x: TensorLike, /) -> Tensor:
     """Compute determinants.
 
-    Where they may overflow, use `slogdet`. The gradient is the transposed `adjugate`, right at singular matrices
-    too; the second-order gradient needs a matrix that is not singular.
+    If they may overflow, use `slogdet`. The gradient is the transposed `adjugate`, which is also right at singular
+    matrices; second-order gradients need a matrix that is not singular.
 
     Args:
         x: ``(..., n, n)``, real or complex floats.

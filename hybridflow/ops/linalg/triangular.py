@@ -16,6 +16,7 @@ from hybridflow.ops.common import (
     TensorLike,
     truth,
 )
+from hybridflow.ops.complex_parts import conj
 from hybridflow.ops.linalg import lapack
 from hybridflow.ops.linalg.common import (
     adjoint,
@@ -177,7 +178,7 @@ def _cholesky_vjp(F: Any, g: Any, y: Any, x: Any, *, upper: bool) -> Any:
     if x.dtype.kind == "c":
         middle = (middle + adjoint(F, middle)) * 0.5
     left = solve(factor, middle)
-    # What this solves is the transpose of a Hermitian matrix, which is its conjugate.
+    # The system's matrix is the transpose of a Hermitian matrix, and so its conjugate.
     return (conjugated(F, solve(conjugated(F, factor), transposed(F, left))),)
 
 
@@ -261,17 +262,11 @@ def cholesky_solve(factor: TensorLike, x2: TensorLike, /, *, upper: bool = False
     vector = right.ndim == 1
     if vector:
         right = right[:, None]
-    other = _conjugate(triangle)
+    other = conj(triangle)
     first, second = (other, triangle) if upper else (triangle, other)
     half = solve_triangular(first, right, lower=not upper, transpose=upper)
     solution = solve_triangular(second, half, lower=not upper, transpose=not upper)
     return solution[..., 0] if vector else solution
-
-
-def _conjugate(tensor: Tensor) -> Tensor:
-    from hybridflow.ops.complex_parts import conj
-
-    return conj(tensor)
 
 
 __all__ = public_names(globals())  # pyright: ignore[reportUnsupportedDunderAll]

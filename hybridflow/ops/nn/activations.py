@@ -11,27 +11,26 @@ from jax import lax
 from hybridflow.core.dispatch import bind
 from hybridflow.core.errors import ShapeError, message
 from hybridflow.core.keywords import Other, respelled
-from hybridflow.core.op import Saves, on_host, op, public_names
+from hybridflow.core.op import Saves, on_host, public_names
 from hybridflow.ops.blocks import by_xla
 from hybridflow.ops.common import (
     Tensor,
     TensorLike,
     as_tensor,
-    elements,
     is_number,
     normalize_axis,
     one_of,
-    pointwise,
     promote_float,
     truth,
-    unary_samples,
 )
 from hybridflow.ops.host_rows import in_blocks
-from hybridflow.ops.nn.common import REAL_FLOAT, lower_narrow, lower_wide, narrow, wide
+from hybridflow.ops.kinds import real_function
+from hybridflow.ops.nn.common import lower_narrow, lower_wide, narrow, wide
 from hybridflow.ops.onnx import exactly
 from hybridflow.ops.xla_algebra import hidden_result
 
-# -- smooth ones --------------------------------------------------------------------------------------------------
+# -- sigmoid and its relatives
+# --------------------------------------------------------------------------------------------------
 
 
 def _sigmoid_kernel(x: Any) -> Any:
@@ -50,17 +49,10 @@ def _sigmoid_vjp(F: Any, g: Any, y: Any, x: Any) -> Any:
     return (narrow(F, g * (y * (1 - y)), dtype),)
 
 
-@op(
-    kernel=_sigmoid_kernel,
-    lower=lambda x: lower_narrow(lax.logistic(lower_wide(x)), x.dtype),
-    infer=pointwise("sigmoid", REAL_FLOAT),
-    vjp=_sigmoid_vjp,
-    saves=Saves(y=True),
-    flops=elements,
-    samples=unary_samples(),
-    traits=("pointwise",),
-    onnx="Sigmoid",
-)
+@real_function(
+    _sigmoid_kernel, lambda x: lower_narrow(lax.logistic(lower_wide(x)), x.dtype),
+    vjp=_sigmoid_vjp, saves=Saves(y=True), onnx="Sigmoid",
+)  # fmt: skip
 def sigmoid(x: TensorLike, /) -> Tensor:
     """Compute ``1 / (1 + exp(-x))``.
 
@@ -90,17 +82,10 @@ def _silu_lower(x: Any) -> Any:
     return lower_narrow(lax.mul(full, lax.logistic(full)), x.dtype)
 
 
-@op(
-    kernel=lambda x: x / (x.dtype.type(1) + np.exp(-x)),
-    lower=_silu_lower,
-    infer=pointwise("silu", REAL_FLOAT),
-    vjp=_silu_vjp,
-    saves=Saves(x=(0,)),
-    flops=elements,
-    samples=unary_samples(),
-    traits=("pointwise",),
-    onnx=lambda o, x: x * o.Sigmoid(x),
-)
+@real_function(
+    lambda x: x / (x.dtype.type(1) + np.exp(-x)), _silu_lower,
+    vjp=_silu_vjp, saves=Saves(x=(0,)), onnx=lambda o, x: x * o.Sigmoid(x),
+)  # fmt: skip
 def silu(x: TensorLike, /) -> Tensor:
     """Compute ``x * sigmoid(x)``, also known as swish.
 
@@ -123,17 +108,10 @@ def _softsign_lower(x: Any) -> Any:
     return lower_narrow(hidden_result(lax.div(full, lax.add(lax.abs(full), lax.full_like(full, 1)))), x.dtype)
 
 
-@op(
-    kernel=lambda x: x / (np.abs(x) + x.dtype.type(1)),
-    lower=_softsign_lower,
-    infer=pointwise("softsign", REAL_FLOAT),
-    vjp=lambda F, g, y, x: (g * F.square(1 - F.abs(y)),),
-    saves=Saves(y=True),
-    flops=elements,
-    samples=unary_samples(),
-    traits=("pointwise",),
-    onnx="Softsign",
-)
+@real_function(
+    lambda x: x / (np.abs(x) + x.dtype.type(1)), _softsign_lower,
+    vjp=lambda F, g, y, x: (g * F.square(1 - F.abs(y)),), saves=Saves(y=True), onnx="Softsign",
+)  # fmt: skip
 def softsign(x: TensorLike, /) -> Tensor:
     """Compute ``x / (1 + |x|)``.
 
@@ -157,17 +135,10 @@ def _softplus_lower(x: Any) -> Any:
     return lower_narrow(lax.add(lax.max(full, lax.full_like(full, 0)), tail), x.dtype)
 
 
-@op(
-    kernel=lambda x: np.maximum(x, x.dtype.type(0)) + np.log1p(np.exp(-np.abs(x))),
-    lower=_softplus_lower,
-    infer=pointwise("softplus", REAL_FLOAT),
-    vjp=lambda F, g, y, x: (g * F.sigmoid(x),),
-    saves=Saves(x=(0,)),
-    flops=elements,
-    samples=unary_samples(),
-    traits=("pointwise", "full_precision"),
-    onnx="Softplus",
-)
+@real_function(
+    lambda x: np.maximum(x, x.dtype.type(0)) + np.log1p(np.exp(-np.abs(x))), _softplus_lower,
+    vjp=lambda F, g, y, x: (g * F.sigmoid(x),), saves=Saves(x=(0,)), traits=("full_precision",), onnx="Softplus",
+)  # fmt: skip
 def softplus(x: TensorLike, /) -> Tensor:
     """Compute ``log(1 + exp(x))`` without overflow.
 
@@ -207,18 +178,10 @@ def _gelu_vjp(F: Any, g: Any, y: Any, x: Any) -> Any:
     return (narrow(F, g * (cumulative + x * (F.exp(x * x * -0.5) * _DENSITY)), dtype),)
 
 
-@op(
-    kernel=by_xla(_gelu_lower),
-    lower=_gelu_lower,
-    infer=pointwise("gelu", REAL_FLOAT),
-    vjp=_gelu_vjp,
-    saves=Saves(x=(0,)),
-    flops=elements,
-    samples=unary_samples(),
-    traits=("pointwise",),
-    ulp=8,
-    onnx=exactly("Gelu", lambda o, x: x * 0.5 * (1 + o.Erf(x * _SQRT_HALF))),
-)
+@real_function(
+    by_xla(_gelu_lower), _gelu_lower,
+    vjp=_gelu_vjp, saves=Saves(x=(0,)), ulp=8, onnx=exactly("Gelu", lambda o, x: x * 0.5 * (1 + o.Erf(x * _SQRT_HALF))),
+)  # fmt: skip
 def gelu(x: TensorLike, /, approximate: bool | Literal["none", "tanh"] = False) -> Tensor:
     """Compute ``x * P(X <= x)`` for a standard normal X.
 
@@ -304,19 +267,11 @@ def _gelu_tanh_host(g: Any, y: Any, x: Any) -> Any:
     return (in_blocks(_gelu_tanh_slopes, 2, g, x),)
 
 
-@op(
-    name="gelu_tanh",
-    kernel=_gelu_tanh_kernel,
-    lower=_gelu_tanh_lower,
-    infer=pointwise("gelu_tanh", REAL_FLOAT),
-    vjp=on_host(_gelu_tanh_vjp, _gelu_tanh_host),
-    saves=Saves(x=(0,)),
-    flops=elements,
-    samples=unary_samples(),
-    traits=("pointwise",),
-    ulp=8,
+@real_function(
+    _gelu_tanh_kernel, _gelu_tanh_lower,
+    vjp=on_host(_gelu_tanh_vjp, _gelu_tanh_host), saves=Saves(x=(0,)), ulp=8, name="gelu_tanh",
     onnx=lambda o, x: x * o.Sigmoid(x * (x * x * (_TANH_CUBIC * _TANH_SCALE) + _TANH_SCALE)),
-)
+)  # fmt: skip
 def _gelu_tanh(x: TensorLike, /) -> Tensor:
     """Compute the tanh approximation of gelu."""
     return bind(_gelu_tanh.op, promote_float(x))
@@ -339,18 +294,11 @@ def _mish_vjp(F: Any, g: Any, y: Any, x: Any) -> Any:
     return (g * (t + x * (F.sigmoid(x) * (1 - t * t))),)
 
 
-@op(
-    kernel=_mish_kernel,
-    lower=_mish_lower,
-    infer=pointwise("mish", REAL_FLOAT),
-    vjp=_mish_vjp,
-    saves=Saves(x=(0,)),
-    flops=lambda y, x: 5 * x.size,
-    samples=unary_samples(),
-    traits=("pointwise",),
-    ulp=8,
+@real_function(
+    _mish_kernel, _mish_lower,
+    vjp=_mish_vjp, saves=Saves(x=(0,)), flops=lambda y, x: 5 * x.size, ulp=8,
     onnx=lambda o, x: x * o.Tanh(o.Softplus(x)),
-)
+)  # fmt: skip
 def mish(x: TensorLike, /) -> Tensor:
     """Compute ``x * tanh(softplus(x))``.
 

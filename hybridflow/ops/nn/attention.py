@@ -62,7 +62,7 @@ def _kernel(
         raise ValueError("shapes that only NumPy would broadcast")  # the shape rule then raises the full message
     scores = _kernel_scores(query, key, mask, is_causal, scale)
     largest = extremum(np.maximum, scores, (scores.ndim - 1,), True, -np.inf)
-    # A query that may look at no key has a maximum of -inf and gets probabilities of 0.
+    # If a query may look at no key, the maximum of its scores is -inf; its probabilities become 0.
     largest = np.where(largest == -np.inf, scores.dtype.type(0), largest)
     scores -= largest
     p = np.exp(scores, out=scores)
@@ -350,7 +350,7 @@ def attention_probabilities(
     scale: float,
     has_mask: bool,
 ) -> Tensor:
-    """Compute the weights of attention's values, given the logs of the sums that the forward pass kept.
+    """Compute the attention weights again, given the logs of the sums that the forward pass kept.
 
     Args:
         query, key, mask, is_causal, scale: as in `scaled_dot_product_attention`, with equal leading axes.
@@ -433,7 +433,7 @@ def scaled_dot_product_attention(
     dropout: float = 0.0,
     **other: Unpack[Other],
 ) -> Tensor:
-    """Average values for each query, weighted by the softmax of the products of their keys with the query.
+    """Average the values for each query, weighted by the softmax of the query's products with the keys.
 
     Args:
         query: ``(..., heads, n, dim)``, floating-point.

@@ -54,7 +54,7 @@ from hybridflow.ops.padding_windows import averaged_windows, spread_windows
 
 
 def _weights(shape: Sizes, window: Sizes, stride: Sizes, padding: Any, axes: Sizes, dtype: Any) -> Any:
-    """Return, for every window, one over its number of elements that are not padding."""
+    """Return the reciprocal of every window's number of elements, padding not counted."""
     result = np.ones((1,) * len(shape), dtype)
     for axis, size, step, (low, high) in zip(axes, window, stride, padding, strict=True):
         length = shape[axis]

@@ -29,7 +29,7 @@ from hybridflow.ops.xla_algebra import float_sum
 
 _NAME = "normalize_batch"
 _ROW = 64
-"""The fewest elements per channel for which calling NumPy once per example pays."""
+"""The smallest number of elements per channel for which calling NumPy once per example pays."""
 
 
 def _others(ndim: int) -> tuple[int, ...]:

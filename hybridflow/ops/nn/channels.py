@@ -311,7 +311,7 @@ def instance_norm(
 
 
 def _in_groups(shape: tuple[Any, ...], groups: int) -> tuple[Any, ...]:
-    """Return the shape that makes each group of channels of an example one row."""
+    """Return the shape ``(n, groups, rest)``, in which each group of channels of an example is one row."""
     rest: Any = shape[1] // groups
     for size in shape[2:]:
         rest = rest * size

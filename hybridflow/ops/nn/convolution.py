@@ -33,7 +33,7 @@ from hybridflow.ops.onnx import channels_to, kernel_first
 from hybridflow.ops.padding import constant
 from hybridflow.ops.padding_windows import summed_windows, windowed
 
-# The three operations come from one trilinear form of input, kernel and output, so each one's gradients are the others.
+# Each of the three operations is linear in both of its operands, and its two gradients are the other two operations.
 
 
 def _channel_axes(ndim: int, channels_last: bool) -> tuple[int, int, int]:
@@ -366,7 +366,7 @@ def _kernel_gradient_onnx(
     o: Any, x: Any, g: Any, *, shape: Sizes, stride: Sizes, padding: Any, dilation: Sizes, groups: int,
     channels_last: bool,
 ) -> Any:  # fmt: skip
-    """Write it as a convolution whose channels are the examples, with strides and dilations exchanged."""
+    """Write the gradient as a convolution whose channels are the examples, with strides and dilations exchanged."""
     ndim = g.ndim
     spatial, out = range(2, ndim), g.shape[-1 if channels_last else 1]
     sizes = [x.shape[axis] for axis in spatial_axes("conv", ndim, channels_last)]

@@ -1,8 +1,8 @@
 """Convolution on the host: windows become columns of a matrix, which is multiplied by the kernel.
 
-A batch is cut into parts whose columns stay in the cache. Where windows move by one, a column is not cut at the rows
-of the output. It runs on over the ends of the input's rows, so that it can be copied in one piece, and the elements
-between the rows of the output are dropped afterwards. See `_Lines`.
+A batch is cut into parts whose columns stay in the cache. Where windows move by one, the elements of a column lie one
+after another in the input, except at the ends of rows. Such a column is copied in one piece, ends of rows included, and
+the surplus elements are dropped from the result. See `_Lines`.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from hybridflow.backend import products
 from hybridflow.ops.nn.windows import Sizes, kernel_padded, window_slice
 
 COLUMNS = 1 << 18
-"""The approximate number of elements of the columns that are made at a time."""
+"""The approximate number of elements of the columns that one part of a batch makes."""
 _WASTE = 1.25
-"""A column may run over the ends of rows if that makes it at most this many times longer."""
+"""A column is copied in one piece if the ends of rows make it at most this many times longer."""
 
 
 _ROWS = 2
-"""Columns run over the ends of rows only if they have at least this many rows per output channel."""
+"""Columns are copied in one piece only if there are at least this many of them per output channel."""
 
 
 class _Shape(NamedTuple):
@@ -115,7 +115,7 @@ class _Lines(NamedTuple):
 
 
 def _lines_of(shape: _Shape) -> _Lines | None:
-    """Return the layout of output positions as lines, or None if it does not pay."""
+    """Return the layout for columns copied in one piece, or None if it is slower."""
     if any(step != 1 for step in shape.stride) or shape.rows < _ROWS * shape.out:
         return None
     sizes = tuple([size + low + high for size, (low, high) in zip(shape.space, shape.padding, strict=True)])

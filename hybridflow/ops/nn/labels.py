@@ -76,7 +76,7 @@ def check_labels(name: str, labels: Tensor, classes: Any) -> None:
 
 
 def _are_below(labels: Any, classes: int) -> bool:
-    """Return whether labels are from 0 to classes - 1; read as unsigned, a negative label is a large one."""
+    """Return whether labels are from 0 to classes - 1; negative ones are large when read as unsigned."""
     dtype = labels.dtype
     if classes <= 1 << (8 * dtype.itemsize - 1):
         return bool(np.maximum.reduce(labels.view(_UNSIGNED[dtype.itemsize]), axis=None) < classes)
@@ -138,7 +138,7 @@ def _one_hot_onnx(o: Any, x: Any, *, classes: Any, dtype: Any) -> Any:
     padded=coded,
 )
 def one_hot_rows(ids: TensorLike, classes: Any, dtype: Any) -> Tensor:
-    """Return one row per label with 1 in its column; labels are not checked, and one that is no class gives zeros."""
+    """Return one row per label with 1 in its column. Labels are not checked: an invalid one gives a row of zeros."""
     return bind(one_hot_rows.op, (as_tensor(ids),), {"classes": classes, "dtype": dtype})
 
 

@@ -18,18 +18,17 @@ from hybridflow.ops.common import (
     TensorSpec,
     as_tensor,
     binary_samples,
-    broadcasting,
     call_text,
     cast_to,
     integers,
     make_spec,
     normals,
-    pointwise,
     promote_float,
     require_kind,
     unbroadcast,
 )
 from hybridflow.ops.host_rows import extremum
+from hybridflow.ops.kinds import real_pair
 from hybridflow.ops.nn.common import REAL_FLOAT, compute_dtype, lower_narrow, lower_wide, narrow, paired, wide
 from hybridflow.ops.nn.labels import check_labels, one_hot
 from hybridflow.ops.nn.softmax import lower_spread
@@ -312,18 +311,12 @@ def _sigmoid_loss_vjp(F: Any, g: Any, y: Any, logits: Any, labels: Any) -> Any:
     )
 
 
-@op(
-    kernel=_sigmoid_loss_kernel,
-    lower=broadcasting(_sigmoid_loss_lower),
-    infer=pointwise("sigmoid_cross_entropy", REAL_FLOAT),
-    vjp=_sigmoid_loss_vjp,
-    saves=Saves(x=(0, 1)),
-    flops=lambda y, logits, labels: 7 * y.size,
-    samples=binary_samples(crossed=False),
-    traits=("pointwise", "full_precision"),
-    ulp=16,
+@real_pair(
+    _sigmoid_loss_kernel, _sigmoid_loss_lower,
+    vjp=_sigmoid_loss_vjp, saves=Saves(x=(0, 1)), samples=binary_samples(crossed=False), traits=("full_precision",),
+    flops=lambda y, logits, labels: 7 * y.size, ulp=16,
     onnx=lambda o, x, z: o.Relu(x) - x * z + log_1p(o, o.Exp(-o.Abs(x))),
-)
+)  # fmt: skip
 def sigmoid_cross_entropy(logits: TensorLike, labels: TensorLike, **other: Unpack[Other]) -> Tensor:
     """Return ``-labels * log(p) - (1 - labels) * log(1 - p)`` for ``p = sigmoid(logits)``, elementwise.
 
@@ -368,17 +361,11 @@ def _mse_onnx(o: Any, prediction: Any, target: Any) -> Any:
     return away * away
 
 
-@op(
-    kernel=_mse_kernel,
-    lower=broadcasting(_mse_lower),
-    infer=pointwise("mse", REAL_FLOAT),
-    vjp=_mse_vjp,
-    saves=Saves(x=(0, 1)),
-    flops=lambda y, prediction, target: 2 * y.size,
-    samples=binary_samples(crossed=False),
-    traits=("pointwise", "commutative", "full_precision"),
-    onnx=_mse_onnx,
-)
+@real_pair(
+    _mse_kernel, _mse_lower,
+    vjp=_mse_vjp, saves=Saves(x=(0, 1)), samples=binary_samples(crossed=False),
+    traits=("commutative", "full_precision"), flops=lambda y, prediction, target: 2 * y.size, onnx=_mse_onnx,
+)  # fmt: skip
 def mse(prediction: TensorLike, target: TensorLike, **other: Unpack[Other]) -> Tensor:
     """Return the squared error, elementwise; take its mean with `hf.mean`.
 
@@ -428,18 +415,12 @@ def _huber_onnx(o: Any, prediction: Any, target: Any, *, delta: float) -> Any:
     return near * (away - near * 0.5)
 
 
-@op(
-    kernel=_huber_kernel,
-    lower=broadcasting(_huber_lower),
-    infer=pointwise("huber", REAL_FLOAT),
-    vjp=_huber_vjp,
-    saves=Saves(x=(0, 1)),
-    flops=lambda y, prediction, target, *, delta: 5 * y.size,
-    samples=binary_samples(crossed=False),
-    traits=("pointwise", "commutative", "full_precision"),
-    ulp=8,
+@real_pair(
+    _huber_kernel, _huber_lower,
+    vjp=_huber_vjp, saves=Saves(x=(0, 1)), samples=binary_samples(crossed=False),
+    traits=("commutative", "full_precision"), flops=lambda y, prediction, target, *, delta: 5 * y.size, ulp=8,
     onnx=_huber_onnx,
-)
+)  # fmt: skip
 def huber(prediction: TensorLike, target: TensorLike, delta: float = 1.0, **other: Unpack[Other]) -> Tensor:
     """Return half the squared error up to `delta` and a linear loss beyond it, elementwise.
 

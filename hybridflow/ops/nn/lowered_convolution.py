@@ -1,8 +1,8 @@
 """Convolutions for XLA:CPU, image by image, for machines with few cores.
 
-XLA:CPU's own way is slow for some: gradients for kernels, where images are large, and gradients for inputs that are not
-padded. A loop over images takes half the time: it makes the columns of an image and multiplies them while they are in
-the cache.
+XLA:CPU is slow at two kinds of convolution: gradients of the kernel for large images, and gradients of inputs that are
+not padded. A loop over images takes half the time: it lays out the windows of one image as columns and multiplies them
+while they are in the cache.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ from hybridflow.backend.options import jaxlib_version
 from hybridflow.ops.nn.windows import Sizes
 
 _MOST_CORES = {"conv": 1, "conv_kernel_gradient": 2, "conv_input_gradient": 2}
-"""By operation, the most cores on which the loop is faster than XLA's own way, which shares the work."""
+"""By operation, the largest number of cores for which the loop is faster; XLA shares its work between cores."""
 _FEWEST_IMAGES = 4
 _SLOW_FORWARD = (0, 12)
-"""Before this version of jaxlib, XLA computes the convolution itself slowly too, if nothing is padded."""
+"""Before this version of jaxlib, XLA is also slow at the convolution itself if nothing is padded."""
 _LEAST_WORK = 1 << 22
-"""The fewest multiplications per image for which the loop pays in the convolution itself."""
+"""The smallest number of multiplications per image for which the loop is faster at the convolution itself."""
 _LEAST_ROWS = 32
-"""The fewest channels of the result for which the loop pays in the gradient of the kernel."""
+"""The smallest number of result channels for which the loop is faster at the gradient of the kernel."""
 _LEAST_RESULT = {"conv_kernel_gradient": 128, "conv_input_gradient": 96}
-"""The fewest elements of a channel of the result for which the loop pays in a gradient."""
+"""The smallest number of elements per channel of the result for which the loop is faster at a gradient."""
 
 
 def is_better(
@@ -88,7 +88,8 @@ def _dot(a: Any, b: Any, contract: tuple[int, int]) -> Any:
 def _of_each(function: Callable[[Any], Any], images: Any, shape: Sizes) -> Any:
     """Apply a function to each image, as `lax.map` does.
 
-    What `lax.map` fills with results begins as zeros, which XLA makes at the program's start and keeps until then.
+    `lax.map` writes results into an array of zeros, which XLA would allocate at the program's start and keep until the
+    loop.
     """
 
     def step(results: Any, one: Any) -> Any:
@@ -96,7 +97,7 @@ def _of_each(function: Callable[[Any], Any], images: Any, shape: Sizes) -> Any:
         return lax.dynamic_update_index_in_dim(results, function(image), number, 0), None
 
     count = images.shape[0]
-    anything = jnp.broadcast_to(images[(0,) * images.ndim], (count, *shape))  # not zeros, which XLA would make before
+    anything = jnp.broadcast_to(images[(0,) * images.ndim], (count, *shape))  # zeros would be allocated too early
     return lax.scan(step, anything, (jnp.arange(count), images))[0]
 
 
@@ -130,7 +131,7 @@ def input_gradient(g: Any, kernel: Any, shape: Sizes, *, stride: Sizes, padding:
     offsets = [*product(*[range(size) for size in kernel.shape[2:]])]
 
     def margins(offset: tuple[int, ...]) -> list[tuple[int, int, int]]:
-        """Return what goes around, and between, the products of one element of the window."""
+        """Return the padding before, after and between the products of one element of the window."""
         around = [(0, 0, 0)]
         for at, apart, step, size, count, (low, _) in zip(
             offset, dilation, stride, shape[2:], g.shape[2:], padding, strict=True

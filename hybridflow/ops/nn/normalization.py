@@ -189,7 +189,7 @@ def _layer_norm_vjp(
     def of_x() -> Any:
         scale = F.reshape(wide(F, parameters[0]), shape=_aligned(x.shape, axis)) if has_scale else None
         inner = g if scale is None else g * scale
-        # Sum all contributions here, so that the caller adds one value to the cotangent of a skip connection.
+        # Sum all contributions here: the caller then adds only one value to the gradient of a skip connection.
         along = normed * F.mean(inner * normed, axis=axis, keepdims=True)
         return narrow(F, (inner - F.mean(inner, axis=axis, keepdims=True) - along) * rstd, dtype)
 

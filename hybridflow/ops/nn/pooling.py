@@ -142,7 +142,7 @@ def _with_positive_zeros(y: Any, x: Any, **attrs: Any) -> Any:
 def _first_maximum(
     values: list[Any], argmax: Any, axis: int, step: int, count: int, weight: int, dtype: Any
 ) -> tuple[Any, Any]:
-    """Return the maximum of arrays and the number of its first position, given the numbers along earlier axes."""
+    """Reduce one axis of windows: return the maximum and the number of its first element in the window."""
     best = values[0].copy()
     earlier = [
         None if argmax is None else argmax[window_slice(best.ndim, (axis,), (start,), (count,), (step,))]
@@ -225,7 +225,7 @@ def pool_onnx(
 
 
 def _max_onnx(o: Any, x: Any, *, residuals: bool = False, **attrs: Any) -> Any:
-    """Write it as MaxPool; a search from the end overwrites the number of the maximum, so the first one stays."""
+    """Write it as MaxPool; positions are searched from the window's end, so the first maximum comes last and stays."""
     y = pool_onnx(o, "MaxPool", x, **attrs)
     if not residuals:
         return y

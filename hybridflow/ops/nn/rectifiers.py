@@ -1,4 +1,4 @@
-"""Rectifiers and other elementwise activation functions that are defined in pieces."""
+"""Rectifiers and other piecewise-defined elementwise activation functions."""
 
 from __future__ import annotations
 
@@ -22,7 +22,8 @@ from hybridflow.ops.common import (
     promote_float,
     unary_samples,
 )
-from hybridflow.ops.nn.common import REAL_FLOAT, lower_narrow, lower_wide
+from hybridflow.ops.kinds import real_function
+from hybridflow.ops.nn.common import lower_narrow, lower_wide
 from hybridflow.ops.onnx import exactly, exp_m1
 
 
@@ -32,7 +33,8 @@ def _away_from_zero(rng: np.random.Generator, *shape: int, dtype: Any = np.float
     return np.asarray(values.astype(normals(rng, dtype=dtype).dtype))
 
 
-# -- relu and its kin ---------------------------------------------------------------------------------------------
+# -- relu and its relatives
+# ---------------------------------------------------------------------------------------------
 
 
 @op(
@@ -86,25 +88,18 @@ def _leaky_vjp(F: Any, g: Any, y: Any, x: Any, *, slope: float) -> Any:
     return (F.keep_where(g, positive) + F.keep_where(g * slope, F.logical_not(positive)),)
 
 
-@op(
-    kernel=_leaky_kernel,
-    lower=_leaky_lower,
-    infer=pointwise("leaky_relu", REAL_FLOAT),
-    vjp=_leaky_vjp,
-    saves=Saves(x=(0,)),
-    flops=elements,
-    samples=unary_samples(_away_from_zero),
-    traits=("pointwise",),
-    ulp=1,
+@real_function(
+    _leaky_kernel, _leaky_lower,
+    vjp=_leaky_vjp, saves=Saves(x=(0,)), samples=unary_samples(_away_from_zero), ulp=1,
     onnx=exactly("LeakyRelu", lambda o, x, *, slope: o.Where(o.Less(x, 0), x * slope, x), alpha="slope"),
-)
+)  # fmt: skip
 def leaky_relu(x: TensorLike, /, slope: float = 0.01, **other: Any) -> Tensor:
     """Compute ``x`` where it is positive and ``slope * x`` elsewhere.
 
     Args:
         x: floating-point; integers become float32.
         slope: the factor of elements that are not positive.
-        other: other packages' names of these, such as ``negative_slope``.
+        other: names that other packages use for these arguments, such as ``negative_slope``.
 
     Returns:
         The same shape and dtype.
@@ -140,17 +135,11 @@ def _elu_vjp(F: Any, g: Any, y: Any, x: Any, *, alpha: float) -> Any:
     return (F.keep_where(g, positive) + F.keep_where(left, F.logical_not(positive)),)
 
 
-@op(
-    kernel=_elu_kernel,
-    lower=_elu_lower,
-    infer=pointwise("elu", REAL_FLOAT),
-    vjp=_elu_vjp,
-    saves=Saves(x=(0,)),
-    flops=elements,
-    samples=unary_samples(_away_from_zero),
-    traits=("pointwise",),
+@real_function(
+    _elu_kernel, _elu_lower,
+    vjp=_elu_vjp, saves=Saves(x=(0,)), samples=unary_samples(_away_from_zero),
     onnx=lambda o, x, *, alpha: o.Where(o.Less(x, 0), exp_m1(o, x) * alpha, x),
-)
+)  # fmt: skip
 def elu(x: TensorLike, /, alpha: float = 1.0) -> Tensor:
     """Compute ``x`` where it is positive and ``alpha * (exp(x) - 1)`` elsewhere.
 
@@ -191,17 +180,10 @@ def _hard_swish_vjp(F: Any, g: Any, y: Any, x: Any) -> Any:
     return (F.where(x > -3, F.where(x < 3, middle, g), F.keep_where(middle, x != x)),)
 
 
-@op(
-    kernel=_hard_swish_kernel,
-    lower=_hard_swish_lower,
-    infer=pointwise("hard_swish", REAL_FLOAT),
-    vjp=_hard_swish_vjp,
-    saves=Saves(x=(0,)),
-    flops=elements,
-    samples=unary_samples(),
-    traits=("pointwise",),
-    onnx=lambda o, x: x * o.Clip(x * (1 / 6) + 0.5, 0, 1),
-)
+@real_function(
+    _hard_swish_kernel, _hard_swish_lower,
+    vjp=_hard_swish_vjp, saves=Saves(x=(0,)), onnx=lambda o, x: x * o.Clip(x * (1 / 6) + 0.5, 0, 1),
+)  # fmt: skip
 def hard_swish(x: TensorLike, /) -> Tensor:
     """Compute ``x * clip(x + 3, 0, 6) / 6``.
 
@@ -236,18 +218,12 @@ def _relu6_vjp(F: Any, g: Any, y: Any, x: Any) -> Any:
     return (F.keep_where(g, F.logical_and(y > 0, y < 6)),)
 
 
-@op(
-    kernel=lambda x: np.minimum(np.maximum(x, x.dtype.type(0)), x.dtype.type(6)),
-    lower=lambda x: lax.min(lax.max(x, lax.full_like(x, 0)), lax.full_like(x, 6)),
-    infer=pointwise("relu6", REAL_FLOAT),
-    vjp=_relu6_vjp,
-    saves=Saves(y=True),
-    flops=elements,
-    samples=unary_samples(_off_kinks),
-    traits=("pointwise", "idempotent"),
-    ulp=0,
+@real_function(
+    lambda x: np.minimum(np.maximum(x, x.dtype.type(0)), x.dtype.type(6)),
+    lambda x: lax.min(lax.max(x, lax.full_like(x, 0)), lax.full_like(x, 6)),
+    vjp=_relu6_vjp, saves=Saves(y=True), samples=unary_samples(_off_kinks), traits=("idempotent",), ulp=0,
     onnx=lambda o, x: o.Clip(x, 0, 6),
-)
+)  # fmt: skip
 def relu6(x: TensorLike, /) -> Tensor:
     """Compute ``clip(x, 0, 6)``.
 
@@ -287,17 +263,11 @@ def _hard_sigmoid_vjp(F: Any, g: Any, y: Any, x: Any) -> Any:
     return (F.keep_where(g * (1 / 6), F.logical_and(x > -3, x < 3)),)
 
 
-@op(
-    kernel=_hard_sigmoid_kernel,
-    lower=_hard_sigmoid_lower,
-    infer=pointwise("hard_sigmoid", REAL_FLOAT),
-    vjp=_hard_sigmoid_vjp,
-    saves=Saves(x=(0,)),
-    flops=elements,
-    samples=unary_samples(_off_kinks),
-    traits=("pointwise",),
+@real_function(
+    _hard_sigmoid_kernel, _hard_sigmoid_lower,
+    vjp=_hard_sigmoid_vjp, saves=Saves(x=(0,)), samples=unary_samples(_off_kinks),
     onnx=lambda o, x: o.Clip(x + 3, 0, 6) * (1 / 6),
-)
+)  # fmt: skip
 def hard_sigmoid(x: TensorLike, /) -> Tensor:
     """Compute ``clip(x + 3, 0, 6) / 6``.
 
@@ -360,17 +330,11 @@ def _celu_vjp(F: Any, g: Any, y: Any, x: Any, *, alpha: float) -> Any:
     return (F.keep_where(g, positive) + F.keep_where(left, F.logical_not(positive)),)
 
 
-@op(
-    kernel=_celu_kernel,
-    lower=_celu_lower,
-    infer=pointwise("celu", REAL_FLOAT),
-    vjp=_celu_vjp,
-    saves=Saves(x=(0,)),
-    flops=elements,
-    samples=unary_samples(_off_kinks),
-    traits=("pointwise",),
+@real_function(
+    _celu_kernel, _celu_lower,
+    vjp=_celu_vjp, saves=Saves(x=(0,)), samples=unary_samples(_off_kinks),
     onnx=lambda o, x, *, alpha: o.Where(o.Less(x, 0), exp_m1(o, x / alpha) * alpha, x),
-)
+)  # fmt: skip
 def celu(x: TensorLike, /, alpha: float = 1.0) -> Tensor:
     """Compute ``x`` where it is positive and ``alpha * (exp(x / alpha) - 1)`` elsewhere.
 
@@ -416,17 +380,11 @@ def _selu_vjp(F: Any, g: Any, y: Any, x: Any) -> Any:
     return (F.keep_where(g * _SELU_SCALE, positive) + F.keep_where(left, F.logical_not(positive)),)
 
 
-@op(
-    kernel=_selu_kernel,
-    lower=_selu_lower,
-    infer=pointwise("selu", REAL_FLOAT),
-    vjp=_selu_vjp,
-    saves=Saves(x=(0,)),
-    flops=elements,
-    samples=unary_samples(_off_kinks),
-    traits=("pointwise",),
+@real_function(
+    _selu_kernel, _selu_lower,
+    vjp=_selu_vjp, saves=Saves(x=(0,)), samples=unary_samples(_off_kinks),
     onnx=lambda o, x: o.Where(o.Less(x, 0), exp_m1(o, x) * (_SELU_ALPHA * _SELU_SCALE), x * _SELU_SCALE),
-)
+)  # fmt: skip
 def selu(x: TensorLike, /) -> Tensor:
     """Compute a multiple of `elu` that keeps mean 0 and variance 1 from layer to layer.
 

@@ -72,7 +72,7 @@ def dropout(
         rate: the probability that an element is dropped, from 0 to 1.
         training: whether to drop elements; False returns `x` unchanged.
         generator: the source of randomness; `hf.random`'s default generator if not given.
-        other: other packages' names of these, such as ``p``.
+        other: names that other packages use for these arguments, such as ``p``.
 
     Returns:
         The shape and dtype of `x`.

@@ -75,7 +75,7 @@ def _samples(rng: np.random.Generator) -> Any:
 
 
 _TAME = {4: 60.0, 8: 600.0}
-"""By a dtype's size in bytes, the bound on magnitudes within which exponentials neither overflow nor underflow."""
+"""By a dtype's size in bytes: exponentials of numbers up to this magnitude neither overflow nor underflow."""
 
 
 def _softmax_rows(x: Any) -> Any:
@@ -105,7 +105,7 @@ def _softmax_lower(x: Any, *, axis: tuple[int, ...]) -> Any:
     if not x.size:
         return x
     y = lax.exp(lower_shifted(x, axis))
-    inverse = 1 / float_sum(y, axis)  # the sum is 1 or more, and a product costs less than a division
+    inverse = 1 / float_sum(y, axis)  # safe, as the sum is at least 1; a product is faster
     return lower_narrow(lax.mul(y, lower_spread(inverse, y.shape, axis)), x.dtype)
 
 

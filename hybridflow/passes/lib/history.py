@@ -9,6 +9,8 @@ from typing import Any, NamedTuple
 from hybridflow.backend.files import write_text
 from hybridflow.ir.graph import Graph
 from hybridflow.passes.pipeline import PassRecord, run_passes
+from hybridflow.pictures import difference_page, framed
+from hybridflow.pictures.difference import difference
 
 
 class Step(NamedTuple):
@@ -24,8 +26,6 @@ class Step(NamedTuple):
     after: Graph
 
     def __str__(self) -> str:
-        from hybridflow.pictures.difference import difference
-
         removed, added = difference(self.before, self.after)
         names = [f"{sign}{node.op.name}" for sign, nodes in (("-", removed), ("+", added)) for node in nodes]
         return f"{self.record}: {' '.join(sorted(names))}" if names else str(self.record)
@@ -60,12 +60,8 @@ class PassHistory(Sequence[Step]):
 
     def page(self) -> str:
         """Return the page that `to_html` writes."""
-        from hybridflow.pictures import difference_page
-
         steps = [(str(step.record), step.before, step.after) for step in self._steps]
         return difference_page(f"{self._name}: what the passes changed", steps)
 
     def _repr_html_(self) -> str:
-        from hybridflow.pictures import framed
-
         return framed(self.page())

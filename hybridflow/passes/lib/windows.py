@@ -10,7 +10,6 @@ from hybridflow.core.dims import same_size
 from hybridflow.core.node import Edge, Node
 from hybridflow.core.sources import INPUT
 from hybridflow.ir.graph import Graph, edges_of
-from hybridflow.ops.indexing import getitem
 
 
 class Window(NamedTuple):
@@ -33,7 +32,7 @@ class Window(NamedTuple):
 
 def windows_of(node: Node) -> list[Window]:
     """Return one window for each axis of which the node takes only a part."""
-    if node.op is not getitem.op or None in node.attrs["index"]:
+    if not node.op.has("slice") or None in node.attrs["index"]:
         return []
     ((array, output),) = edges_of(node)
     index = node.attrs["index"]

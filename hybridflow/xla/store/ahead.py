@@ -63,15 +63,15 @@ def without_head(body: bytes) -> tuple[Head, bytes]:
 class _Loading:
     """An executable that a thread is loading."""
 
-    def __init__(self, directory: Directory, name: str) -> None:
+    def __init__(self, directory: Directory, key: str) -> None:
         self.found: Any = None
-        self.thread = threading.Thread(target=self._load, args=(directory, name), name="hybridflow store")
+        self.thread = threading.Thread(target=self._load, args=(directory, key), name="hybridflow store")
         self.thread.start()
 
-    def _load(self, directory: Directory, name: str) -> None:
+    def _load(self, directory: Directory, key: str) -> None:
         # An error that is suppressed here comes again when the executable is needed, and is handled there.
         with contextlib.suppress(Exception):
-            body = directory.read(name)
+            body = directory.read(key)
             if body is not None:
                 head, saved = without_head(body)
                 if not head.calls:
@@ -102,26 +102,26 @@ def begin(function: Callable[..., Any], signature: dict[str, str]) -> str | None
         if note_ is not None:
             while len(_LOADING) >= _MOST:
                 _LOADING.pop(next(iter(_LOADING)), None)
-            name = note_.decode()
-            _LOADING[name] = _Loading(directory, name)
+            key = note_.decode()
+            _LOADING[key] = _Loading(directory, key)
     return note
 
 
-def taken(name: str) -> Any:
+def taken(key: str) -> Any:
     """Return the executable of a key if it is being loaded ahead, after waiting for it; None otherwise."""
-    loading = _LOADING.pop(name, None)
+    loading = _LOADING.pop(key, None)
     if loading is None:
         return None
     loading.thread.join()
     return loading.found
 
 
-def remember(directory: Directory, note: str | None, name: str, body: bytes, most: int) -> None:
+def remember(directory: Directory, note: str | None, key: str, body: bytes, most: int) -> None:
     """Note which executable a function needed, if it is large.
 
     Raises:
         OSError: the disk is full, or the directory cannot be written.
         Unsafe: others could have written to the directory.
     """
-    if note is not None and len(body) >= _WORTH_A_NOTE and directory.read(note) != name.encode():
-        directory.write(note, name.encode(), most)
+    if note is not None and len(body) >= _WORTH_A_NOTE and directory.read(note) != key.encode():
+        directory.write(note, key.encode(), most)

@@ -32,19 +32,19 @@ class Entry:
     Args:
         directory: the store's directory.
         most: the number of bytes that the directory may have.
-        name: the compilation's key.
+        key: the compilation's key, which is also the name of its file.
         device: the jax device to run on.
         arrays: the numbers of arrays that the executable takes and returns.
         note: the name of the note about the executable that the function needs, as `ahead.begin` returned it.
     """
 
     def __init__(
-        self, directory: Directory, most: int, name: str, device: Any, arrays: tuple[int, int], note: str | None
+        self, directory: Directory, most: int, key: str, device: Any, arrays: tuple[int, int], note: str | None
     ) -> None:
         self.note = note
         self.directory = directory
         self.most = most
-        self.name = name
+        self.key = key
         self.device = device
         self.arrays = arrays
 
@@ -54,12 +54,12 @@ class Entry:
         Args:
             prepare: lowers the graph. If the executable calls libraries, this makes jax register them.
         """
-        executable = taken(self.name)
+        executable = taken(self.key)
         if executable is None:
-            body = _tried(self.directory.path, lambda: self.directory.read(self.name))
+            body = _tried(self.directory.path, lambda: self.directory.read(self.key))
             executable = None if body is None else self._loaded(body, prepare)
             if body is not None and executable is not None:
-                _tried(self.directory.path, lambda: remember(self.directory, self.note, self.name, body, self.most))
+                _tried(self.directory.path, lambda: remember(self.directory, self.note, self.key, body, self.most))
         if executable is not None:
             self.directory.count_hit()
         return executable
@@ -71,7 +71,7 @@ class Entry:
         try:
             return load_executable(saved, *self.arrays, self.device)
         except Exception as error:  # jax and XLA raise any kind of error for a file that they cannot load
-            self.directory.remove(self.name)
+            self.directory.remove(self.key)
             if not _loads_at_all(self.device):
                 _REFUSED.add(_device_key(self.device))
                 warn_once(
@@ -104,8 +104,8 @@ class Entry:
             return "not stored: larger than the store may be"
 
         def write() -> bool:
-            self.directory.write(self.name, body, self.most)
-            remember(self.directory, self.note, self.name, body, self.most)
+            self.directory.write(self.key, body, self.most)
+            remember(self.directory, self.note, self.key, body, self.most)
             return True
 
         return "stored" if _tried(self.directory.path, write) else "not stored: the directory cannot be used"
@@ -149,8 +149,8 @@ def entry_for(
     taken = [(one.shape, one.dtype.name) for one in arguments]
     call = (device is None, x64_enabled(), tuple(donate), taken, sorted(options.items()))
     parts = [installation(), settings_text(), device_text(chosen), repr(call), of_graph.hex()]
-    name = hashlib.sha256("\0".join(parts).encode()).hexdigest()
-    return Entry(Directory(where.path), where.most, name, chosen, (len(arguments), len(graph.outputs)), note)
+    key = hashlib.sha256("\0".join(parts).encode()).hexdigest()
+    return Entry(Directory(where.path), where.most, key, chosen, (len(arguments), len(graph.outputs)), note)
 
 
 # -- what goes wrong ----------------------------------------------------------------------------------------------
