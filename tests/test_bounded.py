@@ -471,9 +471,10 @@ def test_a_training_step_with_any_batch():
     assert few <= 3
 
 
-def test_the_largest_size_of_a_spec_is_the_bound():
+@pytest.mark.parametrize("sizes", ["auto", "bounded"])
+def test_the_largest_size_of_a_spec_is_the_bound(sizes: Any):
     spec = hf.TensorSpec([hf.dim("t", max=20), 3])
-    f = hf.compile(lambda x: hf.sum(x, axis=0), sizes="bounded", input_signature=[spec])
+    f = hf.compile(lambda x: hf.sum(x, axis=0), sizes=sizes, input_signature=[spec])
     for n in (17, 3, 20):
         close(f(hf.asarray(rows(n))), hf.sum(hf.asarray(rows(n)), axis=0))
     assert f.compile_count == 1
@@ -754,7 +755,7 @@ STEPS: list[Function] = [
     lambda x, y: hf.take_along_axis(x, hf.argsort(y, axis=0), axis=0),
     lambda x, y: x.at[hf.argsort(y[:, 1])[:1]].add(y[:1]), lambda x, y: x / (1 + hf.std(y, axis=0)),
     lambda x, y: nn.layer_norm(x.T).T * y, lambda x, y: hf.einsum("ij,ik,kj->ij", x, y, hf.eye(3)) / y.shape[0],
-    lambda x, y: hf.cond(hf.sum(y) > 0, lambda: x[::-1], lambda: hf.sin(x)),
+    lambda x, y: hf.cond(hf.sum(y[0]) > 0, lambda: x[::-1], lambda: hf.sin(x)),
     lambda x, y: hf.vmap(lambda row, other: row * hf.sum(other) + 1)(x, y),
     lambda x, y: hf.checkpoint(lambda a: hf.tanh(a @ y.T) @ hf.sin(a))(x) / y.shape[0],
     lambda x, y: nn.conv(hf.pad(x.T[None], ((0, 0), (0, 0), (1, 1))), hf.ones((3, 3, 3)) / 9)[0].T + y,
