@@ -43,7 +43,7 @@ from hybridflow.ops.common import (
     truth,
 )
 from hybridflow.ops.onnx import in_range
-from hybridflow.ops.padding import counted_up, made_of_size
+from hybridflow.ops.padding import counted_up, evenly_spaced, made_of_size
 from hybridflow.ops.shape import broadcast_to
 from hybridflow.ops.sizes import normalize_shape
 
@@ -476,6 +476,7 @@ def _linspace_samples(rng: np.random.Generator) -> Any:
     samples=_linspace_samples,
     ulp=1,
     onnx=lambda o, **attrs: o.value(_linspace_kernel(**attrs)),
+    padded=evenly_spaced,
 )
 def linspace(
     start: complex, stop: complex, /, num: int, *, dtype: Any = None, device: str | None = None, endpoint: bool = True

@@ -42,6 +42,7 @@ from hybridflow.ops.linalg import lapack
 from hybridflow.ops.linalg.common import hermitian_part
 from hybridflow.ops.onnx import DRAWS
 from hybridflow.ops.ordered import count_not_above, halved_sum, scanned_sum
+from hybridflow.ops.padding_draws import drawn_by_position
 from hybridflow.ops.rejection import binomial_draw, log_gamma_draw, poisson_draw, unfolded
 from hybridflow.ops.sizes import Shape
 from hybridflow.ops.threefry import random_bits
@@ -135,6 +136,7 @@ def _standard_samples(rng: np.random.Generator) -> Any:
     traits=("random",),
     ulp=0,
     onnx=DRAWS,
+    padded=drawn_by_position,
 )
 def random_standard(state: TensorLike, kind: str, shape: Shape, dtype: Any) -> Tensor:
     """Draw from the standard member of a family of distributions that have a location and a scale."""
@@ -169,6 +171,7 @@ def _two_samples(rng: np.random.Generator) -> Any:
     traits=("random",),
     ulp=8,
     onnx=DRAWS,
+    padded=drawn_by_position,
 )
 def random_lognormal(state: TensorLike, mean: TensorLike, std: TensorLike, shape: Shape, dtype: Any) -> Tensor:
     """Draw numbers whose logarithm is normally distributed."""
@@ -200,6 +203,7 @@ def _gamma_samples(rng: np.random.Generator) -> Any:
     traits=("random",),
     ulp=64,
     onnx=DRAWS,
+    padded=drawn_by_position,
 )
 def random_gamma(
     state: TensorLike, concentration: TensorLike, scale: TensorLike, shape: Shape, dtype: Any
@@ -419,6 +423,7 @@ def _count_samples(rng: np.random.Generator) -> Any:
     traits=("random",),
     ulp=0,
     onnx=DRAWS,
+    padded=drawn_by_position,
 )
 def random_poisson(state: TensorLike, rate: TensorLike, shape: Shape, dtype: Any) -> Tensor:
     """Draw how many events happen at a rate."""
@@ -450,6 +455,7 @@ def _binomial_samples(rng: np.random.Generator) -> Any:
     traits=("random",),
     ulp=0,
     onnx=DRAWS,
+    padded=drawn_by_position,
 )
 def random_binomial(state: TensorLike, trials: TensorLike, p: TensorLike, shape: Shape, dtype: Any) -> Tensor:
     """Draw how many of some trials succeed."""
@@ -477,6 +483,7 @@ def _geometric_lower(state: Any, p: Any, *, shape: Shape, dtype: Any) -> Any:
     traits=("random",),
     ulp=0,
     onnx=DRAWS,
+    padded=drawn_by_position,
 )
 def random_geometric(state: TensorLike, p: TensorLike, shape: Shape, dtype: Any) -> Tensor:
     """Draw how many trials it takes until one succeeds."""

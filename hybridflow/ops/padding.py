@@ -12,6 +12,7 @@ from hybridflow.core.dims import Dim, SizeFloat, same_size
 from hybridflow.core.dtypes import kind_of
 from hybridflow.core.padding import Axes, Bounds, Call, NoRule, Open, Padded, Rule, Size
 from hybridflow.core.spec import make_spec
+from hybridflow.core.tensor import asarray
 
 Neutral = Callable[[Any], Any]
 """A function of a dtype that returns the value which changes nothing."""
@@ -232,7 +233,8 @@ def made_of_size(b: Bounds, call: Call) -> list[Padded]:
     """Make a value of the bounds' sizes from attributes; a number that is an open size is the real one."""
     fill = call.attrs.get("fill_value")
     if not isinstance(fill, Dim) and type(fill) is not SizeFloat:
-        return [Padded(b.run(call)[0], b.axes_of(call.specs[0], fill))]
+        sizes = {name: b.bound(call.attrs[name]) for name in ("rows", "columns") if name in call.attrs}
+        return [Padded(b.run(call, **sizes)[0], b.axes_of(call.specs[0], fill))]
     shape = tuple([b.bound(size) for size in call.attrs["shape"]])
     number = b.number(fill, call.attrs["dtype"])
     return [Padded(b.F.broadcast_to(number, shape=shape), b.axes_of(call.specs[0]))]
@@ -245,6 +247,22 @@ def counted_up(b: Bounds, call: Call) -> list[Padded]:
     if not isinstance(start, Dim):
         return [Padded(b.run(call, size=size)[0], axes)]
     return [Padded(b.run(call, start=0, size=size)[0] + b.number(start, dtype), axes)]
+
+
+def evenly_spaced(b: Bounds, call: Call) -> list[Padded]:
+    """Make evenly spaced points, whose distance depends on their real number."""
+    F, attrs = b.F, call.attrs
+    start, stop, endpoint = attrs["start"], attrs["stop"], attrs["endpoint"]
+    if isinstance(start, SizeFloat) or isinstance(stop, SizeFloat):
+        raise NoRule("an end is computed from an open size")
+    axes, number = b.axes_of(call.specs[0]), b.count(attrs["num"])
+    position = b.positions(b.bound(attrs["num"]))
+    gaps = F.astype(F.maximum(number - int(endpoint), 1), dtype="float64")
+    points = F.astype(position, dtype="float64") * (asarray(stop - start, dtype="float64") / gaps) + start
+    if endpoint:
+        last = F.logical_and(position > 0, F.equal(position, number - 1))
+        points = F.where(last, asarray(stop, dtype="float64"), points)
+    return [Padded(F.astype(points, dtype=attrs["dtype"]), axes)]
 
 
 def permuted(b: Bounds, call: Call) -> list[Padded]:
@@ -319,10 +337,10 @@ def _group(atoms: list[tuple[Size, Open | None]], size: Size) -> Open | None:
 
 def _first_part(size: Size, have: Size, part: Size) -> Size | None:
     """Return what a factor must be cut to for a size to be complete; None if the whole factor belongs to it."""
-    if not same_size(size % have, 0):
+    if same_size(have, 0) or not same_size(size % have, 0):
         return None
     left = size // have
-    if same_size(left, 1) or not same_size(part % left, 0):
+    if same_size(left, 0) or same_size(left, 1) or not same_size(part % left, 0):
         return None
     if isinstance(part, Dim) and (not isinstance(left, Dim) or isinstance(part // left, Dim)):
         raise NoRule("it folds an open size apart")

@@ -10,12 +10,11 @@ from collections.abc import Sequence
 from math import prod
 from typing import Any
 
-from hybridflow.core.dims import Dim
 from hybridflow.core.dtypes import int32
 from hybridflow.core.padding import Axes, Bounds, Call, NoRule, Padded, Size
 from hybridflow.core.spec import make_spec
 from hybridflow.ops.padding import together
-from hybridflow.ops.padding_index import picked
+from hybridflow.ops.padding_index import padded_places, picked, real_places
 
 
 def drawn_by_position(b: Bounds, call: Call) -> list[Padded]:
@@ -28,11 +27,18 @@ def drawn_by_position(b: Bounds, call: Call) -> list[Padded]:
     together([Padded(make_spec(_bounds(b, spec.shape), spec.dtype), axes), *parameters], len(axes))
     if not any(axes[1:]):
         return [Padded(b.run(call, *[x.value for x in call.xs])[0], axes)]
-    if any([x.axes for x in parameters]):
-        raise NoRule("a draw has an open size behind its first axis, and parameters for each element")
     shape = _bounds(b, spec.shape)
-    (flat,) = b.run(call, *[x.value for x in call.xs], shape=(prod(shape),))
-    value = b.F.reshape(picked(b, flat, 0, b.F.reshape(_places(b, spec.shape), shape=(-1,))), shape=shape)
+    places = b.F.reshape(real_places(b, spec.shape), shape=(-1,))
+    count = prod(shape)
+
+    def in_a_row(x: Padded) -> Any:
+        if not x.axes:
+            return x.value
+        whole = b.F.reshape(b.F.broadcast_to(x.value, shape=shape), shape=(-1,))
+        return picked(b, whole, 0, padded_places(b, b.positions(count), spec.shape))
+
+    (flat,) = b.run(call, state.value, *map(in_a_row, parameters), shape=(count,))
+    value = b.F.reshape(picked(b, flat, 0, places), shape=shape)
     return [Padded(value, axes)]
 
 
@@ -63,13 +69,3 @@ def _first(x: Padded, ndim: int, axes: Axes) -> bool:
 
 def _bounds(b: Bounds, shape: Sequence[Size]) -> tuple[int, ...]:
     return tuple([b.bound(size) for size in shape])
-
-
-def _places(b: Bounds, shape: Sequence[Size]) -> Any:
-    """Return the real place in row-major order of each element, in the shape of the bounds."""
-    total: Any = None
-    for axis, size in enumerate(shape):
-        own = b.F.reshape(b.positions(b.bound(size)), shape=(-1, *[1] * (len(shape) - axis - 1)))
-        real = b.count(size) if isinstance(size, Dim) else size
-        total = own if total is None else total * real + own
-    return total

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import prod
 from typing import Any
 
 from hybridflow.core.dims import Dim, same_size
 from hybridflow.core.padding import Axes, Bounds, Call, NoRule, Open, Padded, Size
 from hybridflow.core.spec import make_spec
 from hybridflow.core.tensor import asarray
-from hybridflow.ops.padding import canonical, together
+from hybridflow.ops.padding import canonical, reshaped, together
 
 
 def _is_known(size: Any) -> bool:
@@ -27,6 +28,50 @@ def picked(b: Bounds, value: Any, axis: int, positions: Any) -> Any:
         shape = (*value.shape[:axis], positions.shape[0], *value.shape[axis + 1 :])
         return b.F.full(shape, 0, dtype=value.dtype)
     return b.bind("gather", value, b.F.maximum(b.F.minimum(positions, last), 0), axes=(axis,))
+
+
+def real_places(b: Bounds, shape: Sequence[Size]) -> Any:
+    """Return the real place in row-major order of each element, in the shape of the bounds.
+
+    Raises:
+        NoRule: there are too many places.
+    """
+    if prod([b.bound(size) for size in shape]) > _MOST_PLACES:
+        raise NoRule("an array of the bounds' sizes has too many elements")
+    total: Any = None
+    for axis, size in enumerate(shape):
+        own = b.F.reshape(b.positions(b.bound(size)), shape=(-1, *[1] * (len(shape) - axis - 1)))
+        total = own if total is None else total * _number(b, size) + own
+    return total
+
+
+_MOST_PLACES = 2**31 - 1
+
+
+def padded_places(b: Bounds, places: Any, sizes: Sequence[Size]) -> Any:
+    """Return where the elements at real places in row-major order are in an array of the bounds' sizes."""
+    total, stride = b.positions(1)[0], 1
+    for size in reversed(sizes):
+        real = b.F.maximum(b.count(size), 1)
+        total = total + places % real * stride
+        places, stride = places // real, stride * b.bound(size)
+    return total
+
+
+def refolded(b: Bounds, call: Call) -> list[Padded]:
+    """Change the shape; elements are picked one by one where an open size is folded apart."""
+    try:
+        return reshaped(b, call)
+    except NoRule:
+        (x,), shape = call.xs, call.specs[0].shape
+    axes = b.axes_of(call.specs[0])
+    parts: list[Size] = []
+    for size, one in zip(x.value.shape, x.axes, strict=True):
+        parts += [int(size)] if one is None else one.sizes
+    places = b.F.reshape(real_places(b, shape), shape=(-1,))
+    flat = b.F.reshape(x.value, shape=(-1,))
+    value = picked(b, flat, 0, padded_places(b, places, parts))
+    return [Padded(b.F.reshape(value, shape=tuple([b.bound(size) for size in shape])), axes)]
 
 
 def single(x: Padded, axis: int) -> Open:

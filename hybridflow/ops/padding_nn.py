@@ -193,7 +193,7 @@ def normalized_batch(b: Bounds, call: Call) -> list[Padded]:
     y, mean, variance, rstd = _normalized(b, x, axes, number_of(b, x, axes), call)
     channels = (x.value.shape[1],)
     mean, variance, rstd = [b.F.reshape(one, shape=channels) for one in (mean, variance, rstd)]
-    y = _scaled(b, y, call).astype(x.value.dtype)
+    y = _scaled(b, y, call, _of_channels(y.shape)).astype(x.value.dtype)
     made = [y, mean.astype(y.dtype), variance.astype(y.dtype)]
     made += [mean, rstd] if call.attrs.get("residuals") else []
     own = tuple([one and one.anything for one in x.axes])
@@ -210,12 +210,39 @@ def normalized_groups(b: Bounds, call: Call) -> list[Padded]:
     axes = tuple(range(2, len(parted.axes)))
     number = b.F.maximum(number_of(b, parted, axes), 1)
     y, mean, _, rstd = _normalized(b, parted, axes, number, call)
-    y = _scaled(b, b.F.reshape(y, shape=x.value.shape), call).astype(x.value.dtype)
+    y = b.F.reshape(y, shape=x.value.shape)
+    y = _scaled(b, y, call, _of_channels(y.shape)).astype(x.value.dtype)
     made = [Padded(y, tuple([one and one.anything for one in x.axes]))]
     if call.attrs.get("residuals"):
         rows = (x.axes[0] and x.axes[0].anything, None, None)
         made += [Padded(b.F.reshape(one, shape=(batch, groups, 1)), rows) for one in (mean, rstd)]
     return made
+
+
+def normalized_axes(*, centred: bool) -> Rule:
+    """Return the rule of `layer_norm`, or of `rms_norm` if not `centred`: the statistics are those of real elements."""
+
+    def rule(b: Bounds, call: Call) -> list[Padded]:
+        x, *parameters = call.xs
+        axes = call.attrs["axis"]
+        for parameter in parameters:
+            for one, axis in zip(parameter.axes, axes, strict=True):
+                if (one is None) != (x.axes[axis] is None) or (one is not None and not one.same(x.axes[axis])):
+                    raise NoRule("an open size of a parameter is not that of what is normalised")
+        if not any([x.axes[axis] for axis in axes]):
+            return [*along()(b, call)]
+        number = b.F.maximum(number_of(b, x, axes), 1)
+        y, *statistics = _normalized(b, x, axes, number, call, centred=centred)
+        aligned = tuple([size if axis in axes else 1 for axis, size in enumerate(x.value.shape)])
+        y = _scaled(b, y, call, aligned).astype(x.value.dtype)
+        own = tuple([one and one.anything for one in x.axes])
+        made = [Padded(y, own)]
+        if call.attrs.get("residuals"):
+            kept = [statistics[0], statistics[2]] if centred else [statistics[2]]
+            made += [Padded(one, remaining(own, axes, one)) for one in kept]
+        return made
+
+    return rule
 
 
 def _with_known_channels(call: Call) -> Padded:
@@ -225,7 +252,9 @@ def _with_known_channels(call: Call) -> Padded:
     return x
 
 
-def _normalized(b: Bounds, x: Padded, axes: tuple[int, ...], number: Any, call: Call) -> tuple[Any, Any, Any, Any]:
+def _normalized(
+    b: Bounds, x: Padded, axes: tuple[int, ...], number: Any, call: Call, *, centred: bool = True
+) -> tuple[Any, Any, Any, Any]:
     """Return normalised elements, and the mean, the variance and its reciprocal root of real ones; in float32 at least.
 
     Args:
@@ -234,6 +263,7 @@ def _normalized(b: Bounds, x: Padded, axes: tuple[int, ...], number: Any, call: 
         axes: the axes that are averaged; the statistics keep them.
         number: how many real elements each mean is of.
         call: the operation.
+        centred: whether the mean is subtracted; if not, the variance is the mean square.
     """
     F = b.F
     wide = x.value.astype("float32") if x.value.dtype.itemsize < 4 else x.value
@@ -245,22 +275,33 @@ def _normalized(b: Bounds, x: Padded, axes: tuple[int, ...], number: Any, call: 
             one = b.filled(one, axis, 0)
         return F.sum(one.value, axis=axes, keepdims=True) / number
 
-    mean = mean_of(wide)
-    away = wide - mean
+    mean = mean_of(wide) if centred else None
+    away = wide if mean is None else wide - mean
     variance = mean_of(away * away)
     rstd = F.rsqrt(variance + asarray(call.attrs["epsilon"], dtype=variance.dtype))
     return away * rstd, mean, variance, rstd
 
 
-def _scaled(b: Bounds, y: Any, call: Call) -> Any:
-    """Scale and shift each channel, where the operation has parameters for it."""
+def _scaled(b: Bounds, y: Any, call: Call, aligned: tuple[int, ...]) -> Any:
+    """Scale and shift by the operation's parameters, if it has any.
+
+    Args:
+        b: the graph that is made.
+        y: what is scaled.
+        call: the operation.
+        aligned: the shape in which a parameter broadcasts against it.
+    """
     _, *parameters = call.xs
-    aligned = tuple([size if axis == 1 else 1 for axis, size in enumerate(y.shape)])
-    if call.attrs["has_scale"]:
+    has_scale = call.attrs.get("has_scale", bool(parameters))
+    if has_scale:
         y = y * b.F.reshape(parameters[0].value, shape=aligned)
-    if call.attrs["has_shift"]:
+    if call.attrs.get("has_shift"):
         y = y + b.F.reshape(parameters[-1].value, shape=aligned)
     return y
+
+
+def _of_channels(shape: tuple[int, ...]) -> tuple[int, ...]:
+    return tuple([size if axis == 1 else 1 for axis, size in enumerate(shape)])
 
 
 def coded(b: Bounds, call: Call) -> list[Padded]:

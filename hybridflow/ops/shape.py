@@ -29,7 +29,8 @@ from hybridflow.ops.common import (
     normals,
     unbroadcast,
 )
-from hybridflow.ops.padding import expanded, permuted, reshaped, spread, squeezed
+from hybridflow.ops.padding import expanded, permuted, spread, squeezed
+from hybridflow.ops.padding_index import refolded
 from hybridflow.ops.sizes import count_elements, normalize_shape
 
 # -- reshape ------------------------------------------------------------------------------------------------------
@@ -91,7 +92,7 @@ def _reshape_samples(rng: np.random.Generator) -> Any:
     traits=("layout", "conversion", "reshape"),
     ulp=0,
     onnx=lambda o, x, *, shape: o.reshape(x, shape),
-    padded=reshaped,
+    padded=refolded,
 )
 def reshape(x: TensorLike, /, shape: Any, *, copy: bool | None = None) -> Tensor:
     """Change the shape; the elements keep their row-major order.

@@ -40,16 +40,18 @@ class BoundedSizes:
 
     Args:
         trace: the trace.
-        first: as `Choice` takes it.
+        first, always: as `Choice` takes them.
     """
 
-    def __init__(self, trace: Trace, first: int) -> None:
+    def __init__(self, trace: Trace, first: int, *, always: bool) -> None:
         self.first = first
+        self.always = always
         self.serve(trace)
         self._name = trace.raw_graph.name
         self._choice: Choice[Compiled, Executable] = Choice(
-            [trace.raw_graph], first, self._compile_bounds, self._compile_exact, trace.executables.clear
-        )
+            [trace.raw_graph], first, self._compile_bounds, self._compile_exact, trace.executables.clear,
+            always=always,
+        )  # fmt: skip
 
     def serve(self, trace: Trace) -> None:
         """Compile for a trace from now on; it is not kept alive, so that it is freed as soon as it is dropped."""

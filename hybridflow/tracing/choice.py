@@ -59,7 +59,8 @@ class Choice(Generic[P, E]):
 
     Args:
         graphs: the graphs that a call runs.
-        first: how many sizes are compiled for exactly before bounds are used. With 0, none ever is if it can be helped.
+        first: how many sizes are compiled for exactly before bounds are used.
+        always: whether none is ever compiled for exactly if it can be helped.
         compile_bounds: compiles a program for some bounds; it may show what will be computed beyond real sizes.
         compile_exact: compiles an executable for exact sizes.
         forget: called when some sizes have another program from now on.
@@ -76,12 +77,14 @@ class Choice(Generic[P, E]):
         compile_bounds: Callable[[dict[str, int], Padding], P],
         compile_exact: Callable[[Sizes], E],
         forget: Callable[[], None],
+        *,
+        always: bool = False,
     ) -> None:
         self.why_not: str | None = None
         self.exact_count = 0
         self._graphs = graphs
-        self._first = first
-        self._always = not first
+        self._first = 0 if always else first
+        self._always = always
         self._compile_bounds = compile_bounds
         self._compile_exact = compile_exact
         self._forget = forget

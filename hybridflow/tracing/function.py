@@ -25,6 +25,7 @@ from hybridflow.core.functions import as_traced
 from hybridflow.core.node import format_where, user_place, warn_at
 from hybridflow.core.profiling import PROFILER
 from hybridflow.core.settings import SETTINGS
+from hybridflow.core.spec import SizeName
 from hybridflow.core.traced_float import NeedsNumber
 from hybridflow.guards.arguments import (
     Defaults,
@@ -367,8 +368,7 @@ class CompiledFunction(Entry, Views[P, R]):
             self._roots(args), self._floats, self._budget,
         )  # fmt: skip
         if trace.symbolic and self._options["sizes"] != "exact":
-            seen = any([is_open(leaf) and None in leaf.key[1] for leaf in signature.leaves])
-            trace.bounds = BoundedSizes(trace, 0 if self._options["sizes"] == "bounded" else 1 if seen else 2)
+            trace.bounds = BoundedSizes(trace, _exact_first(signature), always=self._options["sizes"] == "bounded")
         return trace
 
     def _nearest(self, signature: Signature) -> tuple[Change, ...]:
@@ -539,3 +539,11 @@ def _changed_around(key: Any, around: tuple[Any, Any, bool]) -> list[tuple[str, 
     if checks != around[2]:
         changes.append(("hf.config.checks", str(checks), str(around[2])))
     return changes
+
+
+def _exact_first(signature: Signature) -> int:
+    """Return how many sizes are compiled exactly before bounds are used: none if a spec says how large a size gets."""
+    sizes = [size for leaf in signature.leaves if is_open(leaf) for size in leaf.key[1]]
+    if any([type(size) is SizeName and size.max is not None for size in sizes]):
+        return 0
+    return 1 if None in sizes else 2

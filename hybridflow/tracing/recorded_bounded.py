@@ -29,12 +29,13 @@ class BoundedGradients:
         graph: the result of `graph_to_record`.
         wanted: for each input, whether its gradient may be asked for.
         states: how many of the last inputs are Variables.
-        first, forget: as `Choice` takes them.
+        first, always, forget: as `Choice` takes them.
         record: makes the `note` of programs for given sizes, which are bounds if padding is counted.
     """
 
     def __init__(
-        self, graph: Graph, wanted: Mask, states: int, first: int, forget: Callable[[], None],
+        self, graph: Graph, wanted: Mask, states: int, first: int, always: bool,
+        forget: Callable[[], None],
         record: Callable[[Sizes, Padding | None], Note],
     ) -> None:
         self.graph = graph
@@ -43,7 +44,7 @@ class BoundedGradients:
         self._record = record
         self._split: SplitGradient | None = None
         self._choice: Choice[_Programs, Op] = Choice(
-            [graph, graph], first, self._compile_bounds, self._compile_exact, forget
+            [graph, graph], first, self._compile_bounds, self._compile_exact, forget, always=always
         )
 
     def op(self, sizes: dict[str, int]) -> Op:

@@ -556,8 +556,8 @@ class Trace(Fit):
         if made is None:
             assert self.bounds is not None
             made = self.bounded_gradients[wanted] = BoundedGradients(
-                self._to_record(), wanted, len(self.states), self.bounds.first, self.gradient_ops.clear,
-                self._note(None),
+                self._to_record(), wanted, len(self.states), self.bounds.first, self.bounds.always,
+                self.gradient_ops.clear, self._note(None),
             )  # fmt: skip
         return made
 

@@ -29,6 +29,7 @@ from hybridflow.ops.linalg.common import (
     turned,
 )
 from hybridflow.ops.onnx import DECOMPOSITION
+from hybridflow.ops.padding_matrices import each_matrix
 
 _DIRECTION = np.array([np.cos(1), np.sin(1)])
 """Eigenvalues are ordered along this direction, in which different numbers with algebraic parts never tie."""
@@ -137,6 +138,7 @@ def _samples(rng: np.random.Generator) -> Any:
     traits=("full_precision",),
     ulp=128,
     onnx=DECOMPOSITION,
+    padded=each_matrix,
 )
 def eig(x: TensorLike, /) -> EigResult:
     """Compute eigenvalues and eigenvectors of square matrices.
@@ -187,6 +189,7 @@ def _eigvals_vjp(F: Any, g: Any, y: Any, x: Any) -> Any:
     traits=("full_precision",),
     ulp=128,
     onnx=DECOMPOSITION,
+    padded=each_matrix,
 )
 def eigvals(x: TensorLike, /) -> Tensor:
     """Compute eigenvalues of square matrices.

@@ -36,6 +36,7 @@ from hybridflow.ops.linalg.common import (
     turned,
 )
 from hybridflow.ops.onnx import DECOMPOSITION
+from hybridflow.ops.padding_matrices import each_matrix
 
 # -- Hermitian eigenvalues ----------------------------------------------------------------------------------------
 
@@ -107,6 +108,7 @@ def _eigh_samples(rng: np.random.Generator) -> Any:
     traits=("full_precision",),
     ulp=64,
     onnx=DECOMPOSITION,
+    padded=each_matrix,
 )
 def eigh(x: TensorLike, /) -> EighResult:
     """Compute eigenvalues and eigenvectors of Hermitian matrices.
@@ -175,6 +177,7 @@ def _eigvalsh_vjp(F: Any, g: Any, y: Any, x: Any) -> Any:
     traits=("full_precision",),
     ulp=32,
     onnx=DECOMPOSITION,
+    padded=each_matrix,
 )
 def eigvalsh(x: TensorLike, /) -> Tensor:
     """Compute the eigenvalues of Hermitian matrices.

@@ -26,6 +26,7 @@ from hybridflow.ops.linalg.common import (
 )
 from hybridflow.ops.linalg.systems import solve
 from hybridflow.ops.onnx import DECOMPOSITION
+from hybridflow.ops.padding_matrices import each_matrix
 
 _SQUARINGS = 16
 _LARGEST = 5.371920351148152
@@ -128,6 +129,7 @@ def _samples(rng: np.random.Generator) -> Any:
     traits=("full_precision",),
     ulp=128,
     onnx=DECOMPOSITION,
+    padded=each_matrix,
 )
 def expm(x: TensorLike, /) -> Tensor:
     """Compute exponentials of matrices, by scaling, a Padé approximation and squaring.

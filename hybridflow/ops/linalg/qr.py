@@ -32,6 +32,7 @@ from hybridflow.ops.linalg.common import (
     well_conditioned,
 )
 from hybridflow.ops.onnx import DECOMPOSITION
+from hybridflow.ops.padding_matrices import each_matrix
 
 # -- QR -----------------------------------------------------------------------------------------------------------
 
@@ -131,6 +132,7 @@ _MODES = ("reduced", "complete")
     traits=("full_precision",),
     ulp=64,
     onnx=DECOMPOSITION,
+    padded=each_matrix,
 )
 def qr(x: TensorLike, /, *, mode: str = "reduced") -> QRResult:
     """Factor matrices into one with orthonormal columns and an upper triangular one.

@@ -42,6 +42,7 @@ from hybridflow.ops.linalg.common import (
     well_conditioned,
 )
 from hybridflow.ops.onnx import DECOMPOSITION
+from hybridflow.ops.padding_matrices import each_matrix
 
 # -- singular values ----------------------------------------------------------------------------------------------
 
@@ -142,6 +143,7 @@ def _svd_samples(rng: np.random.Generator) -> Any:
     traits=("full_precision",),
     ulp=64,
     onnx=DECOMPOSITION,
+    padded=each_matrix,
 )
 def svd(x: TensorLike, /, *, full_matrices: bool = True) -> SVDResult:
     """Compute singular value decompositions.
@@ -225,6 +227,7 @@ def _svdvals_samples(rng: np.random.Generator) -> Any:
     traits=("full_precision",),
     ulp=32,
     onnx=DECOMPOSITION,
+    padded=each_matrix,
 )
 def svdvals(x: TensorLike, /) -> Tensor:
     """Compute singular values.
@@ -320,6 +323,7 @@ def _pinv_samples(rng: np.random.Generator) -> Any:
     traits=("full_precision",),
     ulp=64,
     onnx=DECOMPOSITION,
+    padded=each_matrix,
 )
 def pinv(x: TensorLike, /, *, rtol: TensorLike = None) -> Tensor:
     """Compute pseudo-inverses (Moore and Penrose).

@@ -33,6 +33,7 @@ from hybridflow.ops.linalg.common import (
     with_axes,
 )
 from hybridflow.ops.onnx import DECOMPOSITION
+from hybridflow.ops.padding_matrices import each_matrix, square_matrices, systems
 
 # -- solving ------------------------------------------------------------------------------------------------------
 
@@ -82,6 +83,7 @@ def _solve_samples(rng: np.random.Generator) -> Any:
     traits=("full_precision",),
     ulp=64,
     onnx=DECOMPOSITION,
+    padded=systems,
 )
 def solve(x1: TensorLike, x2: TensorLike, /) -> Tensor:
     """Solve systems of equations ``x1 x = x2``.
@@ -142,6 +144,7 @@ def _inv_samples(rng: np.random.Generator) -> Any:
     traits=("full_precision",),
     ulp=64,
     onnx=DECOMPOSITION,
+    padded=square_matrices(2),
 )
 def inv(x: TensorLike, /) -> Tensor:
     """Invert matrices.
@@ -218,6 +221,7 @@ def _adjugate_vjp(F: Any, g: Any, y: Any, x: Any) -> Any:
     traits=("full_precision",),
     ulp=256,
     onnx=DECOMPOSITION,
+    padded=each_matrix,
 )
 def adjugate(x: TensorLike, /) -> Tensor:
     """Compute the transposed matrix of cofactors. It equals ``det(x) inv(x)``, but also exists for singular matrices.
@@ -293,6 +297,7 @@ def _det_samples(rng: np.random.Generator) -> Any:
     traits=("full_precision",),
     ulp=64,
     onnx="Det",
+    padded=square_matrices(0),
 )
 def det(x: TensorLike, /) -> Tensor:
     """Compute determinants.
@@ -381,6 +386,7 @@ def _slogdet_vjp(F: Any, g: Any, y: Any, x: Any) -> Any:
     traits=("full_precision",),
     ulp=64,
     onnx=DECOMPOSITION,
+    padded=square_matrices(0),
 )
 def slogdet(x: TensorLike, /) -> SlogdetResult:
     """Compute determinants as sign and logarithm, which neither overflow nor underflow.

@@ -33,7 +33,8 @@ from hybridflow.ops.nn.common import (
     wide,
 )
 from hybridflow.ops.onnx import mean_over
-from hybridflow.ops.padding import along
+from hybridflow.ops.padding import along, constant
+from hybridflow.ops.padding_nn import normalized_axes
 from hybridflow.ops.sizes import count_along, lowered_count, reduced_shape
 from hybridflow.ops.summation import add_up
 from hybridflow.ops.xla_algebra import float_sum
@@ -267,7 +268,7 @@ def _layer_norm_onnx(
     traits=("full_precision",),
     ulp=64,
     onnx=_layer_norm_onnx,
-    padded=along(),
+    padded=normalized_axes(centred=True),
 )
 def layer_norm(
     x: TensorLike,
@@ -380,7 +381,7 @@ def _rms_norm_onnx(
     traits=("full_precision",),
     ulp=64,
     onnx=_rms_norm_onnx,
-    padded=along(),
+    padded=normalized_axes(centred=False),
 )
 def rms_norm(
     x: TensorLike, scale: TensorLike | None = None, *, axis: Any = -1, epsilon: float = 1e-6, **other: Unpack[Other]
@@ -473,7 +474,7 @@ def _l2_onnx(o: Any, x: Any, *, axis: tuple[int, ...], epsilon: float, residuals
     traits=("full_precision",),
     ulp=16,
     onnx=_l2_onnx,
-    padded=along(),
+    padded=along(constant(0)),
 )
 def l2_normalize(x: TensorLike, axis: Any = -1, *, epsilon: float = 1e-12, **other: Unpack[Other]) -> Tensor:
     """Divide by the Euclidean norm over axes.
