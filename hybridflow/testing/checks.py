@@ -302,7 +302,7 @@ def _central_difference(
 
 
 def _of_lowering(call: Call, cotangents: Sequence[Array], seconds: Sequence[Array]) -> tuple[Any, Any, Any]:
-    """Return jax's gradients, the rule's gradients run in jax, and jax's second order, from one compilation."""
+    """Compile and return, together: jax's gradients, those of the rule run in jax, and jax's second-order gradients."""
     wanted = [i for i, want in enumerate(call.differentiable) if want]
 
     def full(some: Sequence[Any]) -> list[Any]:
