@@ -426,6 +426,18 @@ def samples_reach_the_op(op: Op, seed: int) -> None:
 
 
 @op_check
+def saves_no_more_than_is_read(op: Op, seed: int) -> None:
+    """The gradient rule reads every value that the record says it needs: what it does not read is kept for nothing."""
+    del seed
+    read = op.read_by_rule()
+    saved = [*([0] if op.saves.y else []), *[index + 1 for index in op.saves.x if isinstance(index, int)]]
+    unread = [] if read is None or op.saves.hidden else [index for index in saved if index not in read]
+    if unread:
+        names = ", ".join([f"input {index - 1}" if index else "the result" for index in unread])
+        raise CheckError(f"{op.name}: its gradient rule does not read what `saves` keeps: {names}")
+
+
+@op_check
 def bad_samples_raise(op: Op, seed: int) -> None:
     """Every bad sample raises its error with its text, both eagerly and in a trace, where a check may raise it."""
     public = cast("Callable[..., Any]", op.public)
