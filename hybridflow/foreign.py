@@ -116,12 +116,12 @@ class _Foreign:
 
 
 class _Settable(_Foreign):
-    """The same for objects whose attributes are settings: assigning the name assigns ours."""
+    """A `_Foreign` attribute that can also be set: assigning to it assigns hybridflow's attribute."""
 
     __slots__ = ()
 
     def __set__(self, instance: Any, value: Any) -> None:
-        meaning(self.name)  # which raises for a name that has no equivalent
+        meaning(self.name)  # raises for a name that has no equivalent
         setattr(instance, cast(Name, rows()[self.name]).ours.partition(".")[2], value)
 
 

@@ -260,6 +260,10 @@ def _bad(name: str, bad: Bad) -> Op:
         ("bad_samples_raise", _bad("max", Bad((np.ones(2) > 0,), error=TypeError, text="xyz")), "raises another text"),
         ("methods_are_installed", broken("exp", method=("no_such",)), "tensors have no method no_such"),
         ("methods_are_installed", broken("exp", method=("log",)), "gives another result"),
+        (
+            "saves_no_more_than_is_read", broken("exp", saves=Saves(x=(0,), y=True)),
+            "exp: its gradient rule does not read what `saves` keeps: input 0",
+        ),
         ("samples_reach_the_op", broken("power", samples=lambda rng: [Sample((np.ones(2), 2))]), "none of its 1 good"),
         (
             "flops_are_xlas", broken("matmul", flops=MultiplyAdds(lambda y, a, b: 2 * y.size * a.shape[-1])),

@@ -53,7 +53,7 @@ class Parity:
 
     @property
     def largest(self) -> float:
-        """The largest difference of the two modes."""
+        """The largest difference between the two modes."""
         return max((judgement.largest for judgement in self.judgements), default=0.0)
 
     @property

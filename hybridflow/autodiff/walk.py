@@ -271,7 +271,7 @@ def walk(  # noqa: C901 (every call would cost)
             continue
         pullback = node.op.pullback if pull and type(g) is _ndarray and node.backend == "host" else None
         gradients = run(node, g, wanted) if pullback is None else pullback(node, g, wanted)
-        if wanted is _ONLY:  # the same as below, without the loop
+        if wanted is _ONLY or wanted is _LEFT:  # the same as below, without the loop
             gradient, edge = gradients[0], node.inputs[0]
             key = edge[0]  # pyright: ignore[reportOptionalSubscript]
             if type(gradient) is _ndarray and key not in pending and len(key.outputs) == 1:

@@ -66,7 +66,7 @@ def goes_on() -> Any:
 
 
 def session_argument() -> Any:
-    """Return the program's input that holds the session's number, or None if it has none."""
+    """Return the input of the program being lowered that holds the session's number, or None without a session."""
     return _SESSION.get()
 
 

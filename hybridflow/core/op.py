@@ -297,6 +297,14 @@ class Op:
     def __repr__(self) -> str:
         return f"<Op {self.name}>"
 
+    def read_by_rule(self) -> tuple[int, ...] | None:
+        """Return the positions of ``(y, *xs)`` that the gradient rule's code reads at all; None if it cannot be told.
+
+        `saves` is about values. A rule may also read an input's shape alone, for which a spec is enough.
+        """
+        looked = _looked_at(self.vjp)
+        return None if looked is _ALL else looked
+
     def spec_arguments(self, count: int) -> Sequence[int]:
         """Return the positions of ``(y, *xs)`` that the rule uses but the recording may not save: they need a spec."""
         looked = self.looked_at

@@ -21,10 +21,10 @@ class Profiler(Protocol):
         """Return a gradient engine that computes the same as the given one, and is timed."""
 
     def executable(self, trace: Any, values: Sequence[Any], device: Any) -> Any:
-        """Return the executable that runs a compiled function's trace, with timing."""
+        """Return the executable of a trace, wrapped so that the profiler times its runs."""
 
     def compiled(self, owner: Any, key: Any, name: str, device: Any, make: Any) -> Any:
-        """Return the executable of a graph that `make` compiles, with timing."""
+        """Return the executable that `make` compiles, wrapped so that the profiler times its runs."""
 
 
 PROFILER: ContextVar[Profiler | None] = ContextVar("hybridflow profiler", default=None)

@@ -1,7 +1,7 @@
 """Guards: check that what a trace read from Python outside its arguments has not changed.
 
 An `Origin` is where a value was read: a global, a closure cell, an attribute, or an item of a container. Origins form a
-tree. Its roots are namespaces, cells, and the objects that calls bring along. `Guards` checks the origins before a
+tree. Its roots are namespaces, cells, and the objects that calls pass in. `Guards` checks the origins before a
 call. A generated function first compares the current value of each origin with the recorded one, mostly by identity.
 If that fails, the values are compared, so that an equal value that was created anew counts as unchanged.
 
@@ -154,7 +154,7 @@ class Origin:
 
     @classmethod
     def root(cls, holder: Any, label: str, *, lasting: bool = False) -> Origin:
-        """Return the origin of a namespace, a cell or an object that calls bring along."""
+        """Return the origin of a namespace, a cell or an object that calls pass in."""
         origin = cls(None, ATTRIBUTE, label, None, None, guarded=False)
         origin.holder = weak(holder)
         origin.lasting = lasting

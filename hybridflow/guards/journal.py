@@ -69,7 +69,7 @@ class Journal:
         self._marked = self.now()
 
     def restore(self) -> None:
-        """Restore the state of the last mark. A spot noted after it goes back to its state when it was noted."""
+        """Restore the state of the last mark. Spots that were noted later get the state that they had when noted."""
         self.back_to(self._marked)
 
     def now(self) -> dict[tuple[str, int, Any], Any]:
@@ -77,7 +77,7 @@ class Journal:
         return {key: spot.save() for key, spot in self._spots.items()}
 
     def back_to(self, state: dict[tuple[str, int, Any], Any]) -> None:
-        """Restore a state that `now` returned. A spot noted after that goes back to its state when it was noted."""
+        """Restore a state that `now` returned. Spots that were noted later get the state that they had when noted."""
         for key in reversed(self._spots):
             self._spots[key].put(state[key] if key in state else self._before[key])
 

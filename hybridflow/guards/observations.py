@@ -88,7 +88,7 @@ class Observations:
     # -- what is outside ----------------------------------------------------------------------------------------
 
     def root(self, holder: Any, label: str, *, lasting: bool = False) -> Origin:
-        """Return the origin of a namespace, a cell or an object that calls bring along."""
+        """Return the origin of a namespace, a cell or an object that calls pass in."""
         origin = self._roots.get(id(holder))
         if origin is None:
             origin = self._roots[id(holder)] = Origin.root(holder, label, lasting=lasting)

@@ -36,7 +36,7 @@ class _Stream:
 
 _STREAM = _Stream()
 ABSTRACT: ContextVar[bool] = ContextVar("hybridflow abstract values", default=False)
-"""Whether initial values are placeholders that take no memory; `hf.nn.summary` needs only their shapes."""
+"""Whether values are made that take no memory, since nobody looks at them: see `hf.nn.summary`."""
 
 
 def seed(seed: int | None = None) -> None:

@@ -181,7 +181,7 @@ def _scope(path: str) -> str:
 
 @contextmanager
 def _abstract(shapes: dict[str, str]) -> Generator[None]:
-    """In a ``with`` block, make initial values without memory and record the shapes of the modules' results."""
+    """Let initial values take no memory, and take note of the shapes of results."""
     token = _SHAPES.set(shapes)
     init.ABSTRACT.set(True)
     try:
@@ -193,7 +193,7 @@ def _abstract(shapes: dict[str, str]) -> Generator[None]:
 
 @functools.cache
 def _recording(cls: Any) -> Any:
-    """Return a subclass of a module class that records results and runs each call in a scope named by its path."""
+    """Return a class of modules that take note of their results, and whose operations are in scopes of their paths."""
     call = cls.__call__
 
     def recorded(self: Any, *args: Any, **kwargs: Any) -> Any:

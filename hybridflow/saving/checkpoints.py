@@ -202,7 +202,7 @@ class Checkpoints:
         self._tell()
 
     def newest(self) -> Checkpoint | None:
-        """Return the whole checkpoint that was written last; None if there is none.
+        """Return the last checkpoint that was written completely; None if there is none.
 
         Damaged ones are skipped with a `FileWarning`.
 

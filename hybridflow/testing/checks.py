@@ -302,7 +302,7 @@ def _central_difference(
 
 
 def _of_lowering(call: Call, cotangents: Sequence[Array], seconds: Sequence[Array]) -> tuple[Any, Any, Any]:
-    """Return jax's gradients, the rule's gradients run in jax, and jax's second order, from one compilation."""
+    """Compile and return, together: jax's gradients, those of the rule run in jax, and jax's second-order gradients."""
     wanted = [i for i, want in enumerate(call.differentiable) if want]
 
     def full(some: Sequence[Any]) -> list[Any]:
@@ -423,6 +423,18 @@ def samples_reach_the_op(op: Op, seed: int) -> None:
     good = [sample for sample in samples_of(op, seed) if isinstance(sample, Sample)]
     if not any(capture(op, sample) for sample in good):
         raise CheckError(f"{op.name}: none of its {len(good)} good samples calls it")
+
+
+@op_check
+def saves_no_more_than_is_read(op: Op, seed: int) -> None:
+    """The gradient rule reads every value that the record says it needs: what it does not read is kept for nothing."""
+    del seed
+    read = op.read_by_rule()
+    saved = [*([0] if op.saves.y else []), *[index + 1 for index in op.saves.x if isinstance(index, int)]]
+    unread = [] if read is None or op.saves.hidden else [index for index in saved if index not in read]
+    if unread:
+        names = ", ".join([f"input {index - 1}" if index else "the result" for index in unread])
+        raise CheckError(f"{op.name}: its gradient rule does not read what `saves` keeps: {names}")
 
 
 @op_check

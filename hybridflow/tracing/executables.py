@@ -70,7 +70,7 @@ class ExecutableRecord:
         donated: the Variables whose buffers it reuses for their new values.
         runs: how often a call runs each program, if it has several.
         padding: what its calls computed beyond real sizes, if it takes all sizes up to `sizes`; else None.
-        part: for calls that a tape records, what it computes: ``results`` or ``gradients``; empty for other calls.
+        part: what a call that a tape records runs it for, ``results`` or ``gradients``; empty for other calls.
     """
 
     sizes: Mapping[str, int]

@@ -525,7 +525,7 @@ def _cache_key(signature: Signature) -> Any:
 
 
 def _around() -> tuple[Any, Any, bool]:
-    """Return the part of a trace's key that the context decides: device, autocast, and whether checks are kept."""
+    """Return the rest of a trace's key besides its signature: device, autocast, and whether checks are kept."""
     context = current()
     return context.device, context.autocast and context.autocast.dtype, SETTINGS.checks
 

@@ -1,4 +1,4 @@
-"""A compiled function's program for one signature as text, at every stage from hybridflow's IR to XLA's HLO."""
+"""The texts of a compiled signature, from hybridflow's IR to XLA's optimised HLO."""
 
 from __future__ import annotations
 

@@ -75,7 +75,7 @@ def gradient_op(graph: Graph, wanted: Mask, device: Any, sizes: dict[str, int], 
         wanted: for each input, whether its gradient may be asked for.
         device: the jax device to run on; jax's default one if None.
         sizes: the size of each symbol.
-        note: called when a program is compiled, see `Note`.
+        note: called with what each program is for, when it is compiled.
     """
     try:
         return _split_op(graph, wanted, device, sizes, note)
@@ -84,7 +84,7 @@ def gradient_op(graph: Graph, wanted: Mask, device: Any, sizes: dict[str, int], 
 
 
 def _split_op(graph: Graph, wanted: Mask, device: Any, sizes: dict[str, int], note: Note) -> Op:
-    """Return the op of a graph that has all gradients; the forward graph saves residuals for the backward graph."""
+    """Return the op whose backward graph reads residuals of the forward graph."""
     split = split_gradient(graph, wanted)
     forward, _ = run_passes(split.forward, differentiable=False)
     backward, _ = run_passes(split.backward, differentiable=False)
@@ -97,7 +97,7 @@ def _split_op(graph: Graph, wanted: Mask, device: Any, sizes: dict[str, int], no
 
 
 def _asked_op(graph: Graph, wanted: Mask, device: Any, sizes: dict[str, int], note: Note) -> Op:
-    """Return the op of a graph without some gradients: they are derived on demand, for the outputs asked for."""
+    """Return the op that derives its gradients only when they are asked for, for the outputs they are asked of."""
     forward, _ = run_passes(graph, differentiable=False)
     executable = compile_graph(forward, sizes=sizes, device=device)
     note("results", executable)
@@ -210,7 +210,7 @@ class Recorded:
         return values
 
     def compile(self, asked: Sequence[bool]) -> Callable[..., Any]:
-        """Compile the part of the backward graph for the wanted gradients; checks are left to the forward graph."""
+        """Compile the part of the backward graph that computes the wanted gradients (the forward graph checks)."""
         backward = asked_part(self.split, asked)
         if backward is not self.split.backward:
             backward, _ = run_passes(backward, differentiable=False)

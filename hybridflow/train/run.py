@@ -349,7 +349,7 @@ class Run:
         return self._records.known("run.last", name).last
 
     def best(self, name: str, *, larger: bool | None = None) -> float:
-        """Return the best value that was logged by a name; see `stalled`.
+        """Return the best value that was logged under a name; see `stalled`.
 
         Raises:
             ArgumentError: nothing was logged by that name, or it is not known whether larger is better.

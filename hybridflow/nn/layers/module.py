@@ -45,7 +45,7 @@ class Module(Whole):
     """
 
     __slots__ = ("__dict__", "__weakref__", "_copied", "_forward", "_path")
-    # `_forward` is the function that `hf.train` compiled for the module; it is freed with the module.
+    # `_forward` is what `hf.train` compiled of it, which is freed with it.
 
     training: bool = True
     """Whether the module is in training mode: see `train` and `eval`."""

@@ -416,7 +416,7 @@ class _Planner:
         return None
 
     def _merge(self, copies: Sequence[_Step], position: int) -> None:
-        """Drop later second runs of the same nodes, and let their readers use the new copies."""
+        """Drop the later copies of nodes that were copied now, and let the readers of those use the new copies."""
         moved: dict[_Value, _Value] = {}
         gone: set[_Step] = set()
         for copy in copies:

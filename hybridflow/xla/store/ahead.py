@@ -84,7 +84,7 @@ _LOADING: dict[str, _Loading] = {}
 
 
 def begin(function: Callable[..., Any], signature: dict[str, str]) -> str | None:
-    """Start loading the executable that a function needed last time; return the name of the note about it.
+    """Start loading the executable that a function needed last time. Return the name of the note that remembers it.
 
     Args:
         function: the user's function, which is about to be traced.
