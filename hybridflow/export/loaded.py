@@ -49,6 +49,9 @@ _HERE_ONLY = {"effect", "foreign"}
 """Traits of ops that only the program that traced them can run."""
 
 
+_REMEMBERED = 10_000
+"""The number of open sizes that are remembered to be within the limits."""
+
 _STATE = TensorSpec((4,), "uint32")
 """The spec of the state of `hf.random`."""
 
@@ -101,6 +104,21 @@ class Function:
             raise ArgumentTypeError(message(f"{self.name}: takes {wanted}", got=got))
         return dict(zip(self.outputs, self._results([tensors[path] for path in self.inputs]), strict=True))
 
+    def require_sizes(self, tensors: Mapping[str, Any]) -> None:
+        """Raise unless a call takes tensors of these sizes, by name; their dtypes and numbers of axes are not looked at.
+
+        Raises:
+            ShapeError: sizes that differ where they must not, or that it was not saved for.
+            FileFormatError: a call would take more than the limits say.
+        """
+        if self._graph.dims.hints:
+            self._sizes([*[tensors[path] for path in self.inputs], *self._given()])
+
+    @property
+    def raises(self) -> tuple[type[Exception], ...]:
+        """The errors that its checks of values raise."""
+        return tuple({_error_of(check) for check in self._fields["checks"]})
+
     def _results(self, leaves: Sequence[Any]) -> list[Tensor]:
         """Compute the results from one value per input."""
         tensors = [
@@ -135,7 +153,7 @@ class Function:
         leaves = [leaf for name, one in structures for leaf in taken_apart(one, given[name], name, self.name)]
         return [leaf for _, leaf in sorted(leaves, key=lambda pair: pair[0])]
 
-    def _sizes(self, tensors: list[Tensor]) -> Mapping[str, Any]:
+    def _sizes(self, tensors: Sequence[Any]) -> Mapping[str, Any]:
         if not self._graph.dims.hints:
             return {}
         sizes = bind_sizes(self._graph, tensors)
@@ -149,6 +167,8 @@ class Function:
         numbers = tuple(sizes.values())
         if numbers not in self._allowed and all([type(size) is int for size in numbers]):
             self._limits.require(self.name, self._graph, sizes)
+            if len(self._allowed) >= _REMEMBERED:
+                self._allowed.clear()
             self._allowed.add(numbers)
         return sizes
 

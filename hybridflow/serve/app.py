@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import hmac
+import itertools
 import json
 import re
 import sys
@@ -84,6 +85,7 @@ class App:
             lambda rows: metrics.observe("hybridflow_batch_rows", rows),
         )  # fmt: skip
         self.ready = False
+        self._prefix, self._numbers = f"{uuid.uuid4().hex[:16]}-", itertools.count()
         self._stop = threading.Event()
         self._starting = threading.Lock()
 
@@ -140,7 +142,7 @@ class App:
         began, path = time.monotonic(), scope["path"].removeprefix(scope.get("root_path", "")) or "/"
         headers = {k.decode("latin-1").lower(): v.decode("latin-1") for k, v in scope["headers"]}
         given = headers.get("x-request-id", "")
-        identity = given if _ID.fullmatch(given) else uuid.uuid4().hex
+        identity = given if _ID.fullmatch(given) else f"{self._prefix}{next(self._numbers):x}"
         try:
             self._authorize(path, headers)
             body = await self._body(receive)
@@ -263,20 +265,57 @@ class App:
 
     async def _computed(self, servable: Servable, tensors: Mapping[str, Array], receive: Receive) -> dict[str, Array]:
         """Have a request computed; give up when its time is over or its client goes away."""
-        future = self.batcher.submit(servable, tensors)
-        result = asyncio.wrap_future(future)
-        gone = asyncio.ensure_future(_gone(receive))
+        servable.require_sizes(tensors)
+        loop = asyncio.get_running_loop()
+        result: asyncio.Future[dict[str, Array]] = loop.create_future()
+        self.batcher.submit(servable, tensors, result)
+        watch = _Watch(result, receive, self.options.timeout)
+        starts = loop.call_later(min(_QUICK, self.options.timeout), watch.start)
         try:
-            done, _ = await asyncio.wait({result, gone}, timeout=self.options.timeout,
-                                         return_when=asyncio.FIRST_COMPLETED)  # fmt: skip
-            if result in done:
-                return result.result()
-            result.cancel()
-            if gone in done:
-                raise _GoneAway
-            raise Refused(f"the request took more than {self.options.timeout:g} s", 504)
+            return await result
+        except asyncio.CancelledError:
+            if watch.why is not None:
+                raise watch.why from None
+            raise
         finally:
-            gone.cancel()
+            starts.cancel()
+            watch.end()
+
+
+_QUICK = 0.02
+"""The seconds after which a request's client and time are looked after; most requests are answered before."""
+
+
+class _Watch:
+    """What cancels a request that takes too long, or whose client goes away.
+
+    Attributes:
+        why: why it was cancelled; None if it was not.
+    """
+
+    def __init__(self, result: asyncio.Future[Any], receive: Receive, seconds: float) -> None:
+        self.why: Exception | None = None
+        self._result, self._receive, self._seconds = result, receive, seconds
+        self._task: asyncio.Task[None] | None = None
+        self._began = time.monotonic()
+
+    def start(self) -> None:
+        """Look for the client and the time from now on."""
+        self._task = asyncio.ensure_future(self._wait())
+
+    def end(self) -> None:
+        """Look no more."""
+        if self._task is not None:
+            self._task.cancel()
+
+    async def _wait(self) -> None:
+        try:
+            async with asyncio.timeout(max(self._began + self._seconds - time.monotonic(), 0)):
+                await _gone(self._receive)
+            self.why = _GoneAway()
+        except TimeoutError:
+            self.why = Refused(f"the request took more than {self._seconds:g} s", 504)
+        self._result.cancel()
 
 
 class _GoneAway(Exception):

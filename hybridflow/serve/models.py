@@ -10,7 +10,7 @@ import numpy as np
 
 from hybridflow.autodiff.requires_grad import no_grad
 from hybridflow.core.dims import evaluate, substitute
-from hybridflow.core.errors import ArgumentError, FileFormatError, HybridflowError, message
+from hybridflow.core.errors import ArgumentError, FileFormatError, HybridflowError, ShapeError, message
 from hybridflow.export.artifact import MANIFEST
 from hybridflow.export.limits import Limits
 from hybridflow.export.loaded import Artifact, Function, load
@@ -21,6 +21,8 @@ from hybridflow.tracing.function import CompiledFunction
 
 Tensors = Mapping[str, Array]
 Key = tuple[tuple[int, ...], ...]
+_REMEMBERED = 10_000
+"""The number of shapes that are remembered to be good."""
 
 
 class Servable:
@@ -42,6 +44,7 @@ class Servable:
         self._function = function
         self._compiled = CompiledFunction(function.by_name, name=function.name)
         self._warm: set[Key] = set()
+        self._taken: set[Key] = set()
         self.alone = why_alone(function)
         if self.alone is None and (bad := _forbidden(function, max_batch)):
             self.alone = f"it was saved for sizes with {bad}"
@@ -59,6 +62,32 @@ class Servable:
             shape = tuple([size if type(size) is int else 1 for size in spec.shape])
             made[name] = np.zeros(shape, spec.dtype).astype("O" if spec.dtype.kind == "V" else spec.dtype).tolist()
         return made
+
+    @property
+    def raises(self) -> tuple[type[Exception], ...]:
+        """The errors of the model's checks of values: whoever sent the values is at fault."""
+        return self._function.raises
+
+    def rows(self, tensors: Tensors) -> int:
+        """Return how many rows a request has, if requests share batches; 0 if they do not."""
+        return next(iter(tensors.values())).shape[0] if self.alone is None else 0
+
+    def require_sizes(self, tensors: Tensors) -> None:
+        """Raise unless the function takes tensors of these sizes.
+
+        Raises:
+            Refused: sizes that differ where they must not, that it was not saved for, or beyond its limits.
+        """
+        key = tuple([one.shape for one in tensors.values()])
+        if key in self._taken:
+            return
+        try:
+            self._function.require_sizes(tensors)
+        except (ShapeError, FileFormatError) as error:
+            raise Refused(str(error)[:2000]) from None
+        if len(self._taken) >= _REMEMBERED:
+            self._taken.clear()
+        self._taken.add(key)
 
     def run(self, tensors: Tensors) -> dict[str, Array]:
         """Compute the results: compiled if the shapes were warmed up, and eagerly otherwise.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import socket
@@ -18,6 +19,9 @@ from hybridflow.serve.metrics import Metrics
 STUCK = 70
 """The exit status of a worker whose computation does not end."""
 
+SWITCH_SECONDS = 5e-4
+"""How long the thread of connections or of the device keeps the other one waiting for the interpreter."""
+
 
 def work(settings: dict[str, Any]) -> None:
     """Serve on the parent's socket.
@@ -31,11 +35,15 @@ def work(settings: dict[str, Any]) -> None:
     app = App([Path(one) for one in settings["paths"]], Options(**settings["options"]), None, metrics)
     config = uvicorn.Config(
         cast(Any, app), loop=settings["loop"], http=guarded_protocol(app.options.body), ws="none", lifespan="on",
-        access_log=False, log_level="warning", timeout_keep_alive=30, server_header=False,
+        access_log=False, log_level="warning", proxy_headers=False, timeout_keep_alive=30, server_header=False,
         timeout_graceful_shutdown=settings["drain"], ssl_certfile=settings["certificate"], ssl_keyfile=settings["key"],
         h11_max_incomplete_event_size=None,
     )  # fmt: skip
     server = uvicorn.Server(config)
+    sys.setswitchinterval(SWITCH_SECONDS)
+    app.start()
+    gc.collect()
+    gc.freeze()  # a collection would look at all of the libraries' objects, which takes a tenth of a second
     threading.Thread(target=_watch, args=(app, server, settings), daemon=True).start()
     server.run(sockets=[socket.socket(fileno=settings["socket"])])
     metrics.write()
