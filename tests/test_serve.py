@@ -16,8 +16,6 @@ import subprocess
 import sys
 import threading
 import time
-import urllib.error
-import urllib.request
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
@@ -30,6 +28,7 @@ from exported_models import MODELS, numbers
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from pages import README, ROOT, blocks
+from served import Running
 
 import hybridflow as hf
 from hybridflow.serve import protocol
@@ -301,55 +300,6 @@ def test_versions_a_broken_one_and_one_that_is_replaced(tmp_path: Path, artifact
 
 
 # -- a server process -------------------------------------------------------------------------------------------------
-
-
-class Running:
-    """A server process.
-
-    Args:
-        arguments: those of the command.
-        log: a file for the access log; None for no log.
-    """
-
-    def __init__(self, *arguments: Any, log: Path | None = None) -> None:
-        command = [sys.executable, "-m", "hybridflow", "serve", *map(str, arguments), "--port", "0"]
-        with open(log or os.devnull, "w", encoding="utf-8") as errors:
-            self.process = subprocess.Popen(
-                [*command, *([] if log else ["--quiet"])], stdout=subprocess.PIPE, text=True,
-                stderr=errors if log else None, env={**os.environ, "COLUMNS": "99"},
-            )  # fmt: skip
-        assert self.process.stdout is not None
-        self.lines: list[str] = []
-        self.port = int(self.process.stdout.readline().rsplit(":", 1)[1])
-        self.reader = threading.Thread(target=lambda: self.lines.extend(self.process.stdout or ()), daemon=True)
-        self.reader.start()
-        assert self.ask("/v2/health/ready", timeout=60)[0] == 200
-
-    def ask(self, path: str, body: Any = None, timeout: float = 20, **headers: str) -> tuple[int, Any]:
-        data = None if body is None else body if isinstance(body, bytes) else json.dumps(body).encode()
-        request = urllib.request.Request(f"http://127.0.0.1:{self.port}{path}", data, headers)
-        try:
-            with urllib.request.urlopen(request, timeout=timeout) as response:
-                raw, status = response.read(), response.status
-        except urllib.error.HTTPError as error:
-            with error:
-                raw, status = error.read(), error.code
-        try:
-            return status, json.loads(raw)
-        except ValueError:
-            return status, raw.decode()
-
-    def workers(self) -> list[int]:
-        return [int(one) for one in subprocess.run(["pgrep", "-P", str(self.process.pid)], capture_output=True,
-                                                   text=True, check=False).stdout.split()]  # fmt: skip
-
-    def end(self) -> int:
-        self.process.send_signal(signal.SIGTERM)
-        status = self.process.wait(12)
-        self.reader.join()
-        assert self.process.stdout is not None
-        self.process.stdout.close()
-        return status
 
 
 @pytest.fixture(scope="module")

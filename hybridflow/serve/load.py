@@ -94,14 +94,16 @@ def target(url: str, body: bytes | None = None, headers: Mapping[str, str] | Non
     return Target(found[0], parts.port or 80, "\r\n".join([*lines, "", ""]).encode() + (body or b""))
 
 
-def sample_request(url: str) -> tuple[str, bytes]:
-    """Return the URL and body that ask the first model of a server for its own sample.
+def sample_request(url: str, headers: Mapping[str, str] | None = None) -> tuple[str, bytes]:
+    """Return the URL and body that ask the first model of a server with its own sample.
 
     Raises:
         ArgumentError: the server does not answer, or has no model.
     """
+    target(url)  # it is of this machine
     try:
-        with urllib.request.urlopen(f"{url.rstrip('/')}/models", timeout=10) as response:
+        request = urllib.request.Request(f"{url.rstrip('/')}/models", headers={**(headers or {})})
+        with urllib.request.urlopen(request, timeout=10) as response:
             models = json.load(response)
     except (OSError, ValueError) as error:
         raise ArgumentError(message(f"bench-serve: {url} does not list its models", got=str(error))) from None
@@ -229,5 +231,5 @@ def together(figures: Sequence[Figures]) -> Figures:
     statuses: Counter[int] = Counter()
     for one in figures:
         statuses.update(one.statuses)
-    latencies = np.concatenate([one.latencies for one in figures])
-    return Figures(sum([one.seconds for one in figures]), dict(statuses), sum([one.broken for one in figures]), latencies)
+    seconds, broken = sum([one.seconds for one in figures]), sum([one.broken for one in figures])
+    return Figures(seconds, dict(statuses), broken, np.concatenate([one.latencies for one in figures]))
