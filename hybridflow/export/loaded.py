@@ -105,7 +105,7 @@ class Function:
         return dict(zip(self.outputs, self._results([tensors[path] for path in self.inputs]), strict=True))
 
     def require_sizes(self, tensors: Mapping[str, Any]) -> None:
-        """Raise unless a call takes tensors of these sizes, by name; their dtypes and numbers of axes are not looked at.
+        """Raise unless a call takes tensors of these sizes, by name, which have the right dtypes and numbers of axes.
 
         Raises:
             ShapeError: sizes that differ where they must not, or that it was not saved for.
@@ -113,6 +113,11 @@ class Function:
         """
         if self._graph.dims.hints:
             self._sizes([*[tensors[path] for path in self.inputs], *self._given()])
+
+    @property
+    def random(self) -> bool:
+        """Whether it draws random numbers."""
+        return bool(self._fields["random"])
 
     @property
     def raises(self) -> tuple[type[Exception], ...]:
