@@ -32,7 +32,7 @@ def why_rows_mix(graph: Graph, symbol: str) -> str | None:
     if batch is None:
         return f"the number of rows is {symbol}, and no size of its own"
     try:
-        made = bounded(graph, graph.dims.hints, {}, partial(_Rows, batch))
+        made = bounded(_needed(graph), graph.dims.hints, {}, partial(_Rows, batch))
     except NoRule as why:
         return str(why)
     for spec, axes in zip(graph.output_specs, made.outputs, strict=True):
@@ -40,6 +40,16 @@ def why_rows_mix(graph: Graph, symbol: str) -> str | None:
         if [*map(str, first)] != [batch] or _mentions(others, batch):
             return f"a result {spec} has no row for each row of the inputs"
     return None
+
+
+def _needed(graph: Graph) -> Graph:
+    """Return a graph without the nodes that no output needs."""
+    wanted = {edge[0] for edge in graph.outputs}
+    for node in reversed(graph.nodes):
+        if node in wanted:
+            wanted |= {edge[0] for edge in node.inputs if edge is not None}
+    nodes = type(graph.nodes)([node for node in graph.nodes if node in wanted])
+    return Graph(graph.name, graph.inputs, nodes, graph.outputs, graph.dims)
 
 
 class _Rows(Engine):

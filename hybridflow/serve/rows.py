@@ -24,20 +24,11 @@ def why_alone(function: Function) -> str | None:
         return f"its batch size is {symbol}, and no size of its own"
     if function.random:
         return "it draws random numbers"
-    return why_rows_mix(_results_alone(graph, len(function.outputs)), symbol)
+    results = graph.outputs[: len(function.outputs)]  # the checks may look at all rows
+    return why_rows_mix(Graph(graph.name, graph.inputs, graph.nodes, results, graph.dims), symbol)
 
 
 def batch_symbol(function: Function) -> str:
     """Return the name of the size that is the batch of a function, of which `why_alone` is None."""
     return str(next(iter(function.inputs.values())).shape[0])
 
-
-def _results_alone(graph: Graph, count: int) -> Graph:
-    """Return a graph with its first outputs alone: its checks may look at all rows."""
-    outputs = graph.outputs[:count]
-    wanted = {edge[0] for edge in outputs}
-    for node in reversed(graph.nodes):
-        if node in wanted:
-            wanted |= {edge[0] for edge in node.inputs if edge is not None}
-    nodes = [node for node in graph.nodes if node in wanted]
-    return Graph(graph.name, graph.inputs, type(graph.nodes)(nodes), outputs, graph.dims)
