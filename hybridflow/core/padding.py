@@ -8,7 +8,7 @@ elements beyond the real sizes.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple, Protocol, cast
+from typing import Any, NamedTuple, Protocol, TypeVar, cast
 
 from hybridflow.core.dims import Dim
 from hybridflow.core.errors import HybridflowError
@@ -141,11 +141,12 @@ class Bounds(Protocol):
         ...
 
 
+R = TypeVar("R", bound=Callable[..., Any])
 Rule = Callable[[Bounds, Call], Sequence[Padded]]
 """The column `padded` of an operation: it returns the outputs, or raises `NoRule`."""
 
 
-def separate(rule: Rule) -> Rule:
+def separate(rule: R) -> R:
     """State that a rule tells where elements along an open axis meet.
 
     An element of a result then depends only on elements at the same place of each open axis, unless the rule asks for

@@ -99,10 +99,30 @@ class Function:
             ArgumentTypeError: a name is not that of an input, or an input is missing.
             DTypeError, ShapeError: as in a call.
         """
+        self._require_names(tensors)
+        return dict(zip(self.outputs, self._results([tensors[path] for path in self.inputs]), strict=True))
+
+    def _require_names(self, tensors: Mapping[str, Any]) -> None:
         if {*tensors} != {*self.inputs}:
             wanted, got = [", ".join(names) or "nothing" for names in (self.inputs, tensors)]
             raise ArgumentTypeError(message(f"{self.name}: takes {wanted}", got=got))
-        return dict(zip(self.outputs, self._results([tensors[path] for path in self.inputs]), strict=True))
+
+    def given(self, tensors: Mapping[str, Any]) -> tuple[list[Tensor], Mapping[str, Any]]:
+        """Return the values of the graph's inputs for tensors by name, and the open sizes.
+
+        Raises:
+            ArgumentTypeError, DTypeError, ShapeError: as `by_name`.
+        """
+        self._require_names(tensors)
+        return self._values([tensors[path] for path in self.inputs])
+
+    def named(self, outputs: Sequence[Tensor]) -> dict[str, Tensor]:
+        """Return the results by name for the values of the graph's outputs, which are checked.
+
+        Raises:
+            Exception: the error of a check that does not hold.
+        """
+        return dict(zip(self.outputs, self._finished(outputs), strict=True))
 
     def require_sizes(self, tensors: Mapping[str, Any]) -> None:
         """Raise unless a call takes tensors of these sizes, by name, which have the right dtypes and numbers of axes.
@@ -126,13 +146,19 @@ class Function:
 
     def _results(self, leaves: Sequence[Any]) -> list[Tensor]:
         """Compute the results from one value per input."""
+        tensors, sizes = self._values(leaves)
+        return self._finished(run(self._graph, tensors, sizes))
+
+    def _values(self, leaves: Sequence[Any]) -> tuple[list[Tensor], Mapping[str, Any]]:
         tensors = [
             fitting(self.name, path, leaf, spec)
             for (path, spec), leaf in zip(self.inputs.items(), leaves, strict=True)
         ]
         tensors += [one.read() if isinstance(one, Variable) else one for one in self._given()]
-        sizes = self._sizes(tensors)
-        outputs = run(self._graph, tensors, sizes)
+        return tensors, self._sizes(tensors)
+
+    def _finished(self, outputs: Sequence[Tensor]) -> list[Tensor]:
+        """Check the values of the graph's outputs, and return the results among them."""
         count = len(self.outputs)
         rest = [*outputs[count:]]
         if self._fields["random"]:
@@ -220,6 +246,10 @@ class Artifact:
     def variables(self) -> list[Variable]:
         """Return the weights that are Variables."""
         return [*self.named_variables().values()]
+
+    def sample(self, name: str) -> Mapping[str, Any] | None:
+        """Return the arguments by name that a function was saved with as its sample; None if there are none."""
+        return self._samples[name].inputs if name in self._samples else None
 
     def self_test(self) -> tuple[str, ...]:
         """Run the functions on the samples that they were saved with, eagerly and compiled.

@@ -466,7 +466,7 @@ def _slice(x: Padded) -> Padded:
     return Padded(x.value[0], _anything(x.axes[1:]))
 
 
-_NESTED: dict[Any, Rule] = {
+_NESTED: dict[Any, Callable[[Any, Call], Sequence[Padded]]] = {
     SCAN: _scan, COND: _cond, WHILE: _while, CALL: _call, TRACED: _custom, CHECKPOINT: _checkpoint, VMAP: _vmap,
 }  # fmt: skip
 """The rules of the operations that carry graphs."""

@@ -27,7 +27,6 @@ def why_rows_mix(graph: Graph, symbol: str) -> str | None:
         graph: the graph, of which every output must have the rows as its first axis.
         symbol: the size that is the number of rows.
     """
-
     batch = Names(graph.dims).value(Dim({(symbol,): 1}, graph.dims)).symbol
     if batch is None:
         return f"the number of rows is {symbol}, and no size of its own"

@@ -235,6 +235,7 @@ class App:
             versions = [*self.models.models[name]]
             return _json(protocol.metadata_v2(name, versions, model.function().signature))
         try:
+            self.batcher.require_room()  # before the body is read, which takes longer
             servable = model.function()
             asked = protocol.read_v2(body, headers.get("inference-header-content-length"), servable.signature)
             results = await self._computed(servable, asked.tensors, receive)
@@ -252,6 +253,7 @@ class App:
             functions = {key: one.signature for key, one in model.functions.items()}
             return _json(protocol.metadata_tf(name, model.version, functions))
         try:
+            self.batcher.require_room()
             request = protocol.loads(body)
             wanted = request.get("signature_name")
             if wanted is not None and type(wanted) is not str:

@@ -97,12 +97,20 @@ class Batcher:
         key = (id(servable), *[one.shape[1:] for one in tensors.values()], *tensors) if batchable else None
         job = _Job(Future() if future is None else future, key, tensors, rows, servable, None, time.monotonic())
         with self._changed:
-            if self._stopped or self._waiting >= self._limit:
-                raise Refused("the server is busy: its queue is full", 503)
+            self.require_room()
             self._waiting += 1
             self._put(job)
         job.future.add_done_callback(lambda _: self._done(job))
         return job.future
+
+    def require_room(self) -> None:
+        """Raise unless the queue has room for a request.
+
+        Raises:
+            Refused: with 503.
+        """
+        if self._stopped or self._waiting >= self._limit:
+            raise Refused("the server is busy: its queue is full", 503)
 
     def compute(self, work: Callable[[], None]) -> None:
         """Run a function in the device's thread, between requests, and wait for it."""
