@@ -6,7 +6,10 @@ import http.client
 import json
 import os
 import random
+import re
+import signal
 import socket
+import time
 from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -169,3 +172,82 @@ def test_overload_takes_bounded_memory_and_loses_nothing(models: Path, tmp_path:
     logged = Counter([one["status"] for one in lines if one.get("path", "").endswith(":predict")])
     assert logged[503] >= figures.statuses[503]
     print(figures.text(), "grown by", grown)
+
+
+# -- ends -------------------------------------------------------------------------------------------------------------
+
+
+def request(body: Any, path: str = "/v1/models/mlp:predict", *fields: str) -> bytes:
+    data = json.dumps(body).encode()
+    head = [f"POST {path} HTTP/1.1", "host: x", f"content-length: {len(data)}", "connection: close", *fields, "", ""]
+    return "\r\n".join(head).encode() + data
+
+
+def test_connections_that_wait_at_sigterm_are_served(models: Path):
+    pytest.importorskip("uvicorn")
+    running = Running(models / "mlp.hf")
+    (worker,) = running.workers()
+    os.kill(worker, signal.SIGSTOP)
+    waiting = [socket.create_connection(("127.0.0.1", running.port), 20) for _ in range(40)]
+    for one in waiting:
+        one.sendall(request(ROW))
+    running.process.send_signal(signal.SIGTERM)
+    time.sleep(0.3)
+    os.kill(worker, signal.SIGCONT)
+    for one in waiting:
+        with one:
+            assert one.recv(65536).startswith(b"HTTP/1.1 200")
+    assert running.process.wait(12) == 0
+    assert running.end() == 0
+
+
+def test_new_connections_are_served_or_refused_while_a_server_ends(models: Path):
+    """None is reset after it was accepted."""
+    pytest.importorskip("uvicorn")
+    running = Running(models / "mlp.hf", "--workers", 2)
+    until = time.monotonic() + 20
+
+    def ask() -> Counter[str]:
+        outcomes = Counter[str]()
+        while time.monotonic() < until:
+            try:
+                connection = socket.create_connection(("127.0.0.1", running.port), 5)
+            except OSError:
+                outcomes["refused"] += 1
+                return outcomes
+            with connection:
+                connection.sendall(request(ROW))
+                outcomes[connection.recv(65536)[:12].decode()] += 1
+        return outcomes
+
+    with ThreadPoolExecutor(8) as pool:
+        asked = [pool.submit(ask) for _ in range(8)]
+        time.sleep(1)
+        workers = running.workers()
+        began = time.monotonic()
+        assert running.end() == 0
+        assert time.monotonic() - began < 10
+    outcomes = sum([one.result() for one in asked], Counter[str]())
+    assert outcomes.keys() == {"HTTP/1.1 200", "refused"}, outcomes
+    assert outcomes["refused"] == 8
+    assert not [one for one in workers if Path(f"/proc/{one}").exists()]
+
+
+def test_a_client_that_goes_away_frees_its_place(models: Path):
+    pytest.importorskip("uvicorn")
+    # Requests wait for a batch of 8 for as long as two seconds: one that leaves is in none.
+    running = Running(models / "mlp.hf", "--max-queue", 4, "--max-batch", 8, "--max-delay", "2s")
+    long = [socket.create_connection(("127.0.0.1", running.port), 20) for _ in range(4)]
+    for one in long:
+        one.sendall(request(ROW))
+    time.sleep(0.5)
+    gone = running.ask("/metrics")[1]
+    for one in long:
+        one.close()
+    deadline = time.monotonic() + 10
+    while "hybridflow_queue 0\n" not in running.ask("/metrics")[1]:
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+    assert re.search(r"hybridflow_queue \d", gone)
+    assert running.ask("/v1/models/mlp:predict", ROW)[0] == 200
+    assert running.end() == 0

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import gc
 import json
 import os
+import select
 import socket
 import sys
 import threading
@@ -21,6 +23,9 @@ STUCK = 70
 
 SWITCH_SECONDS = 5e-4
 """How long the thread of connections or of the device keeps the other one waiting for the interpreter."""
+
+BACKLOG_SECONDS = 1.0
+"""How long a server that ends accepts connections that wait."""
 
 
 def work(settings: dict[str, Any]) -> None:
@@ -39,7 +44,7 @@ def work(settings: dict[str, Any]) -> None:
         timeout_graceful_shutdown=settings["drain"], ssl_certfile=settings["certificate"], ssl_keyfile=settings["key"],
         h11_max_incomplete_event_size=None,
     )  # fmt: skip
-    server = uvicorn.Server(config)
+    server = _draining(uvicorn.Server)(config)
     sys.setswitchinterval(SWITCH_SECONDS)
     app.start()
     gc.collect()
@@ -47,6 +52,24 @@ def work(settings: dict[str, Any]) -> None:
     threading.Thread(target=_watch, args=(app, server, settings), daemon=True).start()
     server.run(sockets=[socket.socket(fileno=settings["socket"])])
     metrics.write()
+
+
+def _draining(base: type[Any]) -> type[Any]:
+    """Return uvicorn's server class with an end that first accepts what the kernel has accepted already."""
+
+    class Draining(base):
+        """A server whose waiting connections are served before its socket is closed, which would reset them."""
+
+        async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+            """Take no more connections than wait, accept those, and end."""
+            until = time.monotonic() + BACKLOG_SECONDS
+            for one in sockets or ():
+                one.listen(0)
+            while sockets and select.select(sockets, (), (), 0)[0] and time.monotonic() < until:
+                await asyncio.sleep(0.002)
+            await super().shutdown(sockets)
+
+    return Draining
 
 
 def _watch(app: App, server: Any, settings: dict[str, Any]) -> None:
