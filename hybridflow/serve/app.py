@@ -212,7 +212,7 @@ class App:
         if path == "/v2/health/live":
             return _json({"live": True})
         if path == "/v2/health/ready":
-            ready = self.ready and bool(self.models.models) and not self.models.faults
+            ready = self.ready and bool(self.models.models) and not self.models.missing
             return _json({"ready": ready, "faults": self.models.faults}, 200 if ready else 503)
         if path == "/v2":
             return _json({"name": "hybridflow", "version": "1", "extensions": ["binary_tensor_data"]})

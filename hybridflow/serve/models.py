@@ -246,12 +246,14 @@ class Repository:
     Attributes:
         models: the versions of each model that serve, by name.
         faults: why a version on the disk does not serve, by path.
+        missing: the paths among them in whose stead no earlier one serves.
     """
 
     def __init__(self, paths: Sequence[Path], max_batch: int = 32, limits: Limits | None = None) -> None:
         self._paths, self._max_batch, self._limits = paths, max_batch, limits
         self.models: dict[str, dict[str, Model]] = {}
         self.faults: dict[str, str] = {}
+        self.missing: set[str] = set()
         self._failed: dict[Path, Any] = {}
         self._gone: set[tuple[str, str]] = set()
 
@@ -277,13 +279,19 @@ class Repository:
                     compute(warm_up)
             except HybridflowError as error:
                 self._failed[path], self.faults[str(path)] = stamp, str(error)
+                if current is None:
+                    self.missing.add(str(path))
                 kept = "the version before serves on" if current else "it does not serve"
                 lines.append(f"model {name} version {version} is broken, and {kept}: {error}")
                 continue
             self._failed.pop(path, None)
             self.faults.pop(str(path), None)
+            self.missing.discard(str(path))
             self.models = {**self.models, name: {**self.models.get(name, {}), version: model}}
             lines.append(f"model {name} version {version} is ready")
+        there = {*map(str, found.values())}
+        self.faults = {path: why for path, why in self.faults.items() if path in there}
+        self.missing &= there
         lines += self._forget(found)
         return lines
 

@@ -7,6 +7,7 @@ import json
 import os
 import signal
 import socket
+import ssl
 import subprocess
 import sys
 import tempfile
@@ -56,6 +57,7 @@ def serve(
     require_packages()
     if not found_in(paths):
         raise ArgumentError(message("serve: there is no artifact", got=", ".join(map(str, paths))))
+    _require_certificate(server)
     listening = _listen(server)
     host, port = listening.getsockname()[:2]
     ended: list[int] = []
@@ -75,6 +77,19 @@ def serve(
         finally:
             listening.close()
             _end(workers)
+
+
+def _require_certificate(server: Server) -> None:
+    """Raise unless the files for TLS are there and fit together, or none is given."""
+    if server.certificate is None:
+        if server.key is not None:
+            raise ArgumentError(message("serve: a key for TLS needs its certificate", got=server.key))
+        return
+    try:
+        ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(server.certificate, server.key, lambda: "")
+    except OSError as error:
+        files = " and ".join([one for one in (server.certificate, server.key) if one is not None])
+        raise ArgumentError(message(f"serve: {files} are no certificate and key for TLS", got=str(error))) from None
 
 
 def _listen(server: Server) -> socket.socket:
