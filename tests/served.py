@@ -35,7 +35,11 @@ class Running:
         self.scheme = "http" if trust is None else "https"
         self.context = None if trust is None else ssl.create_default_context(cafile=trust)
         self.lines: list[str] = []
-        self.port = int(self.process.stdout.readline().rsplit(":", 1)[1])
+        self.first: list[str] = []
+        while "http" not in (self.first or [""])[-1]:
+            self.first.append(self.process.stdout.readline())
+            assert self.first[-1], "the server ended"
+        self.port = int(self.first[-1].rsplit(":", 1)[1])
         self.reader = threading.Thread(target=lambda: self.lines.extend(self.process.stdout or ()), daemon=True)
         self.reader.start()
         assert self.ask("/v2/health/ready", timeout=60)[0] == 200

@@ -329,7 +329,7 @@ def test_sequences_run_in_programs_that_are_compiled_before(artifacts: Path, mon
         found = [servable.run_rows({"tokens": one}, len(one)) for one in tokens]
     for one, other in zip(found, expected, strict=True):
         np.testing.assert_allclose(one["output"], np.asarray(other["output"]), 2e-4, 1e-5)
-    expect(servable, function, np.ones((1, 12), np.int32))  # beyond the bounds: eagerly, and a program is made meanwhile
+    expect(servable, function, np.ones((1, 12), np.int32))  # beyond the bounds: eagerly, while a program is made
     assert servable._compiling is not None
     servable._compiling.join()
     assert len(servable.programs) == 3

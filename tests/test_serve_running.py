@@ -9,9 +9,11 @@ import shutil
 import subprocess
 import threading
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from served import Running
 
@@ -19,6 +21,9 @@ import hybridflow as hf
 from hybridflow.cli.main import main
 from hybridflow.core.errors import ArgumentError
 from hybridflow.serve.load import Figures, load, sample_request, target
+from hybridflow.serve.messages import messages
+from hybridflow.serve.protocol import Refused
+from hybridflow.serve.rpc import as_v2
 from hybridflow.serve.supervisor import Server, serve
 
 ROW = {"instances": [[0.5] * 12]}
@@ -201,3 +206,81 @@ def test_load_is_for_this_machine_alone(url: str):
 def test_load_is_bounded(bound: dict[str, Any]):
     with pytest.raises(ArgumentError, match=next(iter(bound))):
         load(target("http://127.0.0.1:9/"), **{"clients": 1, "requests": 1, "seconds": 1.0, **bound})
+
+
+# -- gRPC -------------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def calls(tmp_path: Path) -> Iterator[Any]:
+    """A server of a function of two inputs, and Triton's client of it."""
+    pytest.importorskip("uvicorn")
+    pytest.importorskip("grpc")
+    client_of = pytest.importorskip("tritonclient.grpc")
+    hf.export.save(tmp_path / "pairs.hf", lambda x, y: {"sum": x + y, "larger": x > y},
+                   hf.TensorSpec(["n", 2]), hf.TensorSpec(["n", 2]))  # fmt: skip
+    (tmp_path / "token").write_text("secret")
+    running = Running(tmp_path / "pairs.hf", "--grpc-port", 0, "--token-file", tmp_path / "token")
+    (line,) = [one for one in running.first if "gRPC" in one]
+    client = client_of.InferenceServerClient(line.rsplit(" ", 1)[1].strip())
+    yield running, client, client_of
+    client.close()
+    assert running.end() == 0
+
+
+def test_tritonclient_over_grpc(calls: Any):
+    running, client, of = calls
+    mine = {"authorization": "Bearer secret"}
+    assert client.is_server_live()
+    assert client.is_server_ready()
+    assert client.is_model_ready("pairs", headers=mine)
+    assert not client.is_model_ready("none", headers=mine)
+    assert client.get_server_metadata(headers=mine).name == "hybridflow"
+    found = client.get_model_metadata("pairs", headers=mine)
+    assert {(one.name, one.datatype, *one.shape) for one in found.inputs} == {("x", "FP32", -1, 2), ("y", "FP32", -1, 2)}
+    x, y = np.float32([[1, 2], [3, 4]]), np.float32([[4, 3], [2, np.inf]])
+
+    def infer(x: Any, y: Any, headers: Any = mine, **more: Any) -> Any:
+        given = [of.InferInput(name, [*one.shape], of_dtype(one)) for name, one in (("x", x), ("y", y))]
+        for one, value in zip(given, (x, y), strict=True):
+            one.set_data_from_numpy(value)
+        return client.infer("pairs", given, headers=headers, **more)
+
+    result = infer(x, y, request_id="7")
+    assert result.get_response().id == "7"
+    np.testing.assert_array_equal(result.as_numpy("sum"), x + y)
+    np.testing.assert_array_equal(result.as_numpy("larger"), x > y)
+    only = infer(x, y, outputs=[of.InferRequestedOutput("larger")])
+    assert only.as_numpy("sum") is None
+    for says, bad in (
+        ("must have the shape", lambda: infer(x[:, :1], y)),
+        ("must be FP32, got FP64", lambda: infer(x.astype(np.float64), y)),
+        ("NOT_FOUND", lambda: client.infer("none", [], headers=mine)),
+        ("UNAUTHENTICATED", lambda: infer(x, y, None)),
+    ):
+        with pytest.raises(Exception, match=says):
+            bad()
+    np.testing.assert_array_equal(infer(x, y).as_numpy("sum"), x + y)
+    text = running.ask("/metrics", **mine)[1]
+    assert 'hybridflow_requests_total{model="pairs",version="1",status="200"} 3' in text
+
+
+def of_dtype(array: Any) -> str:
+    return {"float32": "FP32", "float64": "FP64"}[str(array.dtype)]
+
+
+def test_contents_that_are_typed_and_raw_ones_that_are_too_few():
+    pytest.importorskip("google.protobuf")
+    request = messages()["ModelInferRequest"](model_name="m")
+    one = request.inputs.add(name="x", datatype="INT64", shape=[2])
+    one.contents.int64_contents.extend([1, 2])
+    head, binary = as_v2(request)
+    assert json.loads(head)["inputs"] == [{"name": "x", "datatype": "INT64", "shape": [2], "data": [1, 2]}]
+    assert binary == b""
+    request.raw_input_contents.extend([b"1", b"2"])
+    with pytest.raises(Refused, match="2 tensors for 1 inputs"):
+        as_v2(request)
+    del request.raw_input_contents[:]
+    one.contents.bytes_contents.append(b"text")
+    with pytest.raises(Refused, match="must be numbers"):
+        as_v2(request)

@@ -11,6 +11,7 @@ import socket
 import sys
 import threading
 import time
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any, cast
 
@@ -45,6 +46,7 @@ def work(settings: dict[str, Any]) -> None:
         h11_max_incomplete_event_size=None,
     )  # fmt: skip
     server = _draining(uvicorn.Server)(config)
+    server.calls = _calls(app, settings) if settings["grpc"] else None
     sys.setswitchinterval(SWITCH_SECONDS)
     app.start()
     gc.collect()
@@ -58,7 +60,18 @@ def _draining(base: type[Any]) -> type[Any]:
     """Return uvicorn's server class with an end that first accepts what the kernel has accepted already."""
 
     class Draining(base):
-        """A server whose waiting connections are served before its socket is closed, which would reset them."""
+        """A server whose waiting connections are served before its socket is closed, which would reset them.
+
+        Attributes:
+            calls: starts what answers calls over gRPC, in the same loop; None for HTTP alone.
+        """
+
+        calls: Callable[[], Awaitable[Any]] | None = None
+
+        async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+            """Start to serve."""
+            await super().startup(sockets)
+            self._answering = None if self.calls is None else await self.calls()
 
         async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
             """Take no more connections than wait, accept those, and end."""
@@ -67,9 +80,20 @@ def _draining(base: type[Any]) -> type[Any]:
                 one.listen(0)
             while sockets and select.select(sockets, (), (), 0)[0] and time.monotonic() < until:
                 await asyncio.sleep(0.002)
+            if self._answering is not None:
+                await self._answering.stop(self.config.timeout_graceful_shutdown)
             await super().shutdown(sockets)
 
     return Draining
+
+
+def _calls(app: App, settings: dict[str, Any]) -> Callable[[], Awaitable[Any]]:
+    """Return the function that starts to answer calls over gRPC."""
+    from hybridflow.serve import rpc  # it needs an extra
+
+    files = [settings["key"], settings["certificate"]]
+    certificate = None if files[1] is None else tuple([Path(one or files[1]).read_bytes() for one in files])
+    return lambda: rpc.start(app, settings["grpc"], cast(Any, certificate))
 
 
 def _watch(app: App, server: Any, settings: dict[str, Any]) -> None:
@@ -77,7 +101,10 @@ def _watch(app: App, server: Any, settings: dict[str, Any]) -> None:
     while True:
         time.sleep(0.25)
         app.metrics.gauges["hybridflow_queue"] = app.batcher.waiting
-        app.metrics.write()
+        try:
+            app.metrics.write()
+        except OSError as error:  # a full disk, which must not end the watch
+            sys.stderr.write(f"worker {os.getpid()}: its metrics cannot be written: {error}\n")
         since = app.batcher.busy_since
         if since is not None and app.ready and time.monotonic() - since > settings["max_seconds"]:
             sys.stderr.write(f"worker {os.getpid()}: a computation takes more than {settings['max_seconds']:g} s\n")
