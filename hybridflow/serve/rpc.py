@@ -38,7 +38,7 @@ async def start(app: App, address: str, certificate: tuple[bytes, bytes] | None)
     handlers = {
         name: grpc.unary_unary_rpc_method_handler(
             _answering(app, grpc, name, handler), found[f"{name}Request"].FromString,
-            lambda message: message.SerializeToString(),
+            found[f"{name}Response"].SerializeToString,
         )
         for name, handler in _HANDLERS.items()
     }  # fmt: skip
