@@ -24,7 +24,7 @@ from hybridflow.analysis.statistics import Ratio
 from hybridflow.analysis.timing import Timing
 from hybridflow.core.errors import ArgumentError, ArgumentTypeError, MissingPackageError
 from hybridflow.core.op import REGISTRY
-from hybridflow.nested.bounded import _Bounds
+from hybridflow.nested.bounded import Engine
 from hybridflow.xla.scopes import Namer
 
 
@@ -159,7 +159,7 @@ def test_programs_that_serve_several_sizes_are_judged_too(monkeypatch):
     assert found.same
     exact = compared(hf.compile(weighed, sizes="exact"))
     assert [len(one.parities) for one in exact] == [1, 1, 1]
-    monkeypatch.setattr(_Bounds, "filled", lambda self, x, axis, fill: x)
+    monkeypatch.setattr(Engine, "filled", lambda self, x, axis, fill: x)
     wrong = compared(weighed)
     assert [one.same for one in wrong] == [False, False, True]
     assert "size 4: result" in str(wrong)

@@ -16,8 +16,6 @@ import subprocess
 import sys
 import threading
 import time
-import urllib.error
-import urllib.request
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
@@ -30,6 +28,7 @@ from exported_models import MODELS, numbers
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from pages import README, ROOT, blocks
+from served import Running
 
 import hybridflow as hf
 from hybridflow.serve import protocol
@@ -46,8 +45,9 @@ TWO = Signature({"a": hf.TensorSpec([None, 3]), "b": hf.TensorSpec([None], "int6
 @pytest.fixture(scope="module")
 def artifacts(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("models")
-    for name in ("mlp", "gpt"):
-        hf.export.save(folder / f"{name}.hf", MODELS[name].make(), MODELS[name].spec)
+    hf.export.save(folder / "mlp.hf", MODELS["mlp"].make(), MODELS["mlp"].spec,
+                   sample=hf.export.Sample((numbers(2, 12, seed=3),)))  # fmt: skip
+    hf.export.save(folder / "gpt.hf", MODELS["gpt"].make(), MODELS["gpt"].spec)
     return folder
 
 
@@ -300,56 +300,69 @@ def test_versions_a_broken_one_and_one_that_is_replaced(tmp_path: Path, artifact
         models.model("m", "9")
 
 
+# -- programs for bounds ----------------------------------------------------------------------------------------------
+
+
+def expect(servable: Servable, function: Any, tokens: Any, rows: bool = True) -> None:
+    """Compare what a servable computes with the function's own call."""
+    given = {next(iter(function.inputs)): tokens}
+    found = servable.run_rows(given, len(tokens)) if rows else servable.run(given)
+    for name, value in function.by_name(given).items():
+        np.testing.assert_allclose(found[name], np.asarray(value), 2e-4, 1e-5)
+
+
+def test_sequences_run_in_programs_that_are_compiled_before(artifacts: Path, monkeypatch: pytest.MonkeyPatch):
+    function = hf.export.load(artifacts / "gpt.hf").predict
+    servable = Servable(function, 8)
+    for warm_up in servable.warmups():
+        warm_up()
+    assert servable.programs is not None
+    assert (servable.alone, servable.buckets, len(servable.programs)) == (None, (1, 8), 2)
+    tokens = [np.ones((rows, length), np.int32) for rows, length in ((1, 3), (2, 8), (5, 6))]
+    expected = [function.by_name({"tokens": one}) for one in tokens]
+
+    def fails(tensors: Any) -> Any:
+        raise AssertionError("it ran eagerly")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(servable._function, "by_name", fails)
+        found = [servable.run_rows({"tokens": one}, len(one)) for one in tokens]
+    for one, other in zip(found, expected, strict=True):
+        np.testing.assert_allclose(one["output"], np.asarray(other["output"]), 2e-4, 1e-5)
+    expect(servable, function, np.ones((1, 12), np.int32))  # beyond the bounds: eagerly, while a program is made
+    assert servable._compiling is not None
+    servable._compiling.join()
+    assert len(servable.programs) == 3
+    with monkeypatch.context() as patch:
+        patch.setattr(servable._function, "by_name", fails)
+        servable.run_rows({"tokens": np.ones((1, 16), np.int32)}, 1)
+    with pytest.raises(IndexError, match="index 99"):
+        servable.run_rows({"tokens": np.full((1, 4), 99, np.int32)}, 1)
+
+
+def test_rows_that_are_mixed_run_in_programs_too(tmp_path: Path):
+    function = saved(tmp_path, lambda x: x - hf.mean(x, axis=0))
+    servable = Servable(function, 8)
+    for warm_up in servable.warmups():
+        warm_up()
+    assert servable.alone
+    assert servable.programs is not None
+    assert len(servable.programs) == 1
+    for rows in (1, 3, 8, 20):
+        expect(servable, function, numbers(rows, 12), rows=False)
+
+
+def test_what_has_no_rule_for_padding_runs_eagerly(tmp_path: Path):
+    function = saved(tmp_path, lambda x: hf.linalg.inv(x @ x.T))
+    servable = Servable(function, 8)
+    for warm_up in servable.warmups():
+        warm_up()
+    assert servable.programs is not None
+    assert "inv" in (servable.programs.why_not or "")
+    expect(servable, function, numbers(3, 12), rows=False)
+
+
 # -- a server process -------------------------------------------------------------------------------------------------
-
-
-class Running:
-    """A server process.
-
-    Args:
-        arguments: those of the command.
-        log: a file for the access log; None for no log.
-    """
-
-    def __init__(self, *arguments: Any, log: Path | None = None) -> None:
-        command = [sys.executable, "-m", "hybridflow", "serve", *map(str, arguments), "--port", "0"]
-        with open(log or os.devnull, "w", encoding="utf-8") as errors:
-            self.process = subprocess.Popen(
-                [*command, *([] if log else ["--quiet"])], stdout=subprocess.PIPE, text=True,
-                stderr=errors if log else None, env={**os.environ, "COLUMNS": "99"},
-            )  # fmt: skip
-        assert self.process.stdout is not None
-        self.lines: list[str] = []
-        self.port = int(self.process.stdout.readline().rsplit(":", 1)[1])
-        self.reader = threading.Thread(target=lambda: self.lines.extend(self.process.stdout or ()), daemon=True)
-        self.reader.start()
-        assert self.ask("/v2/health/ready", timeout=60)[0] == 200
-
-    def ask(self, path: str, body: Any = None, timeout: float = 20, **headers: str) -> tuple[int, Any]:
-        data = None if body is None else body if isinstance(body, bytes) else json.dumps(body).encode()
-        request = urllib.request.Request(f"http://127.0.0.1:{self.port}{path}", data, headers)
-        try:
-            with urllib.request.urlopen(request, timeout=timeout) as response:
-                raw, status = response.read(), response.status
-        except urllib.error.HTTPError as error:
-            with error:
-                raw, status = error.read(), error.code
-        try:
-            return status, json.loads(raw)
-        except ValueError:
-            return status, raw.decode()
-
-    def workers(self) -> list[int]:
-        return [int(one) for one in subprocess.run(["pgrep", "-P", str(self.process.pid)], capture_output=True,
-                                                   text=True, check=False).stdout.split()]  # fmt: skip
-
-    def end(self) -> int:
-        self.process.send_signal(signal.SIGTERM)
-        status = self.process.wait(12)
-        self.reader.join()
-        assert self.process.stdout is not None
-        self.process.stdout.close()
-        return status
 
 
 @pytest.fixture(scope="module")
@@ -528,7 +541,7 @@ PROBE = """<script>setTimeout(() => { at("ask").click(); setTimeout(look, 1500);
 
 @pytest.mark.browser
 @pytest.mark.skipif(CHROMIUM is None, reason="no chromium on this machine")
-def test_the_page_shows_the_models_and_asks_one(server: Running, tmp_path: Path):
+def test_the_page_shows_the_models_and_asks_one(server: Running, artifacts: Path, tmp_path: Path):
     class Front(http.server.BaseHTTPRequestHandler):
         """The server's page with a script that clicks, and the server itself behind it."""
 
@@ -558,7 +571,11 @@ def test_the_page_shows_the_models_and_asks_one(server: Running, tmp_path: Path)
     page = done.stdout
     assert "mlp 1" in page
     assert "in batches" in page
-    assert re.search(r'<pre id="said">\{"outputs": \{', page)
+    said = re.search(r'<pre id="said">(.*?)</pre>', page)
+    assert said, page
+    expected = hf.export.load(artifacts / "mlp.hf").predict.by_name({"x": numbers(2, 12, seed=3)[:1]})
+    for name, value in json.loads(said[1])["outputs"].items():  # the sample that the artifact was saved with
+        np.testing.assert_allclose(value, np.asarray(expected[name]), 2e-5, 1e-6)
     assert len(re.findall(r'class="bar"', page)) > 10
 
 

@@ -40,7 +40,7 @@ def _parser() -> argparse.ArgumentParser:
     subparsers = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     for module in pkgutil.iter_modules(verbs.__path__):
         verb = cast(Verb, importlib.import_module(f"{verbs.__name__}.{module.name}"))
-        added = subparsers.add_parser(module.name, help=verb.HELP, description=verb.HELP)
+        added = subparsers.add_parser(module.name.replace("_", "-"), help=verb.HELP, description=verb.HELP)
         verb.add_arguments(added)
         added.set_defaults(run=verb.run)
     return parser

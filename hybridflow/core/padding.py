@@ -8,7 +8,7 @@ elements beyond the real sizes.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, TypeVar, cast
 
 from hybridflow.core.dims import Dim
 from hybridflow.core.errors import HybridflowError
@@ -113,6 +113,13 @@ class Bounds(Protocol):
         """Return a real size as an int32 tensor of shape ()."""
         ...
 
+    def meet(self, x: Padded, axis: int) -> None:
+        """Say that results depend on several elements along an axis, or on their places, within the real size.
+
+        A rule says so where it needs to know nothing of what is beyond that size: its fill, or the size itself.
+        """
+        ...
+
     def number(self, value: Any, dtype: Any) -> Any:
         """Return an attribute's number, which may be computed from real sizes, as a tensor of shape ()."""
         ...
@@ -134,5 +141,22 @@ class Bounds(Protocol):
         ...
 
 
+R = TypeVar("R", bound=Callable[..., Any])
 Rule = Callable[[Bounds, Call], Sequence[Padded]]
 """The column `padded` of an operation: it returns the outputs, or raises `NoRule`."""
+
+
+def separate(rule: R) -> R:
+    """State that a rule tells where elements along an open axis meet.
+
+    An element of a result then depends only on elements at the same place of each open axis, unless the rule asks for
+    the axis's fill, for what is inside of it or for its size, or says `Bounds.meet`. So rows of a batch can be told
+    apart from rows that mix.
+    """
+    cast(Any, rule).separate = True
+    return rule
+
+
+def is_separate(rule: Rule) -> bool:
+    """Whether a rule was given to `separate`."""
+    return getattr(rule, "separate", False)

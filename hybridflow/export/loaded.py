@@ -49,6 +49,9 @@ _HERE_ONLY = {"effect", "foreign"}
 """Traits of ops that only the program that traced them can run."""
 
 
+_REMEMBERED = 10_000
+"""The number of open sizes that are remembered to be within the limits."""
+
 _STATE = TensorSpec((4,), "uint32")
 """The spec of the state of `hf.random`."""
 
@@ -96,20 +99,66 @@ class Function:
             ArgumentTypeError: a name is not that of an input, or an input is missing.
             DTypeError, ShapeError: as in a call.
         """
+        self._require_names(tensors)
+        return dict(zip(self.outputs, self._results([tensors[path] for path in self.inputs]), strict=True))
+
+    def _require_names(self, tensors: Mapping[str, Any]) -> None:
         if {*tensors} != {*self.inputs}:
             wanted, got = [", ".join(names) or "nothing" for names in (self.inputs, tensors)]
             raise ArgumentTypeError(message(f"{self.name}: takes {wanted}", got=got))
-        return dict(zip(self.outputs, self._results([tensors[path] for path in self.inputs]), strict=True))
+
+    def given(self, tensors: Mapping[str, Any]) -> tuple[list[Tensor], Mapping[str, Any]]:
+        """Return the values of the graph's inputs for tensors by name, and the open sizes.
+
+        Raises:
+            ArgumentTypeError, DTypeError, ShapeError: as `by_name`.
+        """
+        self._require_names(tensors)
+        return self._values([tensors[path] for path in self.inputs])
+
+    def named(self, outputs: Sequence[Tensor]) -> dict[str, Tensor]:
+        """Return the results by name for the values of the graph's outputs, which are checked.
+
+        Raises:
+            Exception: the error of a check that does not hold.
+        """
+        return dict(zip(self.outputs, self._finished(outputs), strict=True))
+
+    def require_sizes(self, tensors: Mapping[str, Any]) -> None:
+        """Raise unless a call takes tensors of these sizes, by name, which have the right dtypes and numbers of axes.
+
+        Raises:
+            ShapeError: sizes that differ where they must not, or that it was not saved for.
+            FileFormatError: a call would take more than the limits say.
+        """
+        if self._graph.dims.hints:
+            self._sizes([*[tensors[path] for path in self.inputs], *self._given()])
+
+    @property
+    def random(self) -> bool:
+        """Whether it draws random numbers."""
+        return bool(self._fields["random"])
+
+    @property
+    def raises(self) -> tuple[type[Exception], ...]:
+        """The errors that its checks of values raise."""
+        return tuple({_error_of(check) for check in self._fields["checks"]})
 
     def _results(self, leaves: Sequence[Any]) -> list[Tensor]:
         """Compute the results from one value per input."""
+        tensors, sizes = self._values(leaves)
+        return self._finished(run(self._graph, tensors, sizes))
+
+    def _values(self, leaves: Sequence[Any]) -> tuple[list[Tensor], Mapping[str, Any]]:
         tensors = [
             fitting(self.name, path, leaf, spec)
             for (path, spec), leaf in zip(self.inputs.items(), leaves, strict=True)
         ]
         tensors += [one.read() if isinstance(one, Variable) else one for one in self._given()]
-        sizes = self._sizes(tensors)
-        outputs = run(self._graph, tensors, sizes)
+        return tensors, self._sizes(tensors)
+
+    def _finished(self, outputs: Sequence[Tensor]) -> list[Tensor]:
+        """Check the values of the graph's outputs, and return the results among them."""
         count = len(self.outputs)
         rest = [*outputs[count:]]
         if self._fields["random"]:
@@ -135,7 +184,7 @@ class Function:
         leaves = [leaf for name, one in structures for leaf in taken_apart(one, given[name], name, self.name)]
         return [leaf for _, leaf in sorted(leaves, key=lambda pair: pair[0])]
 
-    def _sizes(self, tensors: list[Tensor]) -> Mapping[str, Any]:
+    def _sizes(self, tensors: Sequence[Any]) -> Mapping[str, Any]:
         if not self._graph.dims.hints:
             return {}
         sizes = bind_sizes(self._graph, tensors)
@@ -149,6 +198,8 @@ class Function:
         numbers = tuple(sizes.values())
         if numbers not in self._allowed and all([type(size) is int for size in numbers]):
             self._limits.require(self.name, self._graph, sizes)
+            if len(self._allowed) >= _REMEMBERED:
+                self._allowed.clear()
             self._allowed.add(numbers)
         return sizes
 
@@ -195,6 +246,10 @@ class Artifact:
     def variables(self) -> list[Variable]:
         """Return the weights that are Variables."""
         return [*self.named_variables().values()]
+
+    def sample(self, name: str) -> Mapping[str, Any] | None:
+        """Return the arguments by name that a function was saved with as its sample; None if there are none."""
+        return self._samples[name].inputs if name in self._samples else None
 
     def self_test(self) -> tuple[str, ...]:
         """Run the functions on the samples that they were saved with, eagerly and compiled.

@@ -14,7 +14,7 @@ from hybridflow.core.context import current
 from hybridflow.core.dims import Dim, DimScope, Opaque, SizeFloat, evaluate, substitute
 from hybridflow.core.node import Node, format_where
 from hybridflow.core.op import REGISTRY
-from hybridflow.core.padding import Axes, Call, NoRule, Open, Padded, Size
+from hybridflow.core.padding import Axes, Call, NoRule, Open, Padded, Rule, Size, separate
 from hybridflow.core.spec import TensorSpec, make_spec
 from hybridflow.core.tensor import asarray
 from hybridflow.ir.builder import GraphBuilder, trace_body, trace_with_variables
@@ -67,19 +67,23 @@ class Bounded(NamedTuple):
     outputs: tuple[Axes, ...]
 
 
-def bounded(graph: Graph, bounds: Mapping[str, int], axes: Mapping[int, Axes]) -> Bounded:
+def bounded(
+    graph: Graph, bounds: Mapping[str, int], axes: Mapping[int, Axes], engine: Callable[..., Engine] | None = None
+) -> Bounded:
     """Return a graph that is right for all sizes up to some bounds.
 
     Args:
         graph: the graph, before its passes.
         bounds: the bound of each symbol.
         axes: how some inputs are padded, by position; of others, nothing is known of what is beyond their real sizes.
+        engine: makes what the rules ask, from its arguments; None for `Engine` itself.
 
     Raises:
         NoRule: an operation has no rule for what is beyond a real size; the error names it.
     """
     if not graph.dims.holds(bounds):
         raise NoRule("what the trace relied on does not hold for the bounds")
+    engine = engine or Engine
     symbols = tuple(bounds)
     names = Names(graph.dims)
     given = [_specs(node.spec(), bounds) for node in graph.inputs]
@@ -89,11 +93,10 @@ def bounded(graph: Graph, bounds: Mapping[str, int], axes: Mapping[int, Axes]) -
 
     def run(*tensors: Any) -> list[Any]:
         sizes, computed = tensors[len(given) : len(given) + len(symbols)], tensors[len(given) + len(symbols) :]
-        engine = _Bounds(
-            names, bounds, dict(zip(symbols, sizes, strict=True)), dict(zip(numbers, computed, strict=True))
-        )
+        counts = dict(zip(symbols, sizes, strict=True)), dict(zip(numbers, computed, strict=True))
+        rules = engine(names, bounds, *counts)
         padded = [Padded(value, own) for value, own in zip(tensors, taken, strict=False)]
-        made = engine.evaluate(graph, padded)
+        made = rules.evaluate(graph, padded)
         results[:] = [one.axes for one in made]
         return [one.value for one in made]
 
@@ -158,7 +161,7 @@ def _has_sizes(value: Any) -> bool:
     return type(value) in (Dim, SizeFloat)
 
 
-class _Bounds:
+class Engine:
     """What the rules of operations ask for; see `hybridflow.core.padding.Bounds`."""
 
     def __init__(
@@ -193,18 +196,26 @@ class _Bounds:
         sized = any([x.open() for x in xs]) or any(map(_has_sizes, node.attrs.values()))
         if not sized and not any([graph.dims.hints and _mentions_sizes(graph) for graph in nested_graphs(node)]):
             return [Padded(value, (None,) * value.ndim) for value in self.run(call, *[x.value for x in xs])]
-        rule = _NESTED.get(node.op) or node.op.padded
-        if rule is None and node.op.traits & {"pointwise", "identity"}:
-            rule = pointwise
         try:
-            if rule is None:
-                raise NoRule("it has no rule for open sizes")
-            return rule(self, call)
+            return self.rule(call)(self, call)
         except NoRule as why:
             if why.placed:
                 raise
             where = format_where(node.where) or "an unknown line"
             raise NoRule(f"{node.op.name} at {where}: {why}", placed=True) from None
+
+    def rule(self, call: Call) -> Rule:
+        """Return the rule of an operation.
+
+        Raises:
+            NoRule: it has none.
+        """
+        rule = _NESTED.get(call.op) or call.op.padded
+        if rule is None and call.op.traits & {"pointwise", "identity"}:
+            return pointwise
+        if rule is None:
+            raise NoRule("it has no rule for open sizes")
+        return rule
 
     def run(self, call: Call, *values: Any, **attrs: Any) -> list[Any]:
         """Run the operation on values of the bounds' sizes; `attrs` replace some of its attributes.
@@ -245,6 +256,9 @@ class _Bounds:
             term = asarray(factor, dtype="int32") if term is None else term if factor == 1 else term * factor
             total = term if total is None else total + term
         return total
+
+    def meet(self, x: Padded, axis: int) -> None:
+        """Say that results depend on several elements along an axis: what is beyond its real size changes none."""
 
     def number(self, value: Any, dtype: Any) -> Any:
         """Return an attribute's number, which may be computed from real sizes, as a tensor of shape ()."""
@@ -305,7 +319,7 @@ def _mentions_sizes(graph: Graph) -> bool:
 # -- operations that carry graphs -------------------------------------------------------------------------------------
 
 
-def _body(b: _Bounds, graph: Graph, xs: Sequence[Padded], results: list[Axes]) -> Any:
+def _body(b: Engine, graph: Graph, xs: Sequence[Padded], results: list[Axes]) -> Any:
     """Trace a nested graph on padded values; return the trace, and add the outputs' axes to `results`."""
 
     def run(*tensors: Any) -> list[Any]:
@@ -335,7 +349,8 @@ def _same_axes(before: Sequence[Axes], after: Sequence[Axes]) -> None:
                 raise NoRule("a value that the loop carries is padded otherwise after a step")
 
 
-def _scan(b: _Bounds, call: Call) -> list[Padded]:
+@separate
+def _scan(b: Engine, call: Call) -> list[Padded]:
     attrs = _plain_attrs(call)
     counted, carry, length = bool(attrs.get("counted")), attrs["carry"], attrs["length"]
     xs = [*call.xs[counted:]]
@@ -360,7 +375,7 @@ def _scan(b: _Bounds, call: Call) -> list[Padded]:
 
 
 def _traced(
-    b: _Bounds, graphs: Sequence[Graph], xs: Sequence[Padded]
+    b: Engine, graphs: Sequence[Graph], xs: Sequence[Padded]
 ) -> tuple[list[Graph], list[Any], list[list[Axes]]]:
     """Trace the graphs of one node; return them, the values that they read besides `xs`, and their outputs' axes."""
     results: list[list[Axes]] = [[] for _ in graphs]
@@ -372,7 +387,8 @@ def _traced(
     return made, around, results
 
 
-def _cond(b: _Bounds, call: Call) -> list[Padded]:
+@separate
+def _cond(b: Engine, call: Call) -> list[Padded]:
     attrs = _plain_attrs(call)
     pred, *xs = call.xs
     (true, false), around, results = _traced(b, (attrs["true"], attrs["false"]), xs)
@@ -381,7 +397,8 @@ def _cond(b: _Bounds, call: Call) -> list[Padded]:
     return [Padded(value, _anything(axes)) for value, axes in zip(made, results[0], strict=True)]
 
 
-def _while(b: _Bounds, call: Call) -> list[Padded]:
+@separate
+def _while(b: Engine, call: Call) -> list[Padded]:
     attrs = _plain_attrs(call)
     carry, bound = attrs["carry"], attrs["bound"]
     xs = [*[Padded(x.value, _anything(x.axes)) for x in call.xs[:carry]], *call.xs[carry:]]
@@ -395,16 +412,19 @@ def _while(b: _Bounds, call: Call) -> list[Padded]:
     return [Padded(value, own) for value, own in zip(made, axes, strict=True)]
 
 
-def _call(b: _Bounds, call: Call) -> list[Padded]:
+@separate
+def _call(b: Engine, call: Call) -> list[Padded]:
     return b.evaluate(call.attrs["graph"], call.xs)
 
 
-def _custom(b: _Bounds, call: Call) -> list[Padded]:
+@separate
+def _custom(b: Engine, call: Call) -> list[Padded]:
     """Return the results, which are the last inputs: gradients are taken before a graph gets its bounds."""
     return [*call.xs[len(call.xs) - call.attrs["outputs"] :]]
 
 
-def _checkpoint(b: _Bounds, call: Call) -> list[Padded]:
+@separate
+def _checkpoint(b: Engine, call: Call) -> list[Padded]:
     attrs = _plain_attrs(call)
     (graph,), around, (axes,) = _traced(b, (attrs["graph"],), call.xs)
     waited = len(call.xs) - attrs["after"]  # the inputs to wait for stay the last ones
@@ -417,7 +437,8 @@ def _checkpoint(b: _Bounds, call: Call) -> list[Padded]:
     return [Padded(value, _anything(own)) for value, own in zip(made, axes, strict=True)]
 
 
-def _vmap(b: _Bounds, call: Call) -> list[Padded]:
+@separate
+def _vmap(b: Engine, call: Call) -> list[Padded]:
     """Map over slices; what slices beyond the real size give is no part of a sum."""
     mapped, summed, size = call.attrs["mapped"], call.attrs["summed"], call.attrs["size"]
     slices = [_slice(x) if one else x for x, one in zip(call.xs, mapped, strict=True)]
@@ -445,8 +466,7 @@ def _slice(x: Padded) -> Padded:
     return Padded(x.value[0], _anything(x.axes[1:]))
 
 
-Nested = Callable[[Any, Call], Sequence[Padded]]
-_NESTED: dict[Any, Nested] = {
+_NESTED: dict[Any, Callable[[Any, Call], Sequence[Padded]]] = {
     SCAN: _scan, COND: _cond, WHILE: _while, CALL: _call, TRACED: _custom, CHECKPOINT: _checkpoint, VMAP: _vmap,
 }  # fmt: skip
 """The rules of the operations that carry graphs."""

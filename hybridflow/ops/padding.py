@@ -10,7 +10,7 @@ import numpy as np
 
 from hybridflow.core.dims import Dim, SizeFloat, same_size
 from hybridflow.core.dtypes import kind_of
-from hybridflow.core.padding import Axes, Bounds, Call, NoRule, Open, Padded, Rule, Size
+from hybridflow.core.padding import Axes, Bounds, Call, NoRule, Open, Padded, Rule, Size, separate
 from hybridflow.core.spec import make_spec
 from hybridflow.core.tensor import asarray
 
@@ -60,6 +60,7 @@ def together(xs: Sequence[Padded], ndim: int) -> Axes:
     return tuple(axes)
 
 
+@separate
 def pointwise(b: Bounds, call: Call) -> list[Padded]:
     """Compute every element, those beyond the real sizes too."""
     values = b.run(call, *[x.value for x in call.xs])
@@ -75,6 +76,7 @@ def per_row(fixed: int = 1) -> Rule:
         fixed: the number of axes of a row.
     """
 
+    @separate
     def rule(b: Bounds, call: Call) -> list[Padded]:
         first = call.xs[0]
         count = len(first.axes) - fixed
@@ -110,6 +112,7 @@ def along(neutral: Neutral | None = None, *, result: Any = None, name: str = "ax
         name: the attribute.
     """
 
+    @separate
     def rule(b: Bounds, call: Call) -> list[Padded]:
         x, *others = call.xs
         if any([other.open() for other in others]):
@@ -137,6 +140,7 @@ def remaining(axes: Axes, mixed: Sequence[int], value: Any, result: Any = None) 
     return tuple(made)
 
 
+@separate
 def mean_of(b: Bounds, call: Call) -> list[Padded]:
     """Average over the real elements: their sum, divided by their number."""
     (x,) = call.xs
@@ -166,15 +170,26 @@ def number_of(b: Bounds, x: Padded, axes: Sequence[int]) -> Any:
 def running(neutral: Neutral) -> Rule:
     """Return the rule of cumulative operations: only reversed ones see elements beyond the real size."""
 
+    @separate
     def rule(b: Bounds, call: Call) -> list[Padded]:
         (x,) = call.xs
         (axis,) = listed(call.attrs["axis"], len(x.axes))
+        b.meet(x, axis)
         if x.axes[axis] is not None and (call.attrs.get("reverse") or len(x.axes[axis].sizes) > 1):  # pyright: ignore
             x = b.filled(x, axis, neutral(x.value.dtype))
         (value,) = b.run(call, x.value)
         return [Padded(value, tuple([one and one.anything for one in x.axes]))]
 
     return rule
+
+
+@separate
+def by_place(b: Bounds, call: Call) -> list[Padded]:
+    """Compute every element from itself and its place in a matrix."""
+    (x,) = call.xs
+    for axis in (-2, -1):
+        b.meet(x, axis)
+    return pointwise(b, call)
 
 
 def outer(x: Padded) -> Padded:
@@ -185,6 +200,7 @@ def outer(x: Padded) -> Padded:
 # -- products ---------------------------------------------------------------------------------------------------------
 
 
+@separate
 def product(b: Bounds, call: Call) -> list[Padded]:
     """Multiply matrices, with zeros beyond the real size of the axis that is summed over."""
     x, y = call.xs
@@ -199,6 +215,7 @@ def product(b: Bounds, call: Call) -> list[Padded]:
     return [Padded(value, tuple([one and one.anything for one in axes]))]
 
 
+@separate
 def summed_products(b: Bounds, call: Call) -> list[Padded]:
     """Follow an einsum's subscripts: letters that the result has not are summed over."""
     terms, result = call.attrs["subscripts"].split("->")
@@ -217,6 +234,7 @@ def summed_products(b: Bounds, call: Call) -> list[Padded]:
     return [Padded(value, tuple([axes.get(letter) for letter in result]))]
 
 
+@separate
 def dense(b: Bounds, call: Call) -> list[Padded]:
     """Multiply rows by a weight whose sizes are known."""
     x, *others = call.xs
@@ -229,6 +247,7 @@ def dense(b: Bounds, call: Call) -> list[Padded]:
 # -- shapes -----------------------------------------------------------------------------------------------------------
 
 
+@separate
 def made_of_size(b: Bounds, call: Call) -> list[Padded]:
     """Make a value of the bounds' sizes from attributes; a number that is an open size is the real one."""
     fill = call.attrs.get("fill_value")
@@ -265,6 +284,7 @@ def evenly_spaced(b: Bounds, call: Call) -> list[Padded]:
     return [Padded(F.astype(points, dtype=attrs["dtype"]), axes)]
 
 
+@separate
 def permuted(b: Bounds, call: Call) -> list[Padded]:
     """Reorder axes."""
     (x,) = call.xs
@@ -272,6 +292,7 @@ def permuted(b: Bounds, call: Call) -> list[Padded]:
     return [Padded(value, tuple([x.axes[axis] for axis in call.attrs["axes"]]))]
 
 
+@separate
 def expanded(b: Bounds, call: Call) -> list[Padded]:
     """Add axes of size 1."""
     (x,) = call.xs
@@ -280,6 +301,7 @@ def expanded(b: Bounds, call: Call) -> list[Padded]:
     return [Padded(value, tuple([None if axis in call.attrs["axis"] else next(own) for axis in range(value.ndim)]))]
 
 
+@separate
 def squeezed(b: Bounds, call: Call) -> list[Padded]:
     """Remove axes of size 1."""
     (x,) = call.xs
@@ -287,6 +309,7 @@ def squeezed(b: Bounds, call: Call) -> list[Padded]:
     return [Padded(value, tuple([one for axis, one in enumerate(x.axes) if axis not in call.attrs["axis"]]))]
 
 
+@separate
 def spread(b: Bounds, call: Call) -> list[Padded]:
     """Repeat a value along axes; what is repeated beyond a real size is anything."""
     (x,) = call.xs
@@ -296,6 +319,7 @@ def spread(b: Bounds, call: Call) -> list[Padded]:
     return [Padded(value, tuple([one if one is not None else new for one, new in zip(own, wanted, strict=True)]))]
 
 
+@separate
 def reshaped(b: Bounds, call: Call) -> list[Padded]:
     """Cut axes apart and fold them together, as long as every open size stays whole."""
     (x,) = call.xs

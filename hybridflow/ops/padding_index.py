@@ -7,7 +7,7 @@ from math import prod
 from typing import Any
 
 from hybridflow.core.dims import Dim, same_size
-from hybridflow.core.padding import Axes, Bounds, Call, NoRule, Open, Padded, Size
+from hybridflow.core.padding import Axes, Bounds, Call, NoRule, Open, Padded, Size, separate
 from hybridflow.core.spec import make_spec
 from hybridflow.core.tensor import asarray
 from hybridflow.ops.padding import canonical, reshaped, together
@@ -58,6 +58,7 @@ def padded_places(b: Bounds, places: Any, sizes: Sequence[Size]) -> Any:
     return total
 
 
+@separate
 def refolded(b: Bounds, call: Call) -> list[Padded]:
     """Change the shape; elements are picked one by one where an open size is folded apart."""
     try:
@@ -88,6 +89,7 @@ def real_size(x: Padded, axis: int) -> Size:
     return int(x.value.shape[axis]) if x.axes[axis] is None else single(x, axis).sizes[0]
 
 
+@separate
 def indexed(b: Bounds, call: Call) -> list[Padded]:
     """Take parts: positions that depend on an open size are computed from the real one."""
     (x,) = call.xs
@@ -101,6 +103,7 @@ def indexed(b: Bounds, call: Call) -> list[Padded]:
         if isinstance(item, tuple):
             start, size, step = item
             if one is not None and not _is_whole(one, item):
+                b.meet(x, axis)
                 single(x, axis)
             if one is not None and _is_whole(one, item):
                 items.append((0, length, 1))
@@ -113,10 +116,12 @@ def indexed(b: Bounds, call: Call) -> list[Padded]:
                 items.append((0, b.bound(size), 1))
                 axes.append(Open(canonical([size])) if isinstance(size, Dim) else None)
         elif isinstance(item, Dim):
+            b.meet(x, axis)
             single(x, axis)
             value = picked(b, value, axis, b.F.reshape(b.count(item), shape=(1,)))
             items.append(0)
         else:
+            b.meet(x, axis)
             items.append(item)
         axis += 1
     axes += x.axes[axis:]
@@ -176,10 +181,13 @@ def _into_zeros(b: Bounds, value: Any, axis: int, item: tuple[Any, Any, Any], le
     return F.where(F.reshape(inside, shape=shape), spread, asarray(0, dtype=spread.dtype))
 
 
+@separate
 def gathered(b: Bounds, call: Call) -> list[Padded]:
     """Look up elements by computed indices, which count from the real end if they are negative."""
     x, *indices = call.xs
     own = call.attrs["axes"]
+    for axis in own:
+        b.meet(x, axis)
     where = [
         from_the_end(b, index.value, single(x, axis).sizes[0]) if x.axes[axis] is not None else index.value
         for axis, index in zip(own, indices, strict=True)
@@ -200,10 +208,12 @@ def index_place(axes: Sequence[int]) -> int:
     return axes[0] if axes[-1] - axes[0] == len(axes) - 1 else 0
 
 
+@separate
 def along_indices(b: Bounds, call: Call) -> list[Padded]:
     """Take along an axis by indices of the result's shape, which count from the real end if they are negative."""
     x, indices = call.xs
     axis = call.attrs["axis"]
+    b.meet(x, axis)
     axes = [*together([_but(one, axis) for one in (x, indices)], len(x.axes))]
     where = indices.value
     if x.axes[axis] is not None:
@@ -225,6 +235,7 @@ def from_the_end(b: Bounds, where: Any, size: Size) -> Any:
     return b.F.where(where < 0, where + b.count(size).astype(where.dtype), where)
 
 
+@separate
 def joined(b: Bounds, call: Call) -> list[Padded]:
     """Join values: the real elements of each come behind the real ones of those before it."""
     axis = call.attrs["axis"]
@@ -239,6 +250,8 @@ def joined(b: Bounds, call: Call) -> list[Padded]:
     (value,) = b.run(call, *[x.value for x in call.xs])
     if not any([x.axes[axis] for x in call.xs]):
         return [Padded(value, tuple(rest))]
+    for x in call.xs:
+        b.meet(x, axis)
     real: Size = 0
     bound, positions = 0, b.positions(value.shape[axis])
     source = positions

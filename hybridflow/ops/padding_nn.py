@@ -8,7 +8,7 @@ import numpy as np
 
 from hybridflow.core.dims import Dim
 from hybridflow.core.dtypes import bool_, kind_of
-from hybridflow.core.padding import Bounds, Call, NoRule, Open, Padded, Rule
+from hybridflow.core.padding import Bounds, Call, NoRule, Open, Padded, Rule, separate
 from hybridflow.core.spec import make_spec
 from hybridflow.core.tensor import asarray
 from hybridflow.ops.padding import (
@@ -31,6 +31,7 @@ from hybridflow.ops.padding_index import picked, single
 def variance(root: bool) -> Rule:
     """Return the rule of `var`, or of `std` if `root`: deviations of real elements from the mean of real elements."""
 
+    @separate
     def rule(b: Bounds, call: Call) -> list[Padded]:
         (x,) = call.xs
         F, axis = b.F, call.attrs["axis"]
@@ -53,6 +54,7 @@ def variance(root: bool) -> Rule:
     return rule
 
 
+@separate
 def normed(b: Bounds, call: Call) -> list[Padded]:
     """Take norms: zeros change none of a positive order."""
     order = call.attrs["order"]
@@ -61,6 +63,7 @@ def normed(b: Bounds, call: Call) -> list[Padded]:
     return [*along(lambda dtype: 0)(b, call)]
 
 
+@separate
 def ordered(b: Bounds, call: Call) -> list[Padded]:
     """Sort: what is beyond the real size comes last, behind equal real elements."""
     (x,) = call.xs
@@ -75,6 +78,7 @@ def _last(dtype: Any) -> Any:
     return np.nan if kind_of(dtype) == "float" else highest(dtype)
 
 
+@separate
 def searched(b: Bounds, call: Call) -> list[Padded]:
     """Find positions in a row whose padding comes last."""
     row, x = call.xs
@@ -93,6 +97,7 @@ def position_of(neutral: Neutral) -> Rule:
         neutral: what is never found.
     """
 
+    @separate
     def rule(b: Bounds, call: Call) -> list[Padded]:
         (x,) = call.xs
         (made,) = along(neutral)(b, call)
@@ -115,6 +120,7 @@ def position_of(neutral: Neutral) -> Rule:
 # -- order of elements ------------------------------------------------------------------------------------------------
 
 
+@separate
 def turned(b: Bounds, call: Call) -> list[Padded]:
     """Reverse axes: the first element is the last real one."""
     (x,) = call.xs
@@ -128,6 +134,7 @@ def turned(b: Bounds, call: Call) -> list[Padded]:
     return [Padded(value, tuple([one and one.anything for one in x.axes]))]
 
 
+@separate
 def rolled(b: Bounds, call: Call) -> list[Padded]:
     """Shift elements around the real ends."""
     (x,) = call.xs
@@ -146,6 +153,7 @@ def rolled(b: Bounds, call: Call) -> list[Padded]:
     return [Padded(value, tuple([one and one.anything for one in x.axes]))]
 
 
+@separate
 def stacked(b: Bounds, call: Call) -> list[Padded]:
     """Join values of one shape along a new axis."""
     axes = together(call.xs, len(call.xs[0].axes))
@@ -154,6 +162,7 @@ def stacked(b: Bounds, call: Call) -> list[Padded]:
     return [Padded(value, (*axes[:at], None, *axes[at:]))]
 
 
+@separate
 def bordered(b: Bounds, call: Call) -> list[Padded]:
     """Pad by a value: it takes the place of everything beyond the real size."""
     x, outside = call.xs
@@ -175,6 +184,7 @@ def bordered(b: Bounds, call: Call) -> list[Padded]:
 # -- parts of networks ------------------------------------------------------------------------------------------------
 
 
+@separate
 def weights_alone(b: Bounds, call: Call) -> list[Padded]:
     """Compute with the first input's elements and other inputs of known sizes."""
     first, *others = call.xs
@@ -186,6 +196,7 @@ def weights_alone(b: Bounds, call: Call) -> list[Padded]:
     return [Padded(value, tuple(axes) if value.ndim == ndim else (None,) * value.ndim) for value in values]
 
 
+@separate
 def normalized_batch(b: Bounds, call: Call) -> list[Padded]:
     """Normalise channels by the statistics of real elements."""
     x = _with_known_channels(call)
@@ -200,6 +211,7 @@ def normalized_batch(b: Bounds, call: Call) -> list[Padded]:
     return [Padded(value, own if number == 0 else (None,)) for number, value in enumerate(made)]
 
 
+@separate
 def normalized_groups(b: Bounds, call: Call) -> list[Padded]:
     """Normalise groups of channels of each example by the statistics of real elements."""
     x = _with_known_channels(call)
@@ -222,6 +234,7 @@ def normalized_groups(b: Bounds, call: Call) -> list[Padded]:
 def normalized_axes(*, centred: bool) -> Rule:
     """Return the rule of `layer_norm`, or of `rms_norm` if not `centred`: the statistics are those of real elements."""
 
+    @separate
     def rule(b: Bounds, call: Call) -> list[Padded]:
         x, *parameters = call.xs
         axes = call.attrs["axis"]
@@ -304,6 +317,7 @@ def _of_channels(shape: tuple[int, ...]) -> tuple[int, ...]:
     return tuple([size if axis == 1 else 1 for axis, size in enumerate(shape)])
 
 
+@separate
 def coded(b: Bounds, call: Call) -> list[Padded]:
     """Add an axis of classes."""
     (x,) = call.xs
@@ -311,6 +325,7 @@ def coded(b: Bounds, call: Call) -> list[Padded]:
     return [Padded(value, (*[one and one.anything for one in x.axes], None))]
 
 
+@separate
 def attended(b: Bounds, call: Call) -> list[Padded]:
     """Attend to real keys only."""
     query, key, value, *mask = call.xs
@@ -321,6 +336,7 @@ def attended(b: Bounds, call: Call) -> list[Padded]:
     together([*mask, Padded(make_spec(shape, bool_), (*batch, *scores))], len(shape))  # raises if the mask does not fit
     values = [query.value, key.value, value.value, *[one.value for one in mask]]
     length = key.axes[-2]
+    b.meet(query, -2)  # which keys a query may see can depend on its place
     has_mask = call.attrs["has_mask"]
     if length is not None:
         inside = b.F.permute_dims(b.inside(value, len(value.axes) - 2), axes=_swapped(len(value.axes)))

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from hybridflow.core.padding import Axes, Bounds, Call, NoRule, Padded, Rule
+from hybridflow.core.padding import Axes, Bounds, Call, NoRule, Padded, Rule, separate
 from hybridflow.core.spec import TensorSpec
 from hybridflow.ops.nn.windows import spatial_axes
 from hybridflow.ops.padding import Neutral, constant
@@ -24,6 +24,7 @@ def windowed(neutral: Neutral, *, inputs: int = 1) -> Rule:
         inputs: how many of its first inputs have examples; the others are parameters.
     """
 
+    @separate
     def rule(b: Bounds, call: Call) -> list[Padded]:
         examples, parameters = call.xs[:inputs], call.xs[inputs:]
         _require_closed_channels(examples, parameters, call)
@@ -35,6 +36,7 @@ def windowed(neutral: Neutral, *, inputs: int = 1) -> Rule:
     return rule
 
 
+@separate
 def summed_windows(b: Bounds, call: Call) -> list[Padded]:
     """Sum products of inputs and gradients over the batch and over positions, with zeros beyond real sizes."""
     _require_closed_channels(call.xs, [], call)
@@ -43,6 +45,7 @@ def summed_windows(b: Bounds, call: Call) -> list[Padded]:
     return [Padded(value, (None,) * value.ndim)]
 
 
+@separate
 def averaged_windows(b: Bounds, call: Call) -> list[Padded]:
     """Average over the real elements of each window."""
     (x,) = call.xs

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import hmac
+import itertools
 import json
 import re
 import sys
@@ -84,6 +85,7 @@ class App:
             lambda rows: metrics.observe("hybridflow_batch_rows", rows),
         )  # fmt: skip
         self.ready = False
+        self._prefix, self._numbers = f"{uuid.uuid4().hex[:16]}-", itertools.count()
         self._stop = threading.Event()
         self._starting = threading.Lock()
 
@@ -104,16 +106,28 @@ class App:
 
     def _refresh(self) -> None:
         for line in self.models.refresh(self.batcher.compute):
-            self._log({"event": line})
+            self.log({"event": line})
 
     def _reload(self, seconds: float) -> None:
         while not self._stop.wait(seconds):
             try:
                 self._refresh()
             except (HybridflowError, OSError) as error:  # a directory that cannot be read; what serves serves on
-                self._log({"event": f"looking for changes failed: {error}"})
+                self.log({"event": f"looking for changes failed: {error}"})
+            except Exception as error:  # a fault of the server, which must not end the looking
+                self.log({"fault": "".join(traceback.format_exception(error))}, always=True)
 
-    def _log(self, fields: Mapping[str, Any], *, always: bool = False) -> None:
+    @property
+    def serves(self) -> bool:
+        """Whether it is ready, and each model has a version that serves."""
+        return self.ready and bool(self.models.models) and not self.models.missing
+
+    def identity(self, given: str) -> str:
+        """Return the id of a request: the one that it was given, if that is one, or a new one."""
+        return given if _ID.fullmatch(given) else f"{self._prefix}{next(self._numbers):x}"
+
+    def log(self, fields: Mapping[str, Any], *, always: bool = False) -> None:
+        """Write a line to the log; those that are always written are faults."""
         if self.options.log or always:
             sys.stderr.write(json.dumps({"time": round(time.time(), 3), **fields}) + "\n")
 
@@ -139,24 +153,23 @@ class App:
             await asyncio.to_thread(self.start)
         began, path = time.monotonic(), scope["path"].removeprefix(scope.get("root_path", "")) or "/"
         headers = {k.decode("latin-1").lower(): v.decode("latin-1") for k, v in scope["headers"]}
-        given = headers.get("x-request-id", "")
-        identity = given if _ID.fullmatch(given) else uuid.uuid4().hex
+        identity = self.identity(headers.get("x-request-id", ""))
         try:
             self._authorize(path, headers)
             body = await self._body(receive)
             response = await self._routed(scope["method"], path, headers, body, receive)
         except _GoneAway:
-            self._log({"id": identity, "path": path[:200], "status": 499})
+            self.log({"id": identity, "path": path[:200], "status": 499})
             return
         except Refused as error:
             response = _refusal(error)
         except Exception as error:  # a fault of the server or of a model's program: this request's alone
-            self._log({"id": identity, "fault": "".join(traceback.format_exception(error))}, always=True)
+            self.log({"id": identity, "fault": "".join(traceback.format_exception(error))}, always=True)
             response = _refusal(Refused(f"the server failed; its log tells why at the request {identity}", 500))
         took = time.monotonic() - began
-        self._count(response, took)
+        self.count(response, took)
         fields = {"id": identity, "method": scope["method"], "path": path[:200]}
-        self._log({**fields, "status": response.status, "seconds": round(took, 6), "bytes": len(response.body)})
+        self.log({**fields, "status": response.status, "seconds": round(took, 6), "bytes": len(response.body)})
         own = {**response.headers, "x-request-id": identity, "content-length": str(len(response.body))}
         own |= {"retry-after": "1"} if response.status == 503 else {}
         own |= {"www-authenticate": "Bearer"} if response.status == 401 else {}
@@ -164,7 +177,8 @@ class App:
         await send({"type": "http.response.start", "status": response.status, "headers": raw})
         await send({"type": "http.response.body", "body": b"" if scope["method"] == "HEAD" else response.body})
 
-    def _count(self, response: Response, took: float) -> None:
+    def count(self, response: Response, took: float) -> None:
+        """Count a response that took some seconds."""
         if response.model is not None:
             of = {"model": response.model.name, "version": response.model.version}
             self.metrics.count("hybridflow_requests_total", **of, status=str(response.status))
@@ -210,8 +224,7 @@ class App:
         if path == "/v2/health/live":
             return _json({"live": True})
         if path == "/v2/health/ready":
-            ready = self.ready and bool(self.models.models) and not self.models.faults
-            return _json({"ready": ready, "faults": self.models.faults}, 200 if ready else 503)
+            return _json({"ready": self.serves, "faults": self.models.faults}, 200 if self.serves else 503)
         if path == "/v2":
             return _json({"name": "hybridflow", "version": "1", "extensions": ["binary_tensor_data"]})
         if path == "/metrics":
@@ -233,9 +246,10 @@ class App:
             versions = [*self.models.models[name]]
             return _json(protocol.metadata_v2(name, versions, model.function().signature))
         try:
+            self.batcher.require_room()  # before the body is read, which takes longer
             servable = model.function()
             asked = protocol.read_v2(body, headers.get("inference-header-content-length"), servable.signature)
-            results = await self._computed(servable, asked.tensors, receive)
+            results = await self.computed(servable, asked.tensors, receive)
             return Response(200, *protocol.write_v2(name, model.version, asked, results), model)
         except Refused as error:
             return _refusal(error, model)
@@ -250,33 +264,71 @@ class App:
             functions = {key: one.signature for key, one in model.functions.items()}
             return _json(protocol.metadata_tf(name, model.version, functions))
         try:
+            self.batcher.require_room()
             request = protocol.loads(body)
             wanted = request.get("signature_name")
             if wanted is not None and type(wanted) is not str:
                 raise Refused("'signature_name' must be a text")
             servable = model.function(None if wanted in ("", "serving_default") else wanted)
             tensors, rows = protocol.read_tf(request, servable.signature)
-            results = await self._computed(servable, tensors, receive)
+            results = await self.computed(servable, tensors, receive)
             return Response(200, protocol.write_tf(results, rows), JSON, model)
         except Refused as error:
             return _refusal(error, model)
 
-    async def _computed(self, servable: Servable, tensors: Mapping[str, Array], receive: Receive) -> dict[str, Array]:
+    async def computed(self, servable: Servable, tensors: Mapping[str, Array], receive: Receive) -> dict[str, Array]:
         """Have a request computed; give up when its time is over or its client goes away."""
-        future = self.batcher.submit(servable, tensors)
-        result = asyncio.wrap_future(future)
-        gone = asyncio.ensure_future(_gone(receive))
+        servable.require_sizes(tensors)
+        loop = asyncio.get_running_loop()
+        result: asyncio.Future[dict[str, Array]] = loop.create_future()
+        self.batcher.submit(servable, tensors, result)
+        watch = _Watch(result, receive, self.options.timeout)
+        starts = loop.call_later(min(_QUICK, self.options.timeout), watch.start)
         try:
-            done, _ = await asyncio.wait({result, gone}, timeout=self.options.timeout,
-                                         return_when=asyncio.FIRST_COMPLETED)  # fmt: skip
-            if result in done:
-                return result.result()
-            result.cancel()
-            if gone in done:
-                raise _GoneAway
-            raise Refused(f"the request took more than {self.options.timeout:g} s", 504)
+            return await result
+        except asyncio.CancelledError:
+            if watch.why is not None:
+                raise watch.why from None
+            raise
         finally:
-            gone.cancel()
+            starts.cancel()
+            watch.end()
+
+
+_QUICK = 0.02
+"""The seconds after which a request's client and time are looked after; most requests are answered before."""
+
+
+class _Watch:
+    """What cancels a request that takes too long, or whose client goes away.
+
+    Attributes:
+        why: why it was cancelled; None if it was not.
+    """
+
+    def __init__(self, result: asyncio.Future[Any], receive: Receive, seconds: float) -> None:
+        self.why: Exception | None = None
+        self._result, self._receive, self._seconds = result, receive, seconds
+        self._task: asyncio.Task[None] | None = None
+        self._began = time.monotonic()
+
+    def start(self) -> None:
+        """Look for the client and the time from now on."""
+        self._task = asyncio.ensure_future(self._wait())
+
+    def end(self) -> None:
+        """Look no more."""
+        if self._task is not None:
+            self._task.cancel()
+
+    async def _wait(self) -> None:
+        try:
+            async with asyncio.timeout(max(self._began + self._seconds - time.monotonic(), 0)):
+                await _gone(self._receive)
+            self.why = _GoneAway()
+        except TimeoutError:
+            self.why = Refused(f"the request took more than {self._seconds:g} s", 504)
+        self._result.cancel()
 
 
 class _GoneAway(Exception):

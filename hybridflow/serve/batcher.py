@@ -2,32 +2,51 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
+from contextlib import suppress
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from hybridflow.core.errors import HybridflowError
 from hybridflow.serve.models import Servable
 from hybridflow.serve.protocol import Array, Refused
 
 Results = dict[str, Array]
+Result = Future[Any] | asyncio.Future[Any]
 
 
 class _Job(NamedTuple):
     """A request that waits, or another function to run (`work`) between requests."""
 
-    future: Future[Any]
+    future: Result
     key: Any
     tensors: Mapping[str, Array]
     rows: int
     servable: Servable | None
     work: Callable[[], Any] | None
     arrived: float
+
+
+class _Done(NamedTuple):
+    """The outcome of a job: a value, or an error."""
+
+    job: _Job
+    value: Any
+    error: BaseException | None
+
+    def settle(self) -> None:
+        """Set the future's result, unless somebody has given up on it."""
+        if self.job.future.done():
+            return
+        if self.error is None:
+            self.job.future.set_result(self.value)
+        else:
+            self.job.future.set_exception(self.error)
 
 
 class Batcher:
@@ -50,7 +69,7 @@ class Batcher:
         self._max_batch, self._max_delay, self._limit, self._observe = max_batch, max_delay, queue, observe
         self._jobs: deque[_Job] = deque()
         self._changed = threading.Condition()
-        self._stopped = False
+        self._stopped = self._idle = False
         self._waiting = 0
         self._shared = False
         self.busy_since: float | None = None
@@ -62,35 +81,42 @@ class Batcher:
         """How many requests wait or are computed."""
         return self._waiting
 
-    def submit(self, servable: Servable, tensors: Mapping[str, Array]) -> Future[Results]:
+    def submit(self, servable: Servable, tensors: Mapping[str, Array], future: Result | None = None) -> Result:
         """Queue a request; cancelling the future frees its place.
+
+        Args:
+            servable: what is called.
+            tensors: its arguments.
+            future: where the result goes; one of asyncio's gets it in its own loop.
 
         Raises:
             Refused: with 503, if the queue is full.
         """
-        rows = 0
-        if servable.alone is None:
-            rows = next(iter(tensors.values())).shape[0]
-        shapes = [(name, one.shape[1:]) for name, one in sorted(tensors.items())] if rows > 0 else None
+        rows = servable.rows(tensors)
         batchable = 0 < rows <= self._max_batch
-        future: Future[Results] = Future()
-        key = (id(servable), str(shapes)) if batchable else None
-        job = _Job(future, key, tensors, rows, servable, None, time.monotonic())
+        key = (id(servable), *[one.shape[1:] for one in tensors.values()], *tensors) if batchable else None
+        job = _Job(Future() if future is None else future, key, tensors, rows, servable, None, time.monotonic())
         with self._changed:
-            if self._stopped or self._waiting >= self._limit:
-                raise Refused("the server is busy: its queue is full", 503)
+            self.require_room()
             self._waiting += 1
-            self._jobs.append(job)
-            self._changed.notify()
-        future.add_done_callback(lambda _: self._done(job))
-        return future
+            self._put(job)
+        job.future.add_done_callback(lambda _: self._done(job))
+        return job.future
+
+    def require_room(self) -> None:
+        """Raise unless the queue has room for a request.
+
+        Raises:
+            Refused: with 503.
+        """
+        if self._stopped or self._waiting >= self._limit:
+            raise Refused("the server is busy: its queue is full", 503)
 
     def compute(self, work: Callable[[], None]) -> None:
         """Run a function in the device's thread, between requests, and wait for it."""
         future: Future[None] = Future()
         with self._changed:
-            self._jobs.append(_Job(future, None, {}, 0, None, work, time.monotonic()))
-            self._changed.notify()
+            self._put(_Job(future, None, {}, 0, None, work, time.monotonic()))
         future.result()
 
     def stop(self) -> None:
@@ -99,6 +125,12 @@ class Batcher:
             self._stopped = True
             self._changed.notify()
         self._thread.join()
+
+    def _put(self, job: _Job) -> None:
+        """Add a job, and wake the thread up if it waits for one."""
+        self._jobs.append(job)
+        if self._idle:
+            self._changed.notify()
 
     def _done(self, job: _Job) -> None:
         with self._changed:
@@ -110,16 +142,22 @@ class Batcher:
         while True:
             with self._changed:
                 while not self._jobs and not self._stopped:
-                    self._changed.wait()
+                    self._wait(None)
                 if not self._jobs:
                     return
                 batch = self._gather()
             self._shared = len(batch) > 1
-            batch = [job for job in batch if job.future.set_running_or_notify_cancel()]
+            batch = [job for job in batch if _begins(job.future)]
             if batch:
                 self.busy_since = time.monotonic()
-                self._run(batch)
+                done = self._run(batch)
                 self.busy_since = None
+                _settle(done)
+
+    def _wait(self, seconds: float | None) -> None:
+        self._idle = True
+        self._changed.wait(seconds)
+        self._idle = False
 
     def _gather(self) -> list[_Job]:
         """Take the first job and others that fit to it, and wait for more until its delay is over."""
@@ -129,21 +167,23 @@ class Batcher:
             return batch
         until = first.arrived + (self._max_delay if self._shared or self._jobs else 0)
         while True:
-            for job in [*self._jobs]:
+            others: deque[_Job] = deque()
+            for job in self._jobs:
                 if job.key == first.key and rows + job.rows <= self._max_batch:
-                    self._jobs.remove(job)
                     batch.append(job)
                     rows += job.rows
+                else:
+                    others.append(job)
+            self._jobs = others
             left = until - time.monotonic()
-            if rows >= self._max_batch or left <= 0 or self._stopped or any(j.key != first.key for j in self._jobs):
+            if rows >= self._max_batch or left <= 0 or self._stopped or others:
                 return batch
-            self._changed.wait(left)
+            self._wait(left)
 
-    def _run(self, batch: list[_Job]) -> None:
+    def _run(self, batch: list[_Job]) -> list[_Done]:
         """Compute a batch; if it fails, each of its requests alone, so that only the one at fault fails."""
         if len(batch) == 1:
-            self._run_alone(batch[0])
-            return
+            return [self._run_alone(batch[0])]
         servable = batch[0].servable
         assert servable is not None
         rows = sum([job.rows for job in batch])
@@ -151,22 +191,21 @@ class Batcher:
             joined = {name: np.concatenate([job.tensors[name] for job in batch]) for name in batch[0].tensors}
             results = servable.run_rows(joined, rows)
         except Exception:  # one of them is at fault, and each gets its own error below
-            for job in batch:
-                self._run_alone(job)
-            return
+            return [self._run_alone(job) for job in batch]
         self._observe(rows)
+        done: list[_Done] = []
         start = 0
         for job in batch:
-            job.future.set_result({name: one[start : start + job.rows] for name, one in results.items()})
+            own = {name: one[start : start + job.rows] for name, one in results.items()}
+            done.append(_Done(job, own, None))
             start += job.rows
+        return done
 
-    def _run_alone(self, job: _Job) -> None:
+    def _run_alone(self, job: _Job) -> _Done:
         try:
-            result = job.work() if job.work is not None else self._computed(job)
-        except Exception as error:
-            job.future.set_exception(error)
-        else:
-            job.future.set_result(result)
+            return _Done(job, job.work() if job.work is not None else self._computed(job), None)
+        except Exception as error:  # who waits for the job gets it
+            return _Done(job, None, error)
 
     def _computed(self, job: _Job) -> Results:
         assert job.servable is not None
@@ -175,5 +214,29 @@ class Batcher:
             if job.key is not None:
                 return job.servable.run_rows(job.tensors, job.rows)
             return job.servable.run(job.tensors)
-        except HybridflowError as error:  # a check of the model's, or sizes that do not fit each other
+        except job.servable.raises as error:  # a check of the model's, of the values that it was given
             raise Refused(str(error)[:2000]) from error
+
+
+def _begins(future: Result) -> bool:
+    """Whether somebody still waits for a result, which is then computed."""
+    return future.set_running_or_notify_cancel() if isinstance(future, Future) else not future.done()
+
+
+def _settle(done: Sequence[_Done]) -> None:
+    """Set the results of futures, those of an event loop all at once in that loop."""
+    loops: dict[asyncio.AbstractEventLoop, list[_Done]] = {}
+    for one in done:
+        future = one.job.future
+        if isinstance(future, Future):
+            one.settle()
+        else:
+            loops.setdefault(future.get_loop(), []).append(one)
+    for loop, several in loops.items():
+        with suppress(RuntimeError):  # the loop was closed, and nobody waits any more
+            loop.call_soon_threadsafe(_settle_in_loop, several)
+
+
+def _settle_in_loop(done: Sequence[_Done]) -> None:
+    for one in done:
+        one.settle()

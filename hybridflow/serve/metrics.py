@@ -6,7 +6,8 @@ import json
 import os
 import threading
 from bisect import bisect_left
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,30 @@ HELP = {
 BUCKETS = {"hybridflow_request_seconds": SECONDS, "hybridflow_batch_rows": ROWS}
 
 
+Labels = tuple[tuple[str, str], ...]
+Series = tuple[str, Labels]
+
+
+class _Histogram:
+    """How many values were at most each of some bounds, and their sum."""
+
+    def __init__(self, bounds: Sequence[float]) -> None:
+        self._bounds, self._counts, self._sum = bounds, [0] * (len(bounds) + 1), 0.0
+
+    def add(self, value: float) -> None:
+        """Add a value."""
+        self._counts[bisect_left(self._bounds, value)] += 1
+        self._sum += value
+
+    def series(self, name: str, labels: Labels) -> dict[str, float]:
+        """Return the numbers as Prometheus names them: each bucket counts those below it, too."""
+        totals = [*accumulate(self._counts)]
+        made = {_labelled(f"{name}_sum", labels): self._sum, _labelled(f"{name}_count", labels): float(totals[-1])}
+        for bound, total in zip((*self._bounds, "+Inf"), totals, strict=True):
+            made[_labelled(f"{name}_bucket", (*labels, ("le", str(bound))))] = float(total)
+        return made
+
+
 class Metrics:
     """The numbers of one worker.
 
@@ -33,34 +58,35 @@ class Metrics:
     def __init__(self, folder: Path | None = None) -> None:
         self._folder = folder
         self._lock = threading.Lock()
-        self._values: dict[str, dict[str, float]] = {}
+        self._counts: dict[Series, float] = {}
+        self._histograms: dict[Series, _Histogram] = {}
         self.gauges: dict[str, float] = {}
 
     def count(self, name: str, **labels: str) -> None:
         """Add one to a counter."""
+        series = name, tuple(labels.items())
         with self._lock:
-            self._add(name, _labelled(name, labels), 1)
+            self._counts[series] = self._counts.get(series, 0) + 1
 
     def observe(self, name: str, value: float, **labels: str) -> None:
         """Add a value to a histogram."""
-        bounds = BUCKETS[name]
-        place = bisect_left(bounds, value)
+        series = name, tuple(labels.items())
         with self._lock:
-            self._add(name, _labelled(f"{name}_sum", labels), value)
-            self._add(name, _labelled(f"{name}_count", labels), 1)
-            for number, bound in enumerate((*bounds, "+Inf")):
-                own = _labelled(f"{name}_bucket", {**labels, "le": str(bound)})
-                self._add(name, own, 1 if number >= place else 0)
-
-    def _add(self, name: str, series: str, value: float) -> None:
-        values = self._values.setdefault(name, {})
-        values[series] = values.get(series, 0) + value
+            histogram = self._histograms.get(series)
+            if histogram is None:
+                histogram = self._histograms[series] = _Histogram(BUCKETS[name])
+            histogram.add(value)
 
     def snapshot(self) -> dict[str, Any]:
         """Return this worker's numbers."""
         self.gauges["hybridflow_memory_bytes"] = _resident()
+        values: dict[str, dict[str, float]] = {}
         with self._lock:
-            return {"values": {k: dict(v) for k, v in self._values.items()}, "gauges": dict(self.gauges)}
+            for (name, labels), count in self._counts.items():
+                values.setdefault(name, {})[_labelled(name, labels)] = count
+            for (name, labels), histogram in self._histograms.items():
+                values.setdefault(name, {}).update(histogram.series(name, labels))
+            return {"values": values, "gauges": dict(self.gauges)}
 
     def write(self) -> None:
         """Write the numbers for the other workers to read."""
@@ -95,13 +121,13 @@ class Metrics:
         for name, (kind, what) in HELP.items():
             if name in total:
                 lines += [f"# HELP {name} {what}", f"# TYPE {name} {kind}"]
-                lines += [f"{series} {value:g}" for series, value in total[name].items()]
+                lines += [f"{series} {value:.15g}" for series, value in total[name].items()]
         return "\n".join([*lines, ""])
 
 
-def _labelled(name: str, labels: Mapping[str, str]) -> str:
-    escaped = {k: v.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n") for k, v in labels.items()}
-    inside = ",".join([f'{key}="{value}"' for key, value in escaped.items()])
+def _labelled(name: str, labels: Labels) -> str:
+    escaped = [(k, v.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")) for k, v in labels]
+    inside = ",".join([f'{key}="{value}"' for key, value in escaped])
     return f"{name}{{{inside}}}" if labels else name
 
 

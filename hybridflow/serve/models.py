@@ -2,37 +2,55 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from hybridflow.autodiff.requires_grad import no_grad
-from hybridflow.core.dims import evaluate, substitute
-from hybridflow.core.errors import ArgumentError, FileFormatError, HybridflowError, message
+from hybridflow.core.dims import Dim
+from hybridflow.core.errors import ArgumentError, FileFormatError, HybridflowError, ShapeError, message
 from hybridflow.export.artifact import MANIFEST
 from hybridflow.export.limits import Limits
 from hybridflow.export.loaded import Artifact, Function, load
+from hybridflow.export.programs import Programs
 from hybridflow.ir.costs import graph_cost
-from hybridflow.serve.protocol import NAMES, Array, Refused, Signature
+from hybridflow.serve.protocol import NAMES, Array, Refused, Signature, to_lists
 from hybridflow.serve.rows import batch_symbol, why_alone
 from hybridflow.tracing.function import CompiledFunction
 
 Tensors = Mapping[str, Array]
 Key = tuple[tuple[int, ...], ...]
+_REMEMBERED = 10_000
+"""The number of shapes that are remembered to be good."""
+_MOST_PROGRAMS = 32
+"""The number of programs for bounds up to which more are compiled for sizes that requests have."""
+_UNKNOWN = 8
+"""The size that is expected where none is known."""
 
 
 class Servable:
     """A function of a model, ready to be called with arrays.
 
+    Its programs are compiled for the sizes of batches, if it has no other open sizes, and otherwise for all sizes up to
+    some bounds. What no program takes runs eagerly, and one is compiled for its sizes meanwhile.
+
+    Args:
+        function: the function of the artifact.
+        max_batch: the largest number of rows that are computed together.
+        sample: arguments by name, of the sizes that are expected; None if there are none.
+
     Attributes:
         signature: what it takes and returns.
         alone: why requests cannot share a batch; None if they can.
-        buckets: the sizes of batches that are compiled.
+        buckets: the sizes that batches are padded to.
+        programs: the programs for bounds; None if no size is open but that of the batch.
     """
 
-    def __init__(self, function: Function, max_batch: int) -> None:
+    def __init__(self, function: Function, max_batch: int, sample: Tensors | None = None) -> None:
         outputs = dict(zip(function.outputs, function.graph().output_specs, strict=False))
         for name, spec in [*function.inputs.items(), *outputs.items()]:
             if str(spec.dtype) not in NAMES:
@@ -42,33 +60,102 @@ class Servable:
         self._function = function
         self._compiled = CompiledFunction(function.by_name, name=function.name)
         self._warm: set[Key] = set()
+        self._taken: set[Key] = set()
+        self._sample = sample
+        self._compiling: threading.Thread | None = None
         self.alone = why_alone(function)
         if self.alone is None and (bad := _forbidden(function, max_batch)):
             self.alone = f"it was saved for sizes with {bad}"
-        self.buckets = _buckets(max_batch) if self.alone is None else ()
+        self._symbol = batch_symbol(function) if self.alone is None else None
+        self.programs = Programs(function) if {*function.graph().dims.hints} - {self._symbol} else None
+        self.buckets = () if self._symbol is None else _buckets(max_batch, few=self.programs is not None)
 
     @property
     def flops(self) -> str:
         """The number of operations of a call, as text; it may depend on open sizes."""
         return str(graph_cost(self._function.graph()).flops)
 
+    def arguments(self, rows: int) -> dict[str, Array]:
+        """Return arguments of a number of rows: the sample's first rows over and over, or zeros."""
+        if self._sample is None:
+            return {name: np.zeros([rows if str(size) == self._symbol else _UNKNOWN if type(size) is not int else size
+                                    for size in spec.shape], spec.dtype)
+                    for name, spec in self.signature.inputs.items()}  # fmt: skip
+        given = {name: np.asarray(value) for name, value in self._sample.items()}
+        if self._symbol is None or not all([len(one) for one in given.values()]):
+            return given
+        return {name: one.take(np.arange(rows) % len(one), axis=0) for name, one in given.items()}
+
     def sample(self) -> dict[str, Any]:
-        """Return arguments of one row as nested lists: zeros."""
-        made: dict[str, Any] = {}
-        for name, spec in self.signature.inputs.items():
-            shape = tuple([size if type(size) is int else 1 for size in spec.shape])
-            made[name] = np.zeros(shape, spec.dtype).astype("O" if spec.dtype.kind == "V" else spec.dtype).tolist()
-        return made
+        """Return arguments of one row as nested lists, as requests have them."""
+        return {name: to_lists(one) for name, one in self.arguments(1).items()}
+
+    @property
+    def raises(self) -> tuple[type[Exception], ...]:
+        """The errors of the model's checks of values: whoever sent the values is at fault."""
+        return self._function.raises
+
+    def rows(self, tensors: Tensors) -> int:
+        """Return how many rows a request has, if requests share batches; 0 if they do not."""
+        return next(iter(tensors.values())).shape[0] if self.alone is None else 0
+
+    def require_sizes(self, tensors: Tensors) -> None:
+        """Raise unless the function takes tensors of these sizes.
+
+        Raises:
+            Refused: sizes that differ where they must not, that it was not saved for, or beyond its limits.
+        """
+        key = tuple([one.shape for one in tensors.values()])
+        if key in self._taken:
+            return
+        try:
+            self._function.require_sizes(tensors)
+        except (ShapeError, FileFormatError) as error:
+            raise Refused(str(error)[:2000]) from None
+        if len(self._taken) >= _REMEMBERED:
+            self._taken.clear()
+        self._taken.add(key)
 
     def run(self, tensors: Tensors) -> dict[str, Array]:
-        """Compute the results: compiled if the shapes were warmed up, and eagerly otherwise.
+        """Compute the results: with a program if one takes these sizes, and eagerly otherwise.
 
-        Compiling for every shape that a client sends would take unbounded time and memory.
+        No request waits for a compilation, and other sizes are compiled for only up to a number of programs: what
+        clients send costs neither unbounded time nor memory.
         """
-        function = self._compiled if _key(tensors) in self._warm else self._function.by_name
+        call: Callable[[Tensors], Mapping[str, Any]] = self._function.by_name
+        if _key(tensors) in self._warm:
+            call = self._compiled
+        elif self.programs is not None:
+            sizes = self._sizes(tensors)
+            if self.programs.takes(sizes):
+                call = self.programs.call
+            elif len(self.programs) < _MOST_PROGRAMS and self.programs.why_not is None:
+                self._compile_later(self._bounds(sizes))
+        given = {name: tensors[name] for name in self.signature.inputs}
         with no_grad():  # a server computes no gradients, so nothing is kept for them
-            results: Mapping[str, Any] = function({name: tensors[name] for name in self.signature.inputs})
+            try:
+                results = call(given)
+            except self.raises:
+                if call == self._function.by_name:
+                    raise
+                results = self._function.by_name(given)  # its error tells which values are at fault
         return {name: np.asarray(value) for name, value in results.items()}
+
+    def _sizes(self, tensors: Tensors) -> dict[str, int]:
+        """Return the open sizes of arguments."""
+        axes = [(size, length) for name, spec in self.signature.inputs.items()
+                for size, length in zip(spec.shape, tensors[name].shape, strict=True)]  # fmt: skip
+        return {str(size): length for size, length in axes if isinstance(size, Dim) and size.symbol is not None}
+
+    def _compile_later(self, bounds: dict[str, int]) -> None:
+        """Compile a program in a thread of its own, unless one is being compiled."""
+        if self._compiling is not None and self._compiling.is_alive():
+            return
+        assert self.programs is not None
+        self._compiling = threading.Thread(
+            target=self.programs.compile, args=(bounds,), name="hybridflow-compile", daemon=True
+        )
+        self._compiling.start()
 
     def run_rows(self, tensors: Tensors, rows: int) -> dict[str, Array]:
         """Compute a batch, padded with its first row up to the next bucket."""
@@ -79,34 +166,36 @@ class Servable:
         return {name: value[:rows] for name, value in self.run(padded).items()}
 
     def warmups(self) -> Iterable[Callable[[], None]]:
-        """Yield functions that each compile for one shape that requests are expected to have."""
-        graph = self._function.graph()
-        symbol = batch_symbol(self._function) if self.alone is None else ""
-        others = {*graph.dims.hints} - {symbol}
-        if others or (self.alone is not None and graph.dims.hints):
-            return
-        for size in self.buckets or (1,):
-            shapes = {name: tuple([evaluate(substitute(one, {symbol: size}), {}) for one in spec.shape])
-                      for name, spec in self.signature.inputs.items()}  # fmt: skip
-            yield lambda shapes=shapes: self._warm_up(shapes)
+        """Yield functions that each compile a program for sizes that requests are expected to have."""
+        for rows in self.buckets or (1,):
+            arguments = self.arguments(rows)
+            yield lambda arguments=arguments: self._warm_up(arguments)
 
-    def _warm_up(self, shapes: Mapping[str, tuple[int, ...]]) -> None:
-        zeros = {k: np.zeros(shape, self.signature.inputs[k].dtype) for k, shape in shapes.items()}
-        self._warm.add(_key(zeros))
+    def _warm_up(self, arguments: Tensors) -> None:
         try:
-            self.run(zeros)
-        except FileFormatError:
-            raise
-        except (ArithmeticError, LookupError, ValueError, AssertionError):  # its check of the zeros failed, compiled
+            self._function.require_sizes(arguments)
+        except (ShapeError, FileFormatError):  # sizes that nobody said are expected
             return
+        if self.programs is None:
+            self._warm.add(_key(arguments))
+        elif not self.programs.compile(self._bounds(self._sizes(arguments))):
+            return
+        with suppress(*self.raises):  # its check of the values failed, in a program that is compiled
+            self.run(arguments)
+
+    def _bounds(self, sizes: Mapping[str, int]) -> dict[str, int]:
+        """Return the bounds of a program for some sizes; the rows of a batch are padded already."""
+        assert self.programs is not None
+        return self.programs.bounds_for(sizes) | {k: size for k, size in sizes.items() if k == self._symbol}
 
 
 def _key(tensors: Tensors) -> Key:
     return tuple([tensors[name].shape for name in sorted(tensors)])
 
 
-def _buckets(max_batch: int) -> tuple[int, ...]:
-    return (*[1 << n for n in range(max_batch.bit_length()) if 1 << n < max_batch], max_batch)
+def _buckets(max_batch: int, *, few: bool) -> tuple[int, ...]:
+    """Return the sizes of batches: powers of two up to the largest; or of eight, if each is one of many programs."""
+    return (*[1 << n for n in range(0, max_batch.bit_length(), 3 if few else 1) if 1 << n < max_batch], max_batch)
 
 
 def _forbidden(function: Function, max_batch: int) -> str | None:
@@ -157,12 +246,14 @@ class Repository:
     Attributes:
         models: the versions of each model that serve, by name.
         faults: why a version on the disk does not serve, by path.
+        missing: the paths among them in whose stead no earlier one serves.
     """
 
     def __init__(self, paths: Sequence[Path], max_batch: int = 32, limits: Limits | None = None) -> None:
         self._paths, self._max_batch, self._limits = paths, max_batch, limits
         self.models: dict[str, dict[str, Model]] = {}
         self.faults: dict[str, str] = {}
+        self.missing: set[str] = set()
         self._failed: dict[Path, Any] = {}
         self._gone: set[tuple[str, str]] = set()
 
@@ -188,19 +279,27 @@ class Repository:
                     compute(warm_up)
             except HybridflowError as error:
                 self._failed[path], self.faults[str(path)] = stamp, str(error)
+                if current is None:
+                    self.missing.add(str(path))
                 kept = "the version before serves on" if current else "it does not serve"
                 lines.append(f"model {name} version {version} is broken, and {kept}: {error}")
                 continue
             self._failed.pop(path, None)
             self.faults.pop(str(path), None)
+            self.missing.discard(str(path))
             self.models = {**self.models, name: {**self.models.get(name, {}), version: model}}
             lines.append(f"model {name} version {version} is ready")
+        there = {*map(str, found.values())}
+        self.faults = {path: why for path, why in self.faults.items() if path in there}
+        self.missing &= there
         lines += self._forget(found)
         return lines
 
     def _load(self, name: str, version: str, path: Path, stamp: Any) -> Model:
         artifact = load(path, copy=True, limits=self._limits)
-        functions = {key: Servable(one, self._max_batch) for key, one in artifact.functions.items()}
+        functions = {
+            key: Servable(one, self._max_batch, artifact.sample(key)) for key, one in artifact.functions.items()
+        }
         return Model(name, version, artifact, functions, stamp)
 
     def _forget(self, found: Mapping[tuple[str, str], Path]) -> list[str]:

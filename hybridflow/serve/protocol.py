@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from itertools import chain
 from typing import Any, NamedTuple, cast
 
@@ -50,6 +51,12 @@ class Signature(NamedTuple):
 
     inputs: Mapping[str, TensorSpec]
     outputs: Mapping[str, TensorSpec]
+
+
+@lru_cache(1024)
+def _wanted(spec: TensorSpec) -> tuple[int | str, ...]:
+    """Return a shape with open sizes as texts, which are compared faster."""
+    return tuple([size if type(size) is int else str(size) for size in spec.shape])
 
 
 class Asked(NamedTuple):
@@ -182,8 +189,8 @@ def require_fit(tensors: Mapping[str, Array], signature: Signature) -> None:
         if array.dtype != spec.dtype:
             raise Refused(f"input {name!r} must be {NAMES[str(spec.dtype)]}, got {NAMES[str(array.dtype)]}")
         fits = len(array.shape) == len(spec.shape)
-        for wanted, got in zip(spec.shape, array.shape, strict=False):
-            fits = fits and got == (wanted if type(wanted) is int else sizes.setdefault(str(wanted), got))
+        for wanted, got in zip(_wanted(spec), array.shape, strict=False):
+            fits = fits and got == (sizes.setdefault(wanted, got) if isinstance(wanted, str) else wanted)
         if not fits:
             raise Refused(f"input {name!r} must have the shape {shape_text(spec)}, got {[*array.shape]}")
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import importlib
 import importlib.util
 import json
 import os
 import signal
 import socket
+import ssl
 import subprocess
 import sys
 import tempfile
@@ -30,6 +32,7 @@ class Server(NamedTuple):
         workers: the number of processes.
         max_seconds: how long a computation may take until its worker is replaced.
         certificate, key: files for TLS; None for plain HTTP.
+        grpc_port: the port for gRPC; None for none, 0 takes a free one.
     """
 
     host: str = "127.0.0.1"
@@ -38,6 +41,7 @@ class Server(NamedTuple):
     max_seconds: float = 60.0
     certificate: str | None = None
     key: str | None = None
+    grpc_port: int | None = None
 
 
 def require_packages() -> None:
@@ -49,6 +53,17 @@ def require_packages() -> None:
             )
 
 
+def require_grpc() -> None:
+    """Raise unless the packages of the extra ``grpc`` are installed."""
+    for name in ("grpc", "google.protobuf"):
+        try:
+            importlib.import_module(name)
+        except ImportError:
+            raise MissingPackageError(
+                message(f"serve: gRPC needs the package {name}", hint="Run pip install 'hybridflow[grpc]'.")
+            ) from None
+
+
 def serve(
     paths: Sequence[Path], options: Options, server: Server, say: Callable[[str], None] = lambda text: None
 ) -> None:
@@ -56,6 +71,10 @@ def serve(
     require_packages()
     if not found_in(paths):
         raise ArgumentError(message("serve: there is no artifact", got=", ".join(map(str, paths))))
+    _require_certificate(server)
+    if server.grpc_port is not None:
+        require_grpc()
+    calls = None if server.grpc_port is None else _reserved(server.host, server.grpc_port)
     listening = _listen(server)
     host, port = listening.getsockname()[:2]
     ended: list[int] = []
@@ -65,16 +84,49 @@ def serve(
         settings = {
             "paths": [str(one) for one in paths], "options": options._asdict(), "socket": listening.fileno(),
             "metrics": folder, "parent": os.getpid(), "drain": DRAIN_SECONDS, "max_seconds": server.max_seconds,
-            "certificate": server.certificate, "key": server.key,
+            "certificate": server.certificate, "key": server.key, "grpc": calls and _address(calls),
             "loop": "uvloop" if importlib.util.find_spec("uvloop") else "asyncio",
         }  # fmt: skip
         workers: list[subprocess.Popen[bytes]] = []
         try:
+            if calls is not None:
+                say(f"serving gRPC on {_address(calls)}")
             say(f"serving on http{'s' if server.certificate else ''}://{host}:{port}")
             _keep(workers, server.workers, settings, ended, say)
         finally:
             listening.close()
             _end(workers)
+            if calls is not None:
+                calls.close()
+
+
+def _reserved(host: str, port: int) -> socket.socket:
+    """Return a socket that keeps a port for the workers, which listen at it together."""
+    made = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
+    made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+    try:
+        made.bind((host, port))
+    except OSError as error:
+        raise ArgumentError(message(f"serve: cannot listen at {host}:{port}", got=str(error))) from None
+    return made
+
+
+def _address(bound: socket.socket) -> str:
+    host, port = bound.getsockname()[:2]
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def _require_certificate(server: Server) -> None:
+    """Raise unless the files for TLS are there and fit together, or none is given."""
+    if server.certificate is None:
+        if server.key is not None:
+            raise ArgumentError(message("serve: a key for TLS needs its certificate", got=server.key))
+        return
+    try:
+        ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(server.certificate, server.key, lambda: "")
+    except OSError as error:
+        files = " and ".join([one for one in (server.certificate, server.key) if one is not None])
+        raise ArgumentError(message(f"serve: {files} are no certificate and key for TLS", got=str(error))) from None
 
 
 def _listen(server: Server) -> socket.socket:

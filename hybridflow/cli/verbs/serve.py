@@ -31,6 +31,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--token-file", type=Path, help="a file with the bearer token that requests must have")
     add("--tls-certificate", help="a file, for HTTPS")
     add("--tls-key", help="a file, for HTTPS")
+    add("--grpc-port", type=int, help="a port for the Open Inference Protocol v2 over gRPC; 0 takes a free one")
     add("--quiet", action="store_true", help="write no access log to stderr")
 
 
@@ -72,7 +73,7 @@ def run(arguments: argparse.Namespace, console: Console) -> bool:
     )  # fmt: skip
     server = Server(
         arguments.host, arguments.port, arguments.workers, arguments.max_seconds, arguments.tls_certificate,
-        arguments.tls_key,
+        arguments.tls_key, arguments.grpc_port,
     )  # fmt: skip
     serve(arguments.paths, options, server, lambda text: console.print(text, markup=False, highlight=False))
     return True

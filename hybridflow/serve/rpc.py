@@ -1,0 +1,177 @@
+"""The Open Inference Protocol v2 over gRPC; it needs the extra ``grpc``.
+
+Requests are made into those of HTTP, with the same checks and errors, and computed by the same application.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+import time
+import traceback
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any
+
+from hybridflow.serve import protocol
+from hybridflow.serve.app import App, Response
+from hybridflow.serve.messages import SERVICE, messages
+from hybridflow.serve.models import Model
+from hybridflow.serve.protocol import Refused
+
+Handler = Callable[[App, Any], Awaitable[Any]]
+_CODES = {400: "INVALID_ARGUMENT", 401: "UNAUTHENTICATED", 404: "NOT_FOUND", 503: "RESOURCE_EXHAUSTED",
+          504: "DEADLINE_EXCEEDED"}  # fmt: skip
+"""The codes of gRPC by the status that HTTP has for the same."""
+
+
+async def start(app: App, address: str, certificate: tuple[bytes, bytes] | None) -> Any:
+    """Serve an application's models over gRPC; the caller ends it with its ``stop``.
+
+    Args:
+        app: the application.
+        address: host and port; several processes may share one.
+        certificate: the key and the certificate for TLS; None for plain connections.
+    """
+    import grpc
+
+    found = messages()
+    handlers = {
+        name: grpc.unary_unary_rpc_method_handler(
+            _answering(app, grpc, name, handler), found[f"{name}Request"].FromString,
+            found[f"{name}Response"].SerializeToString,
+        )
+        for name, handler in _HANDLERS.items()
+    }  # fmt: skip
+    options = {"max_receive_message_length": app.options.body, "max_send_message_length": -1, "so_reuseport": 1}
+    server = grpc.aio.server(options=[(f"grpc.{key}", value) for key, value in options.items()])
+    server.add_generic_rpc_handlers([grpc.method_handlers_generic_handler(SERVICE, handlers)])
+    if certificate is None:
+        server.add_insecure_port(address)
+    else:
+        server.add_secure_port(address, grpc.ssl_server_credentials([certificate]))
+    await server.start()
+    return server
+
+
+def _answering(app: App, grpc: Any, name: str, handler: Handler) -> Callable[[Any, Any], Awaitable[Any]]:
+    """Return the function that answers calls of a method."""
+
+    async def answer(request: Any, context: Any) -> Any:
+        began, status, identity = time.monotonic(), 200, app.identity("")
+        model: Model | None = None
+        try:
+            if not name.startswith("Server"):
+                _authorize(app, dict(context.invocation_metadata()))
+            if name == "ModelInfer":
+                model = _model(app, request.model_name, request.model_version)
+            return await handler(app, request)
+        except Refused as error:
+            status, text = error.status, str(error)
+        except asyncio.CancelledError:  # the client went away
+            status = 499
+            raise
+        except Exception as error:  # a fault of the server or of a model's program: this request's alone
+            app.log({"id": identity, "fault": "".join(traceback.format_exception(error))}, always=True)
+            status, text = 500, f"the server failed; its log tells why at the request {identity}"
+        finally:
+            took = time.monotonic() - began
+            app.count(Response(status, b"", {}, model), took)
+            app.log({"id": identity, "path": f"/{SERVICE}/{name}", "status": status, "seconds": round(took, 6)})
+        await context.abort(getattr(grpc.StatusCode, _CODES.get(status, "INTERNAL")), text)
+
+    return answer
+
+
+def _authorize(app: App, metadata: Mapping[str, Any]) -> None:
+    token = app.options.token
+    given = str(metadata.get("authorization", ""))
+    if token is not None and not hmac.compare_digest(given.encode(), f"Bearer {token}".encode()):
+        raise Refused("this server needs the metadata 'authorization: Bearer TOKEN'", 401)
+
+
+def _model(app: App, name: str, version: str) -> Model:
+    return app.models.model(name, version or None)
+
+
+async def _live(app: App, request: Any) -> Any:
+    return messages()["ServerLiveResponse"](live=True)
+
+
+async def _ready(app: App, request: Any) -> Any:
+    return messages()["ServerReadyResponse"](ready=app.serves)
+
+
+async def _model_ready(app: App, request: Any) -> Any:
+    try:
+        _model(app, request.name, request.version)
+    except Refused:
+        return messages()["ModelReadyResponse"](ready=False)
+    return messages()["ModelReadyResponse"](ready=True)
+
+
+async def _server_metadata(app: App, request: Any) -> Any:
+    return messages()["ServerMetadataResponse"](name="hybridflow", version="1", extensions=["binary_tensor_data"])
+
+
+async def _model_metadata(app: App, request: Any) -> Any:
+    model = _model(app, request.name, request.version)
+    signature = model.function().signature
+    return messages()["ModelMetadataResponse"](
+        **protocol.metadata_v2(request.name, [*app.models.models[request.name]], signature)
+    )
+
+
+async def _infer(app: App, request: Any) -> Any:
+    model = _model(app, request.model_name, request.model_version)
+    app.batcher.require_room()
+    servable = model.function()
+    head, binary = as_v2(request)
+    asked = protocol.read_v2(head + binary, str(len(head)), servable.signature)
+    results = await app.computed(servable, asked.tensors, _stays)
+    made = messages()["ModelInferResponse"](model_name=model.name, model_version=model.version, id=request.id)
+    for name in asked.outputs:
+        array = results[name]
+        made.outputs.add(name=name, datatype=protocol.NAMES[str(array.dtype)], shape=array.shape)
+        made.raw_output_contents.append(array.tobytes())
+    return made
+
+
+async def _stays() -> dict[str, Any]:
+    """Wait for ever: gRPC cancels the call itself when its client goes away."""
+    await asyncio.Event().wait()
+    raise AssertionError
+
+
+def as_v2(request: Any) -> tuple[bytes, bytes]:
+    """Return an inference request as the JSON of one of HTTP, and the binary tensors behind it.
+
+    Raises:
+        Refused: another number of raw tensors than of inputs.
+    """
+    raw = request.raw_input_contents
+    if raw and len(raw) != len(request.inputs):
+        raise Refused(f"raw_input_contents has {len(raw)} tensors for {len(request.inputs)} inputs")
+    inputs: list[dict[str, Any]] = []
+    for number, one in enumerate(request.inputs):
+        made: dict[str, Any] = {"name": one.name, "datatype": one.datatype, "shape": [*one.shape]}
+        if raw:
+            made["parameters"] = {"binary_data_size": len(raw[number])}
+        else:
+            made["data"] = [value for _, values in one.contents.ListFields() for value in values]
+        inputs.append(made)
+    outputs = [{"name": one.name, "parameters": _parameters(one.parameters)} for one in request.outputs]
+    try:
+        head = protocol.dumps({"inputs": inputs, "outputs": outputs})
+    except (TypeError, ValueError):  # bytes, or numbers that JSON has not
+        raise Refused("contents must be numbers or booleans; others go in raw_input_contents") from None
+    return head, b"".join(raw)
+
+
+def _parameters(given: Any) -> dict[str, Any]:
+    return {key: getattr(value, value.WhichOneof("parameter_choice") or "string_param") for key, value in given.items()}
+
+
+_HANDLERS: dict[str, Handler] = {
+    "ServerLive": _live, "ServerReady": _ready, "ModelReady": _model_ready, "ServerMetadata": _server_metadata,
+    "ModelMetadata": _model_metadata, "ModelInfer": _infer,
+}  # fmt: skip
