@@ -16,7 +16,7 @@ import hybridflow as hf
 from hybridflow import nn
 from hybridflow.core.errors import ArgumentError, ArgumentTypeError, CheckError, ShapeError
 
-PROGRAMS = int(os.environ.get("HYBRIDFLOW_PROGRAMS", "12"))
+PROGRAMS = int(os.environ.get("HYBRIDFLOW_PROGRAMS", "8"))
 
 
 def rows(table: hf.debugging.ValueTable) -> list[tuple[Any, ...]]:
@@ -164,7 +164,9 @@ def test_how_it_is_shown():
     assert "tangent: the derivative of the value for dx = [[1]]" in text
     assert "x &lt; big" in table._repr_html_()
     data = json.loads(json.dumps(table.to_dict()))
-    assert [row["formula"] for row in data["rows"]][2:5] == ["x < big", "sum(v1, axis=(0, 1))", "big * 2"]
+    assert [row["formula"] for row in data["rows"]][2:5] == [
+        "x < big", "astype(v1, dtype=i32)", "sum(v2, axis=(0, 1))",
+    ]  # fmt: skip
     assert data["rows"][2] == {
         "name": "v1", "formula": "x < big", "value": [[False] * 5] * 4, "adjoint": None, "tangent": None,
         "shape": [4, 5], "dtype": "bool", "is_result": False, "where": data["rows"][2]["where"],

@@ -110,6 +110,32 @@ class Graph:
         """
         return attached("to_dot")(self, color)
 
+    def to_mermaid(self, *, color: Any = None) -> str:
+        """Return the graph as a Mermaid flowchart: Markdown on GitHub and GitLab, and notebooks, draw it.
+
+        Name scopes, functions and lines are subgraphs. If the graph has more than Mermaid draws (500 arrows), the
+        innermost of them are folded into one box each.
+
+        Args:
+            color: as for `to_dot`.
+
+        Raises:
+            ArgumentError: if `color` is another word, or the graph is too large with everything folded.
+
+        Example:
+            >>> import hybridflow as hf
+            >>> f = hf.compile(lambda x: hf.sin(x))
+            >>> print(f.graph(hf.asarray([1.0])).to_mermaid())
+            flowchart TB
+              n1(["x"]):::input
+              n2["sin"]:::op
+              n3(["output"]):::output
+              n1 -->|"f32[1]"| n2
+              n2 -->|"f32[1]"| n3
+            ...
+        """
+        return attached("to_mermaid")(self, color)
+
     def to_svg(self, path: str | PathLike[str], *, color: Any = None) -> None:
         """Write a picture of the graph as SVG: every operation, grouped by name scope and line.
 
