@@ -59,7 +59,8 @@ def test_the_text():
     lines = f.graph(hf.asarray([1.0])).to_mermaid().splitlines()
     assert lines[:12] == [
         "flowchart TB", '  n1(["x"]):::input', '  subgraph n2["inner"]', '    n3["multiply<br/>·, 2"]:::op',
-        '    n4["add"]:::op', "  end", "  style n2 fill:#f2f6fa,stroke:#b3c1ce,color:#1c2733", '  n5["sin"]:::op', '  n6(["output"]):::output',
+        '    n4["add"]:::op', "  end",
+        "  style n2 fill:#f2f6fa,stroke:#b3c1ce,color:#1c2733", '  n5["sin"]:::op', '  n6(["output"]):::output',
         '  n1 -->|"f32[1]"| n3', '  n3 -->|"f32[1]"| n4', '  n1 -->|"f32[1]"| n4',
     ]  # fmt: skip
 

@@ -1,4 +1,4 @@
-"""`hf.debugging.table`: formulas, values, adjoints and tangents against numbers worked out by hand and other oracles."""
+"""`hf.debugging.table`: formulas, values, adjoints and tangents, against numbers worked out by hand."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ PROGRAMS = int(os.environ.get("HYBRIDFLOW_PROGRAMS", "8"))
 
 
 def rows(table: hf.debugging.ValueTable) -> list[tuple[Any, ...]]:
-    return [
-        (row.name, row.formula, row.value.tolist(), *[None if x is None else x.tolist() for x in (row.adjoint, row.tangent)])
-        for row in table.rows
-    ]  # fmt: skip
+    def numbers(array: Any) -> Any:
+        return None if array is None else array.tolist()
+
+    return [(row.name, row.formula, *map(numbers, (row.value, row.adjoint, row.tangent))) for row in table.rows]
 
 
 @pytest.mark.parametrize("compiled", [False, True])
@@ -77,7 +77,8 @@ def test_a_network_of_two_layers():
         ("x", "", [1.0, 3.0], [136.0, 170.0], [0.0, 1.0]), ("y", "", 2.0, -34.0, None),
         ("w", "", [[1.0, 2.0], [-1.0, 1.0]], [[102.0, 306.0], [-34.0, -102.0]], None),
         ("v", "", [3.0, -1.0], [238.0, 68.0], None),
-        ("v1", "w @ x", [7.0, 2.0], [102.0, -34.0], [2.0, 1.0]), ("v2", "relu(v1)", [7.0, 2.0], [102.0, -34.0], [2.0, 1.0]),
+        ("v1", "w @ x", [7.0, 2.0], [102.0, -34.0], [2.0, 1.0]),
+        ("v2", "relu(v1)", [7.0, 2.0], [102.0, -34.0], [2.0, 1.0]),
         ("v3", "v @ v2", 19.0, 34.0, 5.0), ("v4", "v3 - y", 17.0, 34.0, 5.0), ("v5", "square(v4)", 289.0, 1.0, 170.0),
     ]  # fmt: skip
     # Forward mode needs a pass for each of 2 + 1 + 4 + 2 elements, reverse mode one for the one result.

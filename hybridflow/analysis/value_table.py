@@ -363,7 +363,11 @@ class _Duals:
     """
 
     def __init__(
-        self, graph: Graph, inputs: Sequence[Tensor], tangents: Sequence[Tensor | None], tape: GradientTape | None = None
+        self,
+        graph: Graph,
+        inputs: Sequence[Tensor],
+        tangents: Sequence[Tensor | None],
+        tape: GradientTape | None = None,
     ) -> None:
         self.inputs: list[Edge] = [(node, 0) for node in graph.inputs]
         self.values: dict[Edge, Tensor] = dict(zip(self.inputs, inputs, strict=True))

@@ -41,6 +41,8 @@ class Graph:
         construction: the builder, if the graph is hand-made.
         captured: for a compiled function's graph, the tensors and Variables that give some inputs their values.
         output_names: for a compiled function's graph, the names of its outputs.
+        assigned: for a compiled function's graph, the positions of the outputs that Variables are assigned, each with
+            the input that is the Variable.
 
     Example:
         >>> import hybridflow as hf
@@ -61,6 +63,7 @@ class Graph:
     construction: Any = field(default=None, repr=False)
     captured: dict[Node, Any] = field(default_factory=dict[Node, Any], repr=False)
     output_names: tuple[str, ...] = ()
+    assigned: dict[int, Node] = field(default_factory=dict[int, Node], repr=False)
 
     def __enter__(self) -> Self:
         from hybridflow.ir.construction import construction_of

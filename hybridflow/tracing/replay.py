@@ -37,7 +37,8 @@ class Replay:
     @classmethod
     def of(cls, trace: Trace, signature: Signature) -> Replay:
         """Return the replay of a call, with the current values of what it reads."""
-        return cls(trace.raw_graph, tuple(inputs_of(trace, signature)), trace.checks, trace.gradient_of, trace.plan.count)
+        inputs = tuple(inputs_of(trace, signature))
+        return cls(trace.raw_graph, inputs, trace.checks, trace.gradient_of, trace.plan.count)
 
 
 def inputs_of(trace: Trace, signature: Signature) -> list[Any]:
