@@ -197,7 +197,8 @@ def test_it_goes_to_tensorboard(tmp_path: Path):
 
 def test_what_is_wrong_is_said():
     model = made()
-    with pytest.raises(ArgumentError, match=r"(?s)no module matches 'blocks\.\*'.*'0', '1', '2', '2.0'.*Paths are dotted"):
+    text = r"(?s)no module matches 'blocks\.\*'.*'0', '1', '2', '2.0'.*Paths are dotted"
+    with pytest.raises(ArgumentError, match=text):
         model.watch("blocks.*")
     with pytest.raises(ArgumentError, match="history=0"):
         model.watch(history=0)

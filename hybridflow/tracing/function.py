@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, cast, overload
 
 import jax
 
+from hybridflow.core.activity import doing
 from hybridflow.core.context import context_now, current
 from hybridflow.core.device import device_label
 from hybridflow.core.dims import NeedsSizes
@@ -362,10 +363,11 @@ class CompiledFunction(Entry, Views[P, R]):
             dropped=dropped,
             others=len(self._traces),
         )
-        trace = make_trace(
-            self._function, self._caller(args), signature, named, self._static, record, self._name, current(),
-            self._roots(args), self._floats, self._budget,
-        )  # fmt: skip
+        with doing("tracing", self._name):
+            trace = make_trace(
+                self._function, self._caller(args), signature, named, self._static, record, self._name, current(),
+                self._roots(args), self._floats, self._budget,
+            )  # fmt: skip
         if trace.symbolic and self._options["sizes"] != "exact":
             seen = any([is_open(leaf) and None in leaf.key[1] for leaf in signature.leaves])
             trace.bounds = BoundedSizes(trace, 0 if self._options["sizes"] == "bounded" else 1 if seen else 2)
