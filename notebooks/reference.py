@@ -105,7 +105,7 @@ def _arguments(value: Any) -> str:
         return "(...)"
     plain = [one.replace(annotation=one.empty) for one in call.parameters.values() if one.name != "self"]
     text = str(call.replace(parameters=plain, return_annotation=call.empty))
-    return re.sub(r"dtype\('(\w+)'\)", r"hf.\1", re.sub(r"<[^<>]*>", "...", text))
+    return re.sub(r"dtype\('(\w+)'\)", r"hf.\1", re.sub(r"<[^<>]*(?:<[^<>]*>[^<>]*)*>", "...", text))
 
 
 def _signature(path: str, value: Any) -> str:

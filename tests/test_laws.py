@@ -8,7 +8,6 @@ import xml.etree.ElementTree as ElementTree
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
 import hybridflow as hf

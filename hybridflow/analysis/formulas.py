@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -132,5 +132,4 @@ def value_text(value: Any) -> str:
 def _nested(array: np.ndarray[Any, Any]) -> str:
     if not array.ndim:
         return number_text(array)
-    rows: Sequence[Any] = array
-    return f"[{', '.join(map(_nested, rows))}]"
+    return f"[{', '.join([_nested(row) for row in array])}]"

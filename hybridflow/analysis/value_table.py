@@ -342,9 +342,11 @@ class _Maker:
 
         moved = [one for one in start if one is not None]
         return ModeCosts(
-            *[_flops(one, *more) for one, more in ((value, inputs), (reverse, inputs), (forward, [*inputs, *moved]))],
-            sum(inputs[number].size for number in numbers),
-            sum(cast(int, edge[0].spec(edge[1]).size) for edge in results),
+            value=_flops(value, *inputs),
+            reverse=_flops(reverse, *inputs),
+            forward=_flops(forward, *inputs, *moved),
+            inputs=sum(inputs[number].size for number in numbers),
+            results=sum(cast(int, edge[0].spec(edge[1]).size) for edge in results),
         )
 
 

@@ -114,7 +114,8 @@ class _Watched:
         figures = [float(one) for one in results[-1]] if len(results) else [float("nan")] * len(FIGURES)
         norm = float(gradients[-1, 0]) if len(gradients) else float("nan")
         remark = _remark(figures if len(results) else None, norm if len(gradients) else None)
-        return WatchRow(self.path, self.results.count.item(), *figures, norm, remark)
+        named_figures = dict(zip(FIGURES, figures, strict=True))
+        return WatchRow(self.path, self.results.count.item(), **named_figures, gradient_norm=norm, remark=remark)
 
 
 def _remark(figures: list[float] | None, norm: float | None) -> str:
