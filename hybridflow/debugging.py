@@ -1,4 +1,4 @@
-"""`hf.debugging`: check conditions, and locate where a value went wrong."""
+"""`hf.debugging`: check conditions, locate where a value went wrong, and show values with their derivatives."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from hybridflow.analysis.locate import Located, locate
+from hybridflow.analysis.value_table import ModeCosts, ValueRow, ValueTable, table
 from hybridflow.core.context import is_tracing
 from hybridflow.core.errors import ArgumentTypeError, CheckError, DTypeError
 from hybridflow.core.errors import message as composed
@@ -61,4 +62,4 @@ def check(cond: Any, message: str) -> None:
         raise CheckError(message)
 
 
-__all__ = ["Located", "check", "locate"]
+__all__ = ["Located", "ModeCosts", "ValueRow", "ValueTable", "check", "locate", "table"]

@@ -197,7 +197,7 @@ def double_lowered(model: Path) -> Any:
     return hf.compile(target.function).lower(*target.args)
 
 
-@pytest.mark.parametrize("stage", ["graph", "optimized", "stablehlo", "hlo"])
+@pytest.mark.parametrize("stage", ["graph", "optimized", "stablehlo", "hlo", "llvm"])
 def test_inspect_prints_one_text_alone(stage: str, model: Path, capsys: pytest.CaptureFixture[str]):
     assert main(["inspect", f"{model}:double", "--as", stage]) == 0
     printed = capsys.readouterr().out

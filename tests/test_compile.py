@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import bdb
 import functools
+import re
+import shutil
 import sys
 import traceback
 
@@ -18,8 +20,10 @@ import hybridflow as hf
 from hybridflow.core.errors import (
     ArgumentError,
     ArgumentTypeError,
+    DeviceError,
     DTypeError,
     LeakError,
+    MissingPackageError,
     ShapeError,
     TracedValueError,
 )
@@ -446,8 +450,23 @@ def test_the_texts_of_every_stage():
     assert "stablehlo.exponential" in lowered.as_text("stablehlo")
     assert "HloModule" in lowered.as_text("hlo")
     assert f.trace_count == f.compile_count == 1
-    with pytest.raises(ArgumentError, match=r"(?s)'llvm' is not a stage.*'graph', 'optimized', 'stablehlo', 'hlo'"):
-        lowered.as_text("llvm")
+    with pytest.raises(ArgumentError, match=r"(?s)'mlir' is not a stage.*'stablehlo', 'hlo', 'llvm', 'assembly'"):
+        lowered.as_text("mlir")
+
+
+def test_the_code_that_xla_makes_for_the_processor(monkeypatch):
+    f = hf.compile(lambda x: hf.exp(x) * 2 + hf.sin(x), name="stages")
+    lowered = f.lower(hf.ones((4,)))
+    assert re.search(r"^; \w*fusion\n", lowered.as_text("llvm"))
+    assert re.search(r"^define .*fusion", lowered.as_text("llvm"), re.MULTILINE)
+    assert f.compile_count == 1
+    if shutil.which("objdump") or shutil.which("llvm-objdump"):
+        assert re.search(r"<\w*fusion>:(?s:.)*\bret", lowered.as_text("assembly"))
+    monkeypatch.setattr("shutil.which", lambda name: None)
+    with pytest.raises(MissingPackageError, match=r"(?s)no program here that disassembles it.*as_text\('llvm'\)"):
+        lowered.as_text("assembly")
+    with pytest.raises(DeviceError, match=r"(?s)XLA made no llvm of its own.*as_text\('hlo'\)"):
+        hf.compile(lambda x: x).lower(hf.ones((4,))).as_text("llvm")
 
 
 def test_the_texts_of_a_function_with_variables_and_captured_tensors():

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 import hybridflow as hf
+from hybridflow import nn
 
 
 def here(text):
@@ -156,3 +157,40 @@ def test_open_sizes_and_low_precision():
     f = hf.compile(lambda x: hf.log(x.astype(hf.bfloat16)), input_signature=[hf.TensorSpec([None])])
     assert hf.debugging.locate(f, [1.0, 0.0, 2.0]).op == "log"
     assert not hf.debugging.locate(f, np.ones(5))
+
+
+def test_the_module_is_named():
+    class Half(nn.Module):
+        def __init__(self, wrong: bool):
+            self.inner, self.wrong = nn.Linear(2, 2), wrong
+
+        def forward(self, x):
+            y = self.inner(x)
+            return hf.log(y * 0.0 - 1.0) if self.wrong else y
+
+    class Net(nn.Module):
+        def __init__(self):
+            self.blocks = [Half(False), Half(True), Half(False)]
+
+        def forward(self, x):
+            for block in self.blocks:
+                x = block(x)
+            return hf.sum(x)
+
+    net, x = Net(), hf.ones((3, 2))
+    for fn in (net, hf.compile(net), hf.compile(lambda x: net(x))):
+        found = hf.debugging.locate(fn, x)
+        assert (found.op, found.module) == ("log", "blocks.1 (Half)")
+        assert "\n  in the module blocks.1 (Half)\n" in str(found)
+    compiled = hf.compile(lambda x: net(x))
+    compiled(x)
+    hf.debugging.locate(compiled, x)
+    before = compiled.trace_count
+    compiled(x)
+    assert compiled.trace_count == before  # a call uses the trace of calls
+    net.blocks[1].wrong = False
+    for one in net.blocks[1].inner.parameters():
+        one.assign(hf.zeros(one.shape))
+    net.blocks[2].inner.weight.assign([[float("inf"), 0.0], [0.0, 0.0]])
+    found = hf.debugging.locate(hf.grad(lambda net: net(x) * 0.0), net)
+    assert (found.kind, found.module) == ("nan", "blocks.2.inner (Linear)")

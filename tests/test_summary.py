@@ -109,6 +109,28 @@ def test_graphs_have_every_operation_once_and_whole_edges(tmp_path: Path):
     assert any(name.startswith("while_bodies/") for name in names)
 
 
+def test_variables_and_their_assignments_have_tensorflows_operations(tmp_path: Path):
+    given, held = hf.Variable([1.0, 2.0], name="given"), hf.Variable(0.0, name="steps")
+
+    @hf.compile
+    def step(x, variable):
+        held.assign_add(1.0)
+        variable.assign_sub(x * held)
+        return hf.sum(variable)
+
+    with hf.summary.Writer(tmp_path) as writer:
+        writer.graph(step, hf.asarray([1.0, 1.0]), given)
+    found = {node.name: node for node in read(tmp_path).Graph().node}
+    inputs = {name: node.op for name, node in found.items() if node.op in ("VariableV2", "Placeholder")}
+    assert inputs == {"x": "Placeholder", "given": "VariableV2", "steps": "VariableV2"}
+    writes = {name: list(node.input) for name, node in found.items() if node.op == "Assign"}
+    assert writes.keys() == {"given_assign", "steps_assign"}
+    assert writes["steps_assign"][0] == "steps"
+    assert found[writes["steps_assign"][1]].op == "add"
+    assert found[writes["given_assign"][1]].op == "subtract"
+    assert [node.op for name, node in found.items() if name.startswith("output")] == ["Identity"]
+
+
 def test_a_write_in_a_branch_that_is_not_taken_does_not_happen(tmp_path: Path):
     with hf.summary.Writer(tmp_path) as writer:
 

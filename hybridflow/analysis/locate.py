@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import linecache
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -15,7 +16,8 @@ from hybridflow.core.context import context_of
 from hybridflow.core.dispatch import run_raw
 from hybridflow.core.dtypes import as_dtype, kind_of
 from hybridflow.core.errors import HybridflowError
-from hybridflow.core.node import Node, Where, format_where, where_file_line
+from hybridflow.core.node import Node, Where, format_where, name_scope, scope_of, where_file_line
+from hybridflow.core.settings import SETTINGS
 from hybridflow.core.sources import CONSTANT
 from hybridflow.core.spec import format_spec
 from hybridflow.ir.evaluate import RUN_NODE, evaluate
@@ -25,6 +27,7 @@ from hybridflow.tracing.function import CompiledFunction
 from hybridflow.tracing.method import CompiledMethod
 from hybridflow.tracing.replay import Replay
 
+_SCOPE = "module."
 Kind = Literal["nan", "inf", "check", "error"]
 
 
@@ -43,6 +46,8 @@ class Located:
         inputs: a line about each of the operation's inputs.
         outputs: a line about each of its outputs.
         within: the branches and loops around it, outermost first.
+        module: the path and class of the innermost `hf.nn.Module` that was being called, such as ``"blocks.3.mlp
+            (Linear)"``; None if there is none.
     """
 
     kind: Kind | None = None
@@ -54,6 +59,7 @@ class Located:
     inputs: tuple[str, ...] = ()
     outputs: tuple[str, ...] = ()
     within: tuple[str, ...] = field(default=())
+    module: str | None = None
 
     def __bool__(self) -> bool:
         return self.kind is not None
@@ -67,6 +73,8 @@ class Located:
         if self.where:
             lines.append(f"  at {self.where}: {self.source}")
         lines += [f"  in {one}" for one in reversed(self.within)]
+        if self.module:
+            lines.append(f"  in the module {self.module}")
         lines.append(f"  {self.text}")
         lines += [f"  input {i}: {one}" for i, one in enumerate(self.inputs)]
         lines += [f"  output {i}: {one}" for i, one in enumerate(self.outputs)]
@@ -108,15 +116,63 @@ def locate(fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Located:
     """
     if not isinstance(fn, CompiledFunction | CompiledMethod):
         fn = compile(fn)
-    replay = fn.replay(*args, **kwargs)
-    return _Replayer(replay).run()
+    with _named_modules() as names:
+        replay = fn.replay(*args, **kwargs)
+    return _Replayer(replay, names).run()
+
+
+class _Names:
+    """An observer of modules that puts the operations of each into a name scope of its own.
+
+    Attributes:
+        modules: the path and class of each module, by its scope.
+    """
+
+    name = "hf.debugging.locate"
+
+    def __init__(self) -> None:
+        self.modules: dict[str, str] = {}
+
+    def around(self, module: Any) -> AbstractContextManager[Any]:
+        """Return the name scope of a module."""
+        scope = f"{_SCOPE}{len(self.modules)}"
+        self.modules[scope] = f"{module._path or 'the model'} ({type(module).__name__})"
+        return name_scope(scope)
+
+    def result(self, path: str, module: Any, value: Any) -> None:
+        """Look at nothing."""
+
+    def asked(self, tape: Any) -> list[Any]:
+        """Ask for no gradients."""
+        del tape
+        return []
+
+    def answered(self, gradients: list[Any]) -> None:
+        """Take none."""
+
+    def of(self, where: Where | None) -> str | None:
+        """Return the innermost module that a place is in."""
+        scopes = [part for part in scope_of(where).split("/") if part in self.modules]
+        return self.modules[scopes[-1]] if scopes else None
+
+
+@contextmanager
+def _named_modules() -> Generator[_Names]:
+    names = _Names()
+    before = SETTINGS.observers
+    SETTINGS.set("observers", (*before, names))
+    try:
+        yield names
+    finally:
+        SETTINGS.set("observers", before)
 
 
 class _Replayer:
     """Runs the nodes of one trace and looks at every value."""
 
-    def __init__(self, replay: Replay) -> None:
+    def __init__(self, replay: Replay, names: _Names) -> None:
         self._replay = replay
+        self._names = names
         self._checks = {edge: check for check in replay.checks if (edge := check.ok._edge) is not None}
         self._around: list[Node] = []
 
@@ -149,7 +205,9 @@ class _Replayer:
         for index, value in enumerate(several):
             check = self._checks.get((node, index)) if not self._around else None
             if check is not None and not bool(np.all(np.asarray(value))):
-                raise _Stop(Located("check", self._phase(node), None, *_place(check.where), check.text))
+                place = _place(check.where)
+                module = self._names.of(check.where)
+                raise _Stop(Located("check", self._phase(node), None, *place, check.text, module=module))
         return outputs
 
     def _nested(self, node: Node, values: list[Any], attrs: dict[str, Any]) -> Any:
@@ -193,6 +251,7 @@ class _Replayer:
             tuple(map(_summary, values)),
             tuple(map(_summary, outputs)),
             tuple([f"{one.op.name} at {format_where(one.where)}" for one in self._around]),
+            self._names.of(place) or self._names.of(outer.where),
         )
 
     def _phase(self, node: Node) -> Literal["forward", "backward"]:

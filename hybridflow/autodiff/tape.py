@@ -13,6 +13,7 @@ import jax
 from hybridflow.autodiff.backprop import BOUND, RAW, conjugates
 from hybridflow.autodiff.gradients_on_demand import differentiable_on_demand
 from hybridflow.autodiff.jacobian import LEAF, Jacobians, Pullback, flatten, require_choice
+from hybridflow.autodiff.observed_gradients import observed_gradients
 from hybridflow.autodiff.recorded_graph import recorded_graph
 from hybridflow.autodiff.recorded_memory import Peak, RecordedMemory, live_nodes, recorded_memory
 from hybridflow.autodiff.seeds import ones, seeds_of, zeros
@@ -32,6 +33,7 @@ from hybridflow.core.errors import (
 from hybridflow.core.node import Edge, Node, next_sequence, renew, user_place
 from hybridflow.core.notes import requires
 from hybridflow.core.op import Stops
+from hybridflow.core.settings import SETTINGS
 from hybridflow.core.tensor import Tensor, describe, watch_tensor
 from hybridflow.core.variable import Variable
 from hybridflow.ir.builder import GraphBuilder
@@ -270,11 +272,19 @@ class GradientTape(Jacobians):
             ArgumentError: if `unconnected_gradients` is another word.
             ShapeError, DTypeError: if output gradients do not match the target.
         """
-        if output_gradients is None and unconnected_gradients == "none":
+        if output_gradients is None and unconnected_gradients == "none" and not SETTINGS.observers:
             several = type(sources) is list or type(sources) is tuple
             gradients = self._quick(target, sources if several else (sources,))
             if gradients is not None:
                 return type(sources)(gradients) if several else gradients[0]
+        if SETTINGS.observers and output_gradients is None:
+            return observed_gradients(
+                self, sources, lambda all_of_them: self._gradient(target, all_of_them, None, unconnected_gradients)
+            )
+        return self._gradient(target, sources, output_gradients, unconnected_gradients)
+
+    def _gradient(self, target: Any, sources: Any, output_gradients: Any, unconnected_gradients: str) -> Any:
+        """Return gradients, in any case; see `gradient`."""
         require_choice("gradient", unconnected_gradients)
         targets, leaves, tree = self._asked("gradient", target, sources)
         seeds = conjugates(seeds_of(targets, output_gradients, target))

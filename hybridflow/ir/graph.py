@@ -41,6 +41,8 @@ class Graph:
         construction: the builder, if the graph is hand-made.
         captured: for a compiled function's graph, the tensors and Variables that give some inputs their values.
         output_names: for a compiled function's graph, the names of its outputs.
+        assigned: for a compiled function's graph, the positions of the outputs that Variables are assigned, each with
+            the input that is the Variable.
 
     Example:
         >>> import hybridflow as hf
@@ -61,6 +63,7 @@ class Graph:
     construction: Any = field(default=None, repr=False)
     captured: dict[Node, Any] = field(default_factory=dict[Node, Any], repr=False)
     output_names: tuple[str, ...] = ()
+    assigned: dict[int, Node] = field(default_factory=dict[int, Node], repr=False)
 
     def __enter__(self) -> Self:
         attached("construction_of")(self).enter()
@@ -107,6 +110,32 @@ class Graph:
             ArgumentError: if `color` is another word.
         """
         return attached("to_dot")(self, color)
+
+    def to_mermaid(self, *, color: Any = None) -> str:
+        """Return the graph as a Mermaid flowchart: Markdown on GitHub and GitLab, and notebooks, draw it.
+
+        Name scopes, functions and lines are subgraphs. If the graph has more than Mermaid draws (500 arrows), the
+        innermost of them are folded into one box each.
+
+        Args:
+            color: as for `to_dot`.
+
+        Raises:
+            ArgumentError: if `color` is another word, or the graph is too large with everything folded.
+
+        Example:
+            >>> import hybridflow as hf
+            >>> f = hf.compile(lambda x: hf.sin(x))
+            >>> print(f.graph(hf.asarray([1.0])).to_mermaid())
+            flowchart TB
+              n1(["x"]):::input
+              n2["sin"]:::op
+              n3(["output"]):::output
+              n1 -->|"f32[1]"| n2
+              n2 -->|"f32[1]"| n3
+            ...
+        """
+        return attached("to_mermaid")(self, color)
 
     def to_svg(self, path: str | PathLike[str], *, color: Any = None) -> None:
         """Write a picture of the graph as SVG: every operation, grouped by name scope and line.

@@ -1,4 +1,4 @@
-"""Pictures of graphs: DOT, SVG, an interactive HTML page, and files for other viewers."""
+"""Pictures of graphs: DOT, Mermaid, SVG, an interactive HTML page, and files for other viewers."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from hybridflow.ir.graph import Graph
 from hybridflow.pictures.diagram import Colour, diagram_of
 from hybridflow.pictures.difference import difference_page as difference_page
 from hybridflow.pictures.dot import dot_of
+from hybridflow.pictures.mermaid import mermaid_of
 from hybridflow.pictures.model_explorer import model_explorer_of
 from hybridflow.pictures.page import page_of
 from hybridflow.pictures.svg import svg_of
@@ -25,6 +26,11 @@ from hybridflow.pictures.svg import svg_of
 def to_dot(graph: Graph, color: Colour = None) -> str:
     """Return a graph as DOT text."""
     return dot_of(diagram_of(graph, color))
+
+
+def to_mermaid(graph: Graph, color: Colour = None) -> str:
+    """Return a graph as Mermaid text."""
+    return mermaid_of(diagram_of(graph, color))
 
 
 def to_svg(graph: Graph, path: str | PathLike[str], color: Colour = None) -> None:

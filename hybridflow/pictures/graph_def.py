@@ -9,6 +9,7 @@ from typing import Any
 from hybridflow.core.dims import Dim
 from hybridflow.core.dtypes import short_name
 from hybridflow.core.node import Edge, Node
+from hybridflow.core.variable import Variable
 from hybridflow.ir.graph import Graph, nested_graphs, plain_attrs
 from hybridflow.ir.printer import format_value
 from hybridflow.pictures.tensorboard import tensorboard_module
@@ -20,6 +21,9 @@ _NOT_IN_NAMES = re.compile(r"[^A-Za-z0-9_.\\/-]+")
 
 def graph_def_of(graph: Graph) -> Any:
     """Return a graph as a `GraphDef` message; nested graphs are scopes of the operation that carries them.
+
+    Variables and assignments have TensorFlow's operations for them, ``VariableV2`` and ``Assign``, and all other
+    inputs are ``Placeholder``.
 
     Raises:
         MissingPackageError: the `tensorboard` package is not installed.
@@ -49,7 +53,8 @@ class _Names:
         for node in graph.inputs:
             name = self.name(prefix, str(node.attrs.get("name") or "input"))
             names[node, 0] = name
-            yield _node_def(name, "Placeholder", [], node)
+            is_variable = isinstance(graph.captured.get(node), Variable)
+            yield _node_def(name, "VariableV2" if is_variable else "Placeholder", [], node)
         for node in graph.nodes:
             scope = f"{node.scope_name}/" if node.scope_name else ""
             name = self.name(prefix, f"{scope}{node.op.name}")
@@ -57,8 +62,13 @@ class _Names:
             yield _node_def(name, node.op.name, [names[edge] for edge in node.inputs if edge is not None], node)
             for position, nested in enumerate(nested_graphs(node)):
                 yield from self.nodes(nested, f"{name}_bodies/{nested.name}_{position}/", {})
-        for edge in graph.outputs:
-            yield _node_def(self.name(prefix, "output"), "Identity", [names[edge]], edge[0])
+        for position, edge in enumerate(graph.outputs):
+            variable = graph.assigned.get(position)
+            if variable is None:
+                yield _node_def(self.name(prefix, "output"), "Identity", [names[edge]], edge[0])
+            else:
+                name = self.name(prefix, f"{names[variable, 0]}_assign")
+                yield _node_def(name, "Assign", [names[variable, 0], names[edge]], variable)
 
 
 def _node_def(name: str, op: str, inputs: list[str], node: Node) -> Any:

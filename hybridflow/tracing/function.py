@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, cast, overload
 
 import jax
 
+from hybridflow.core.activity import doing
 from hybridflow.core.context import context_now, current
 from hybridflow.core.device import device_label
 from hybridflow.core.dims import NeedsSizes
@@ -363,10 +364,11 @@ class CompiledFunction(Entry, Views[P, R]):
             dropped=dropped,
             others=len(self._traces),
         )
-        trace = make_trace(
-            self._function, self._caller(args), signature, named, self._static, record, self._name, current(),
-            self._roots(args), self._floats, self._budget,
-        )  # fmt: skip
+        with doing("tracing", self._name):
+            trace = make_trace(
+                self._function, self._caller(args), signature, named, self._static, record, self._name, current(),
+                self._roots(args), self._floats, self._budget,
+            )  # fmt: skip
         if trace.symbolic and self._options["sizes"] != "exact":
             trace.bounds = BoundedSizes(trace, _exact_first(signature), always=self._options["sizes"] == "bounded")
         return trace
@@ -524,20 +526,23 @@ def _cache_key(signature: Signature) -> Any:
     return signature.key, signature.types, *_around()
 
 
-def _around() -> tuple[Any, Any, bool]:
-    """Return the rest of a trace's key besides its signature: device, autocast, and whether checks are kept."""
+def _around() -> tuple[Any, Any, bool, Any]:
+    """Return the rest of a trace's key besides its signature: device, autocast, checks, and what observes modules."""
     context = current()
-    return context.device, context.autocast and context.autocast.dtype, SETTINGS.checks
+    return context.device, context.autocast and context.autocast.dtype, SETTINGS.checks, SETTINGS.observers
 
 
-def _changed_around(key: Any, around: tuple[Any, Any, bool]) -> list[tuple[str, str, str]]:
+def _changed_around(key: Any, around: tuple[Any, Any, bool, Any]) -> list[tuple[str, str, str]]:
     """Return ``(what, before, after)`` for each difference between `_around` and the key of an earlier trace."""
-    _, _, device, _, checks = key
+    _, _, device, _, checks, observers = key
     changes: list[tuple[str, str, str]] = []
     if device != around[0]:
         changes.append(("hf.device", device_label(device), device_label(around[0])))
     if checks != around[2]:
         changes.append(("hf.config.checks", str(checks), str(around[2])))
+    if observers != around[3]:
+        before, after = [", ".join(one.name for one in several) or "none" for several in (observers, around[3])]
+        changes.append(("what observes modules", before, after))
     return changes
 
 

@@ -1,4 +1,4 @@
-"""The texts of a compiled signature, from hybridflow's IR to XLA's optimised HLO."""
+"""The texts of a compiled signature, from hybridflow's IR to the processor's code."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from hybridflow.core.errors import ArgumentError, message
 from hybridflow.ir.graph import Graph
 from hybridflow.passes.lib.history import PassHistory
 from hybridflow.xla.executable import Executable
+from hybridflow.xla.machine_code import assembly_of, llvm_of
 
 
 @dataclass(frozen=True)
@@ -54,16 +55,28 @@ class Lowered:
 
         Args:
             stage: ``graph`` (as traced), ``optimized`` (after hybridflow's passes), ``stablehlo`` (as passed to
-                XLA) or ``hlo`` (as XLA optimised it).
+                XLA), ``hlo`` (as XLA optimised it), ``llvm`` (the LLVM IR of XLA's kernels, as LLVM optimised it) or
+                ``assembly`` (the processor's, by ``objdump``; PTX on NVIDIA's GPUs). For the last two, XLA compiles
+                the program once more.
 
         Raises:
             ArgumentError: `stage` is none of these, or is one of XLA's while a size is open.
+            DeviceError: XLA has no such code: on this device, or because the program only calls libraries.
+            MissingPackageError: there is no ``objdump`` for the assembly.
+
+        Example:
+            >>> import hybridflow as hf
+            >>> f = hf.compile(lambda x: hf.sin(x) + 1)
+            >>> "define " in f.lower(hf.ones((8,))).as_text("llvm")
+            True
         """
         texts = {
             "graph": lambda: str(self.traced),
             "optimized": lambda: str(self.graph),
             "stablehlo": lambda: self.executable.lower().as_text(),
             "hlo": lambda: self.executable.compiled.as_text(),
+            "llvm": lambda: llvm_of(self.executable),
+            "assembly": lambda: assembly_of(self.executable),
         }
         if stage not in texts:
             raise ArgumentError(message(f"as_text: {stage!r} is not a stage", hint=f"Choose one of {list(texts)}."))

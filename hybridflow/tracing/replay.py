@@ -25,17 +25,20 @@ class Replay:
         inputs: the raw value of each of its inputs.
         checks: the checks of the call.
         gradient_of: maps each node that computes a gradient to the node whose gradient it is.
+        results: how many of the graph's outputs, from the first one on, are results; the others are assigned.
     """
 
     graph: Graph
     inputs: tuple[Any, ...]
     checks: tuple[Check, ...]
     gradient_of: dict[Node, Node]
+    results: int
 
     @classmethod
     def of(cls, trace: Trace, signature: Signature) -> Replay:
         """Return the replay of a call, with the current values of what it reads."""
-        return cls(trace.raw_graph, tuple(inputs_of(trace, signature)), trace.checks, trace.gradient_of)
+        inputs = tuple(inputs_of(trace, signature))
+        return cls(trace.raw_graph, inputs, trace.checks, trace.gradient_of, trace.plan.count)
 
 
 def inputs_of(trace: Trace, signature: Signature) -> list[Any]:

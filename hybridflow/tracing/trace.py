@@ -226,7 +226,10 @@ class Trace(Fit):
         names = ["output"] if self.single else [f"output_{index}" for index in range(self.plan.count)]
         names += [f"{self.states[index].variable.name}_assigned" for index in self.assigned]
         names += ["checks"] if self.checks else []
-        return replace(self.graph, captured=dict(zip(nodes, values, strict=True)), output_names=tuple(names))
+        states = nodes[len(self.captures) :]
+        assigned = {self.plan.count + place: states[index] for place, index in enumerate(self.assigned)}
+        captured = dict(zip(nodes, values, strict=True))
+        return replace(self.graph, captured=captured, output_names=tuple(names), assigned=assigned)
 
     def arrays(self, signature: Signature) -> list[Any]:
         """Return the raw inputs for the arguments of a call: first tensors, then Python numbers."""

@@ -17,6 +17,7 @@ from hybridflow.data.prefetch import Prefetched
 from hybridflow.ops.random import default_generator
 from hybridflow.saving.checkpoints import Checkpoint, Checkpoints
 from hybridflow.saving.values import fill
+from hybridflow.train.activity import Activity
 from hybridflow.train.inputs import require_iterable
 from hybridflow.train.interrupts import Interrupts
 from hybridflow.train.progress import Display
@@ -110,11 +111,12 @@ class Run:
         self._running: dict[str, Any] = {}
         self._stopped = self._loops = False
         self._elapsed = 0.0
-        self._since = time.perf_counter()
+        self._since = self._due = time.perf_counter()
         self._saved_at: int | None = None
         self._display = Display(progress)
         self._records = Records(self.directory, tensorboard, self._display.figures)
         self._interrupts = Interrupts(self._notice)
+        self._activity = Activity(self.directory)
         self._checkpoints = None if self.directory is None else Checkpoints(self.directory)
         newest = None if self._checkpoints is None else self._checkpoints.newest()
         if newest is not None:
@@ -195,19 +197,19 @@ class Run:
         """Yield the remaining items of the epoch, at most until there were `count` steps in all."""
         interrupts, display, where = self._interrupts, self._display, self._where
         begun = self._in_epoch > 0
-        due = time.perf_counter() + display.interval
         for item in self._rest():
             interrupts.in_step = True
             if where is not None:
                 self._position = where()
             self.step += 1
+            self._activity.at(self.step)
             self._in_epoch += 1
             self._examples += _rows(item)
             yield item
             interrupts.step_ends()
-            if time.perf_counter() >= due:
+            if time.perf_counter() >= self._due:
                 self._refresh()
-                due = time.perf_counter() + display.interval
+                self._due = time.perf_counter() + display.interval
             if self.step == count or self._stopped:
                 return
         if self._in_epoch == 0 and not begun:
@@ -247,20 +249,30 @@ class Run:
         """
         self._examples = 0
         self._since = time.perf_counter()
+        self._due = self._since + self._display.interval  # not of each epoch, which may be shorter
         self._loops = True
         self._display.begin(self.step, count)
+        self._activity.begin(self.step, count)
         self._interrupts.begin()
+        how = "finished"
         try:
             yield
             self._finish()
         except KeyboardInterrupt:
+            how = "interrupted"
             with self._interrupts.held():
                 self._finish()
             raise
         except GeneratorExit:  # the loop was left, for example by break
+            how = "left"
             self.wait()
             raise
+        except BaseException as error:
+            how = f"failed: {type(error).__name__}"
+            raise
         finally:
+            self._activity.at(self.step)
+            self._activity.end(how)
             self._end()
 
     def undivided(self) -> AbstractContextManager[None]:

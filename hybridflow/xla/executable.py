@@ -24,6 +24,7 @@ from hybridflow.backend.jax_shim import (
     without_locations,
 )
 from hybridflow.backend.options import call_options, compiler_options
+from hybridflow.core.activity import doing
 from hybridflow.core.dims import evaluate as evaluate_size
 from hybridflow.core.dtypes import WIDE
 from hybridflow.core.forked import require_xla
@@ -123,6 +124,14 @@ def compile_graph(
         note: what `store.ahead.begin` returned when the graph's function began to be traced.
     """
     require_xla("compiling")
+    with doing("compiling", graph.name):
+        return _compiled(graph, donate, sizes, device, note)
+
+
+def _compiled(
+    graph: Graph, donate: Sequence[int], sizes: dict[str, int], device: Any, note: str | None
+) -> Executable:
+    """Compile a graph; see `compile_graph`."""
     whole = _Compilation(graph, donate, sizes, device)
     may_be_cut = needs_never(whole.backend) and not whole.calls_host and NAMER.get() is None
     pieces = cut(graph, sizes) if may_be_cut else None

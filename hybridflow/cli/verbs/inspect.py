@@ -31,6 +31,8 @@ STAGES = {
     "stablehlo": "StableHLO, as handed to XLA",
     "hlo": "HLO, as XLA optimised it",
 }
+"""The texts that pages have too."""
+MACHINE_CODE = ("llvm", "assembly")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -41,7 +43,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_shapes(parser)
     parser.add_argument("--digest", metavar="SHA256", help=DIGEST_HELP)
     parser.add_argument("--self-test", action="store_true", help="run an artifact's functions on its samples")
-    parser.add_argument("--as", dest="stage", choices=STAGES, help="print this text alone")
+    parser.add_argument("--as", dest="stage", choices=[*STAGES, *MACHINE_CODE], help="print this text alone")
     parser.add_argument("--out", "--html", type=Path, help="a page to write (.html), or a folder of pages and texts")
 
 
@@ -96,7 +98,7 @@ def _print(lowered: Lowered, cost: CostReport, explained: Explanation, console: 
     console.print(f"{count} kernel{'' if count == 1 else 's'}, besides those in loops and branches", highlight=False)
     console.rule("Why", align="left")
     console.print(explained.tree())
-    console.print("Texts for XLA: --as stablehlo, --as hlo; pages: --out", highlight=False)
+    console.print("Texts for XLA and of it: --as stablehlo, hlo, llvm, assembly; pages: --out", highlight=False)
 
 
 def _is_page(path: Path | None) -> bool:

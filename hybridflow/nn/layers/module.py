@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from typing import Any, Self, cast
+from typing import TYPE_CHECKING, Any, Self, cast
 
 from hybridflow.core.attached import attached
 from hybridflow.core.functions import Whole
 from hybridflow.core.keywords import take_foreign_keywords
+from hybridflow.core.settings import SETTINGS
 from hybridflow.core.variable import Variable
 from hybridflow.nn import show, state, tree
+from hybridflow.nn.observed import observed
+
+if TYPE_CHECKING:
+    from hybridflow.nn.watching import Watch
 
 _LAYERS = "hybridflow.nn."
 """The package of the layers whose arguments are compared with other packages' names for them."""
@@ -73,6 +78,8 @@ class Module(Whole):
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Call `forward`."""
         tree.prepare(self)
+        if SETTINGS.observers:
+            return observed(self, self.forward, args, kwargs)
         return self.forward(*args, **kwargs)
 
     # -- what is in it --------------------------------------------------------------------------------------------
@@ -148,6 +155,44 @@ class Module(Whole):
         state.set_trainable(self, pattern, True)
         return self
 
+    def watch(self, pattern: str = "*", *, history: int = 1000) -> Watch:
+        """Keep statistics of what modules return, and of its gradients, from now until the result is closed.
+
+        They are kept in Variables, by eager and compiled calls alike: each call of a module adds its result's mean,
+        standard deviation, share of zeros and largest absolute value; each gradient of a loss that a tape, `hf.grad` or
+        `.backward()` computes adds the norm of its gradient with respect to the result. Of a result with several
+        tensors, the first of floats counts. Compiled functions are traced again for a watch, and a failed call adds
+        nothing. Gradients are seen where the tape and the module are in the same function: not those of a compiled
+        call under a tape outside of it, nor those in loop bodies and checkpoints.
+
+        Args:
+            pattern: a pattern of paths for `fnmatch`, such as ``"blocks.*"``; functions in `Sequential` have paths too.
+            history: how many calls of each module are remembered.
+
+        Returns:
+            The statistics, to print, to ask and to write for TensorBoard; close it, or use it in a ``with`` block.
+
+        Raises:
+            ArgumentError: no path matches, or `history` is less than 1.
+            TraceError: inside of a compiled function.
+
+        Example:
+            >>> import hybridflow as hf
+            >>> model = hf.nn.Sequential(hf.nn.Linear(2, 4), hf.nn.relu, hf.nn.Linear(4, 1))
+            >>> with model.watch() as seen:
+            ...     for _ in range(3):
+            ...         with hf.GradientTape() as tape:
+            ...             loss = hf.mean(model(hf.ones((5, 2))) ** 2)
+            ...         _ = tape.gradient(loss, model)
+            >>> [(row.path, row.calls) for row in seen.rows()]
+            [('', 3), ('0', 3), ('1', 3), ('2', 3)]
+            >>> seen.history("1")["gradient_norm"].shape
+            (3,)
+        """
+        from hybridflow.nn.watching import Watch
+
+        return Watch(self, pattern, history)
+
     # -- values ---------------------------------------------------------------------------------------------------
 
     def state_dict(self) -> dict[str, Any]:
@@ -186,6 +231,8 @@ def _entered(own: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(own)
     def entered(self: Any, *args: Any, **kwargs: Any) -> Any:
         tree.prepare(self)
+        if SETTINGS.observers:
+            return observed(self, functools.partial(own, self), args, kwargs)
         return own(self, *args, **kwargs)
 
     return entered

@@ -6,8 +6,10 @@ from collections.abc import Callable
 from typing import Any
 
 from hybridflow.core.errors import ArgumentError, ArgumentTypeError, ShapeError, message
+from hybridflow.core.settings import SETTINGS
 from hybridflow.core.tensor import Tensor, as_tensor
 from hybridflow.nn.layers.module import Module
+from hybridflow.nn.observed import observed_function
 from hybridflow.nn.sizes import label
 from hybridflow.ops.common import TensorLike
 from hybridflow.ops.creation import ones
@@ -55,7 +57,10 @@ class Sequential(Module):
     def forward(self, x: Any) -> Any:
         """Call the layers."""
         for number in range(self.count):
-            x = getattr(self, str(number))(x)
+            layer = getattr(self, str(number))
+            x = layer(x)
+            if SETTINGS.observers and not isinstance(layer, Module):
+                observed_function(self, str(number), x)
         return x
 
     def __len__(self) -> int:

@@ -19,7 +19,7 @@ from hybridflow.core.settings import LOADED, SETTINGS
 
 _PACKAGE = Path(__file__).resolve().parent.parent.parent
 
-_NO_MATTER = ("cache", "eager", "full_tracebacks", "plain", "_can_run")
+_NO_MATTER = ("cache", "eager", "full_tracebacks", "observers", "plain", "_can_run")
 """Prefixes of hybridflow's settings that do not affect compiled programs."""
 
 

@@ -1,0 +1,105 @@
+"""The book: every page is in its contents, its API reference has every public name, and Sphinx builds it."""
+
+from __future__ import annotations
+
+import importlib.util
+import inspect
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import hybridflow as hf
+
+NOTEBOOKS = Path(__file__).parent.parent / "notebooks"
+spec = importlib.util.spec_from_file_location("reference", NOTEBOOKS / "reference.py")
+assert spec is not None
+assert spec.loader is not None
+reference: Any = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(reference)
+
+
+def contents() -> set[str]:
+    """The pages that the book's contents list; ``model[s]`` is one that need not be there."""
+    blocks = re.findall(r"```\{toctree\}\n(.*?)```", (NOTEBOOKS / "index.md").read_text(), re.DOTALL)
+    lines = "\n".join(blocks).splitlines()
+    return {re.sub(r"[\[\]]", "", line) for line in lines if line and not line.startswith(":")}
+
+
+def test_every_page_is_in_the_contents():
+    pages = {path.stem for path in NOTEBOOKS.iterdir() if path.suffix in (".md", ".ipynb")} - {"index"}
+    listed = contents()
+    assert pages <= listed
+    optional = {"models", "elsewhere", "many_devices", "extending"}
+    assert listed - pages - optional <= {*reference.MADE, "api/index"}
+
+
+@pytest.fixture(scope="module")
+def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("book")
+    reference.write(folder / "api")
+    return folder
+
+
+def test_the_reference_has_every_public_name(written: Path):
+    text = "\n".join(path.read_text() for path in (written / "api").iterdir())
+    for name, value in vars(hf).items():
+        module = getattr(value, "__module__", None) or ""
+        if name.startswith("_") or not inspect.isroutine(value) or not module.startswith("hybridflow"):
+            continue
+        assert f" `hf.{name}`\n" in text or module.startswith("hybridflow.ops.nn."), name
+    expected = """hf.Tensor hf.Variable hf.GradientTape hf.compile hf.nn.Linear hf.optim.Adam hf.debugging.table
+        hf.train.Run hf.linalg.svd hf.random.normal hf.export.save"""
+    for name in expected.split():
+        assert f" `{name}`\n" in text, name
+    assert "`.watch(pattern='*', *, history=1000)`: Keep statistics" in text
+    assert "0x" not in re.sub(r"0x[0-9a-f]{1,4}\b", "", text)  # no addresses
+
+
+def test_docstrings_become_markdown():
+    def function(x: int, *more: int) -> None:
+        """Return a*b of [c] and ``d*e``.
+
+        Args:
+            x: the first, which
+                goes on.
+            *more: others.
+
+        Example:
+            >>> 1 + 1
+            2
+        """
+
+    assert reference._entry("hf.function", function).splitlines() == [
+        "### `hf.function`", "", "```python", "hf.function(x, *more)", "```", "",
+        r"Return a\*b of \[c\] and ``d*e``.", "", "**Args**", "", "- `x`: the first, which", "  goes on.",
+        "- `*more`: others.", "", "**Example**", "", "```pycon", ">>> 1 + 1", "2", "```",
+    ]  # fmt: skip
+
+
+def test_links_lead_to_pages_of_the_book_or_nowhere():
+    picture = "![c](../examples/pictures/graph.svg)"
+    text = f"[a](../hybridflow/ops/README.md) [b](../examples/gpt.py) {picture} [d](memory.md#x)"
+    assert reference.link_of(text) == f"[a](operations.md) b {picture} [d](memory.md#x)"
+
+
+@pytest.mark.slow
+def test_sphinx_builds_it_without_a_warning(tmp_path: Path):
+    for package in ("sphinx", "myst_nb", "furo"):
+        pytest.importorskip(package, reason=f"the extra `docs` is not installed: there is no {package}")
+    source = tmp_path / "notebooks"
+    (tmp_path / "examples").symlink_to(NOTEBOOKS.parent / "examples")
+    (tmp_path / "hybridflow").symlink_to(NOTEBOOKS.parent / "hybridflow")
+    (tmp_path / "CHANGELOG.md").symlink_to(NOTEBOOKS.parent / "CHANGELOG.md")
+    source.mkdir()
+    for path in NOTEBOOKS.iterdir():
+        if path.name not in ("api", "__pycache__"):
+            (source / path.name).symlink_to(path)
+    command = [sys.executable, "-m", "sphinx", "-W", "--keep-going", "-q", str(source), str(tmp_path / "book")]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stdout + done.stderr
+    index = (tmp_path / "book" / "index.html").read_text()
+    assert all(f'href="{page}.html' in index for page in ("first_hour", "seeing", "laws", "api/index", "operations"))
