@@ -13,6 +13,7 @@ from hybridflow.core.dims import DimScope
 from hybridflow.core.dispatch import visible_outputs
 from hybridflow.core.dtypes import DType, is_differentiable
 from hybridflow.core.errors import DTypeError, LeakError, TraceError, message
+from hybridflow.core.mesh import Mesh
 from hybridflow.core.node import FOREVER, Edge, Node, Where, format_where, make_node, user_place
 from hybridflow.core.notes import Notes, make_leaf, requires
 from hybridflow.core.op import REGISTRY, Op, Stops, register
@@ -128,6 +129,7 @@ class GraphBuilder:
         self.observations: Any = None if self.outer is None else self.outer.observations
         self.place: Where | None = None
         self.dims = self.outer.dims if self.outer is not None else DimScope()
+        self.mesh: Mesh | None = None if self.outer is None else self.outer.mesh
 
     # -- inputs -----------------------------------------------------------------------------------------------
 

@@ -124,6 +124,9 @@ ARRANGE = Phase(
 
 PIPELINE = Pipeline((SIMPLIFY, ARRANGE))
 
+ON_A_MESH = PIPELINE.without("join_parts", "outline", "roll", "fusion_breaks")
+"""The passes for programs on several devices: how values lie there would not get past the border of a function."""
+
 
 @dataclass(frozen=True)
 class PassRecord:

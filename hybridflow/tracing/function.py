@@ -11,7 +11,7 @@ import inspect
 import threading
 import weakref
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, cast, overload
 
 import jax
@@ -22,6 +22,7 @@ from hybridflow.core.dims import NeedsSizes
 from hybridflow.core.errors import ArgumentError, ArgumentTypeError, RetraceWarning, TraceError, message
 from hybridflow.core.forked import require_xla
 from hybridflow.core.functions import as_traced
+from hybridflow.core.mesh import Axis, Mesh
 from hybridflow.core.node import format_where, user_place, warn_at
 from hybridflow.core.profiling import PROFILER
 from hybridflow.core.settings import SETTINGS
@@ -54,6 +55,7 @@ from hybridflow.tracing.cache import TraceCache
 from hybridflow.tracing.calls import as_outputs, call_with_tensors, holds_arrays, keeps_open_size
 from hybridflow.tracing.costing import Specs
 from hybridflow.tracing.entry import Entry, general_call
+from hybridflow.tracing.layouts import Layouts, check_inside
 from hybridflow.tracing.method import CompiledMethod
 from hybridflow.tracing.views import Views
 
@@ -97,6 +99,10 @@ class CompiledFunction(Entry, Views[P, R]):
         max_depth: int = 32,
         memory_budget: int | str | None = None,
         sizes: Sizes = "auto",
+        mesh: Mesh | None = None,
+        batch: Axis = None,
+        in_layouts: Mapping[str, Any] | None = None,
+        out_layouts: Any = None,
         bound: bool = False,
     ) -> None:
         if not callable(function):
@@ -123,8 +129,10 @@ class CompiledFunction(Entry, Views[P, R]):
         self._check_static()
         self._options: dict[str, Any] = {
             "input_signature": input_signature, "dynamic": check_dynamic(dynamic), "max_depth": max_depth,
-            "memory_budget": memory_budget, "sizes": check_sizes(sizes),
+            "memory_budget": memory_budget, "sizes": check_sizes(sizes), "mesh": mesh, "batch": batch,
+            "in_layouts": in_layouts, "out_layouts": out_layouts,
         }  # fmt: skip
+        self._layouts = Layouts.of(self._options, self._parameters, self._name)
         self._budget = None if memory_budget is None else _budget_of(memory_budget)
         self._shapes = SeenShapes(dynamic)
         self._floats = SeenFloats()
@@ -191,6 +199,7 @@ class CompiledFunction(Entry, Views[P, R]):
     def _call_python(self, args: tuple[Any, ...], kwargs: dict[str, Any], inputs: InputSignature | None) -> Any:
         """Call the function itself, with the arguments of a trace and the result of a compiled call."""
         label = getattr(self._function, "__qualname__", self._name)
+        check_inside(self._layouts, current().tracer, self._name)
         if inputs is not None or (current().tracer is not None and holds_arrays(args, kwargs)):
             signature = self._signature(args, kwargs, inputs)
             result = call_with_tensors(label, self._caller(args), signature, self._static)
@@ -364,9 +373,9 @@ class CompiledFunction(Entry, Views[P, R]):
         )
         trace = make_trace(
             self._function, self._caller(args), signature, named, self._static, record, self._name, current(),
-            self._roots(args), self._floats, self._budget,
+            self._roots(args), self._floats, self._budget, self._layouts,
         )  # fmt: skip
-        if trace.symbolic and self._options["sizes"] != "exact":
+        if trace.symbolic and self._layouts is None and self._options["sizes"] != "exact":
             seen = any([is_open(leaf) and None in leaf.key[1] for leaf in signature.leaves])
             trace.bounds = BoundedSizes(trace, 0 if self._options["sizes"] == "bounded" else 1 if seen else 2)
         return trace

@@ -19,6 +19,7 @@ from hybridflow.backend.jax_shim import looks_at_results
 from hybridflow.core.context import Context, context_of, current
 from hybridflow.core.dispatch import record as record_node
 from hybridflow.core.errors import GradientError, message
+from hybridflow.core.mesh import SEVERAL
 from hybridflow.core.node import Edge, format_where
 from hybridflow.core.notes import requires
 from hybridflow.core.op import Op
@@ -48,7 +49,7 @@ from hybridflow.ir.costs import concrete
 from hybridflow.ir.effects import has_effects
 from hybridflow.ir.evaluate import symbol_positions
 from hybridflow.ir.graph import Graph
-from hybridflow.passes import PassRecord, run_passes
+from hybridflow.passes import ON_A_MESH, PassRecord, run_passes
 from hybridflow.passes.lib.outcomes import outlined_in, recomputed_in, rolled_in
 from hybridflow.tracing.bounded import BoundedSizes
 from hybridflow.tracing.budget import WITHIN_BUDGET, compile_within
@@ -56,11 +57,13 @@ from hybridflow.tracing.calls import depth_explained
 from hybridflow.tracing.choice import make_room
 from hybridflow.tracing.executables import ExecutableRecord, Padding
 from hybridflow.tracing.fit import Fit
+from hybridflow.tracing.layouts import Layouts, gathered, keep_on_mesh
 from hybridflow.tracing.recorded import Note, gradient_op, graph_to_record
 from hybridflow.tracing.recorded_bounded import BoundedGradients
 from hybridflow.tracing.records import TraceRecord
 from hybridflow.tracing.xla_inputs import move_to_xla, raw_value
 from hybridflow.xla.executable import Executable, compile_graph, is_wide
+from hybridflow.xla.placing import Placing
 from hybridflow.xla.store.fingerprint import NotPlain, fingerprint
 
 next_use: Callable[[], int] = itertools.count(1).__next__
@@ -102,10 +105,11 @@ class Trace(Fit):
         leaves: TracedLeaves,
         orders: dict[tuple[Any, ...], list[Any]],
         budget: int | None = None,
+        layouts: Layouts | None = None,
     ) -> None:
         super().__init__(graph, builder, leaves, places, orders)
         self.raw_graph = graph
-        pipeline = None if budget is None else WITHIN_BUDGET
+        pipeline = ON_A_MESH if layouts is not None else None if budget is None else WITHIN_BUDGET
         self.graph, passes = run_passes(graph, pipeline=pipeline, differentiable=False)
         self.plan = plan
         self.single = plan.tree == LEAF
@@ -120,6 +124,12 @@ class Trace(Fit):
         self.arguments = len(builder.arguments)
         self.wide = is_wide(self.graph)
         self.numbers = _numbers_of(builder, wide=self.wide)
+        self.placing: Placing | None = None
+        if layouts is not None:
+            of_states = [state.variable for state in self.states]
+            others = len(graph.inputs) - self.arguments - len(self.states)
+            self.placing = layouts.placing(graph, named, others, of_states, self.assigned, plan.tree)
+            self.expect_placements([one.placement for one in of_states])
         self.record = record
         self.leaves = forget_values(named)
         self.tree = tree
@@ -264,7 +274,10 @@ class Trace(Fit):
         """Compile the trace for given sizes of its symbols; return the executable and the graph that it runs."""
         graph = self.graph
         if self.budget is None:
-            return compile_graph(graph, donate=self.donated, sizes=sizes, device=device, note=self.note), graph
+            made = compile_graph(
+                graph, donate=self.donated, sizes=sizes, device=device, note=self.note, placing=self.placing
+            )
+            return made, graph
         made, graph, self.record.memory = compile_within(
             graph, self.budget, donate=self.donated, sizes=sizes, device=device
         )
@@ -273,6 +286,7 @@ class Trace(Fit):
     def take_executables(self, other: Trace) -> None:
         """Reuse the executables of another trace if it has the same graph."""
         alike = self.donated == other.donated and self.wide == other.wide and self.budget == other.budget is None
+        alike = alike and self.placing == other.placing
         if alike and other.executables and not self.calls_host:
             with suppress(NotPlain):
                 if fingerprint(self.graph, {}) == fingerprint(other.graph, {}):
@@ -320,10 +334,13 @@ class Trace(Fit):
             outputs = self._call_assigning(arrays, variables, device)
         else:
             values = [variable.current() for variable in variables]
-            if device is None:
-                move_to_xla(variables, values)
-            arrays += values
-            outputs = self.executable(arrays, device).call(*arrays)
+            if SEVERAL.used:
+                outputs = self._call_with_several(arrays, values, variables, device)
+            else:
+                if device is None:
+                    move_to_xla(variables, values)
+                arrays += values
+                outputs = self.executable(arrays, device).call(*arrays)
         if self.single:
             results = [make_tensor(outputs[0])]
         else:
@@ -336,6 +353,17 @@ class Trace(Fit):
         if self.single:
             return results[0]
         return None if self.returns_none else self.plan.build(results)
+
+    def _call_with_several(
+        self, arrays: list[Any], values: list[Any], variables: Sequence[Variable], device: Any
+    ) -> Any:
+        """Run a call that assigns nothing, where values may lie on several devices."""
+        executable = self.executable([*arrays, *values], device)
+        if self.placing is not None:
+            keep_on_mesh(executable, variables, values, len(arrays))
+        else:
+            arrays, values = gathered(arrays), gathered(values)
+        return executable.call(*arrays, *values)
 
     def _finish(
         self, tensors: Sequence[Tensor], variables: Sequence[Variable], pending: PendingChecks | None
@@ -353,11 +381,14 @@ class Trace(Fit):
         """Run a call that assigns Variables; all of its writes happen, or none."""
         with WRITES:
             before = current_values(variables)
-            if device is None and not self.assigns_all:
+            if device is None and not self.assigns_all and self.placing is None:
                 move_to_xla(variables, before, but=self.assigned)
             given = len(arrays)
             arrays += before
             executable = self.executable(arrays, device)
+            if self.placing is not None:
+                keep_on_mesh(executable, variables, before, given)
+                arrays[given:] = before
             bare = executable.bare
             if bare is not None and (np.ndarray in {*map(type, before)} or (given and not self._fit(arrays[:given]))):
                 bare = None
@@ -370,6 +401,8 @@ class Trace(Fit):
                     variable._value = None  # readers in other threads wait for the new value
                 if self.donated:
                     self._keep_shared(arrays, before)
+                if SEVERAL.used and self.placing is None:
+                    arrays = gathered(arrays)
                 (bare or executable.into)(arrays, held)
                 self._write(written, held[0])
             except BaseException:
@@ -410,7 +443,7 @@ class Trace(Fit):
 
     def _write(self, written: Sequence[Variable], outputs: Sequence[Any]) -> None:
         values = outputs[self.plan.count :] if self.plan.count else outputs
-        if OPEN_LOGS.count:
+        if OPEN_LOGS.count or (SEVERAL.used and self.placing is None):
             for variable, value in zip(written, values, strict=False):
                 variable.store(value)
         else:
@@ -506,6 +539,8 @@ class Trace(Fit):
         if PENDING.calls:
             settle_known(self)
         values = [raw_value(tensor) for tensor in inputs]
+        if SEVERAL.used and self.placing is None:
+            values = gathered(values)
         sizes = {name: values[i].shape[axis] for i, axis, name in self.symbols}
         gradient = self._gradient_op(tuple([edge is not None for edge in edges]), device, sizes)
         outputs = tuple(gradient.jitted["forward"](*values))

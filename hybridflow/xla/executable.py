@@ -36,6 +36,7 @@ from hybridflow.ir.fusion import reads_never
 from hybridflow.ir.graph import Graph
 from hybridflow.xla.chain import Chain, Lowerings, Part, holds_much
 from hybridflow.xla.pieces import cut
+from hybridflow.xla.placing import MeshCall, Placing
 from hybridflow.xla.scopes import Namer, fusions, naming
 from hybridflow.xla.store.stored_programs import Entry, entry_for
 
@@ -107,8 +108,9 @@ def concrete_specs(specs: Sequence[TensorSpec], sizes: dict[str, int]) -> list[T
 
 
 def compile_graph(
-    graph: Graph, *, donate: Sequence[int] = (), sizes: dict[str, int], device: Any = None, note: str | None = None
-) -> Executable:
+    graph: Graph, *, donate: Sequence[int] = (), sizes: dict[str, int], device: Any = None, note: str | None = None,
+    placing: Placing | None = None,
+) -> Executable:  # fmt: skip
     """Compile a graph: as one program, or as several if it is a large one with repeated parts.
 
     It becomes one program if several would hold much more memory between them (`holds_much`), or if nodes are named
@@ -121,9 +123,12 @@ def compile_graph(
         sizes: the size of each symbol.
         device: the jax device to run on; jax's default one if None.
         note: what `store.ahead.begin` returned when the graph's function began to be traced.
+        placing: the mesh to run on, and how values lie there; None for one device.
     """
     require_xla("compiling")
-    whole = _Compilation(graph, donate, sizes, device)
+    whole = _Compilation(graph, donate, sizes, device, placing=placing)
+    if placing is not None:
+        return whole.executable(note)
     may_be_cut = needs_never(whole.backend) and not whole.calls_host and NAMER.get() is None
     pieces = cut(graph, sizes) if may_be_cut else None
     if pieces is None or holds_much(graph, pieces, whole.donated, sizes):
@@ -156,18 +161,20 @@ class _Compilation:
     Args:
         graph, donate, sizes, device: as `compile_graph` takes them.
         options: XLA's compiler options; those for the graph if not given.
+        placing: as `compile_graph` takes it.
     """
 
     def __init__(
         self, graph: Graph, donate: Sequence[int], sizes: dict[str, int], device: Any,
-        options: Mapping[str, Any] | None = None,
+        options: Mapping[str, Any] | None = None, placing: Placing | None = None,
     ) -> None:  # fmt: skip
         self.graph = graph
         self.sizes = sizes
-        self.device = device
-        self.backend = jax.default_backend() if device is None else device.platform
+        self.placing = placing
+        self.device = device if placing is None else placing.mesh.devices[0]
+        self.backend = jax.default_backend() if self.device is None else self.device.platform
         self.calls_host = has_effects(graph)
-        self.takes_false = needs_never(self.backend) and reads_never(graph)
+        self.takes_false = placing is None and needs_never(self.backend) and reads_never(graph)
         self.wide = is_wide(graph)
         self.donated = () if self.calls_host else tuple(donate)
         if options is None:
@@ -180,10 +187,15 @@ class _Compilation:
 
     def arguments(self) -> list[Any]:
         """Return the shapes and dtypes of the program's arguments."""
-        sharding = None if self.device is None else jax.sharding.SingleDeviceSharding(self.device)
+        specs = concrete_specs(self.graph.input_specs, self.sizes)
+        if self.placing is not None:
+            shardings = self.placing.inputs_for(specs)
+        else:
+            one = None if self.device is None else jax.sharding.SingleDeviceSharding(self.device)
+            shardings = [one] * len(specs)
         arguments: list[Any] = [
             jax.ShapeDtypeStruct(spec.shape, spec.dtype, sharding=sharding)
-            for spec in concrete_specs(self.graph.input_specs, self.sizes)
+            for spec, sharding in zip(specs, shardings, strict=True)
         ]
         if self.calls_host:
             arguments.append(SESSION_SPEC)
@@ -197,7 +209,11 @@ class _Compilation:
             lowering = with_session(lowering)
         if self.takes_false:
             lowering = with_never(lowering)
-        function = jax.jit(lowering, donate_argnums=self.donated, compiler_options=dict(self.options))
+        more: dict[str, Any] = {}
+        if self.placing is not None:
+            lowering = self.placing.around(lowering, concrete_specs(self.graph.input_specs, self.sizes))
+            more["out_shardings"] = self.placing.outputs_for()
+        function = jax.jit(lowering, donate_argnums=self.donated, compiler_options=dict(self.options), **more)
         return function.lower(*self.arguments())
 
     def _entry(self, note: str | None) -> Entry | str:
@@ -205,6 +221,8 @@ class _Compilation:
             return "not stored: it is profiled"
         if self.calls_host:
             return "not stored: it calls Python functions"
+        if self.placing is not None:
+            return "not stored: it runs on several devices"
         return entry_for(
             self.graph, self.arguments(), donate=self.donated, sizes=self.sizes, device=self.device,
             options={**self.options, **self.extra}, text=self.steps.text, note=note,
@@ -228,6 +246,8 @@ class _Compilation:
             return _wide_call(call) if self.wide else call
 
         run = direct_call(compiled)
+        if self.placing is not None:
+            run = MeshCall(run, self.placing, [one.sharding for one in self.arguments()])
         call = of_arrays(run)
         if self.calls_host:
             call = _session_call(call)
@@ -235,11 +255,11 @@ class _Compilation:
         else:
             into = call_into(run, hidden)
             into = _wide_call(into) if self.wide else into
-            bare = None if hidden else bare_call(compiled, into)
+            bare = None if hidden or self.placing is not None else bare_call(compiled, into)
         return Executable(
             call, into, bare, run, hidden, compiled, steps.lower, steps.ms["lower"], steps.ms["xla"], steps.ms["load"],
             done, self.options, self.donated, steps.namer,
-            alone=None if self.calls_host else lambda: of_arrays(direct_call(compiled, alone=True)),
+            alone=None if self.calls_host or self.placing is not None else lambda: of_arrays(direct_call(compiled, alone=True)),
         )  # fmt: skip
 
 
