@@ -169,8 +169,9 @@ def _filled(sizes: dict[str, int], devices: int) -> dict[str, int]:
         return sizes
     others = math.prod([size for size in sizes.values() if size != -1])
     if len(open_) > 1 or not devices or devices % others:
+        several = "several sizes are -1"
         raise LayoutError(
-            message(f"Mesh: {'several sizes are -1' if len(open_) > 1 else f'{devices} devices cannot be divided by {others}'}",
+            message(f"Mesh: {several if len(open_) > 1 else f'{devices} devices cannot be divided by {others}'}",
                     got=str(sizes), hint="One size may be -1; the others' product must divide the number of devices.")
         )  # fmt: skip
     return {name: devices // others if size == -1 else size for name, size in sizes.items()}
@@ -274,13 +275,15 @@ class Placement(NamedTuple):
     Attributes:
         mesh: the mesh.
         layout: its layout there.
-        gathered: how compiled functions read it: ``""`` as it lies; ``"once"`` whole, kept for the gradient;
-            ``"twice"`` whole, and gathered anew for the gradient. Its gradient is laid out as it is.
+        read_as: the layout in which compiled functions read it, if that is another one: its parts are gathered. Its
+            gradient lies as it does.
+        again: whether its parts are gathered anew for the gradient, instead of kept until then.
     """
 
     mesh: Mesh
     layout: Layout
-    gathered: str = ""
+    read_as: Layout | None = None
+    again: bool = False
 
     @property
     def sharding(self) -> Any:

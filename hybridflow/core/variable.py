@@ -286,6 +286,8 @@ class Variable(TensorMethods):
             return make_tensor(self.current(), self._edge)
         for tape in context.tapes:
             tape.variable_read(self, cast(Edge, tensor._edge))
+        if SEVERAL.used and context.tracer is not None:
+            tensor = context.tracer.gathered(self, tensor)
         if context.autocast is not None:
             context.autocast.variable_read(tensor)
         return tensor

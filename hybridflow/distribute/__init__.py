@@ -2,3 +2,4 @@
 
 from hybridflow.distribute.devices import cpu_devices as cpu_devices
 from hybridflow.distribute.devices import gather as gather
+from hybridflow.distribute.sharding import shard as shard

@@ -233,6 +233,14 @@ class GraphBuilder:
             return make_tensor(None, self._reading(edge, None))
         return make_tensor(None, self._reading(edge, variable.active_notes))
 
+    def gathered(self, variable: Variable, tensor: Tensor) -> Tensor:
+        """Return the whole of a Variable's value, if it lies in parts and its placement says so."""
+        placement = variable.placement
+        if self.mesh is None or placement is None or placement.read_as is None:
+            return tensor
+        attrs = {"layout": placement.read_as, "gradient": placement.layout, "again": placement.again}
+        return self.bind(REGISTRY["gathered"], (tensor,), attrs)
+
     def value_of(self, variable: Variable) -> Tensor:
         """Return a Variable's traced value without counting as a read for tapes and gradients."""
         return make_tensor(None, self._state(variable).edge)

@@ -21,6 +21,7 @@ from hybridflow.passes.dead_residuals import dead_residuals
 from hybridflow.passes.early_selects import early_selects
 from hybridflow.passes.expose_residuals import expose_residuals
 from hybridflow.passes.fusion_breaks import fusion_breaks
+from hybridflow.passes.gather_parts import gather_parts
 from hybridflow.passes.inline_checkpoints import inline_checkpoints
 from hybridflow.passes.join_parts import join_parts
 from hybridflow.passes.lib.graph_pass import Pass, PassContext
@@ -124,7 +125,9 @@ ARRANGE = Phase(
 
 PIPELINE = Pipeline((SIMPLIFY, ARRANGE))
 
-ON_A_MESH = PIPELINE.without("join_parts", "outline", "roll", "fusion_breaks")
+ON_A_MESH = Pipeline((
+    *PIPELINE.without("join_parts", "outline", "roll", "fusion_breaks").phases, Phase("mesh", 1, (gather_parts, dead_code)),
+))  # fmt: skip
 """The passes for programs on several devices: how values lie there would not get past the border of a function."""
 
 

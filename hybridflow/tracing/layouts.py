@@ -16,6 +16,7 @@ from hybridflow.core.mesh import (
     Mesh,
     Placement,
     check_axes,
+    check_fits,
     check_rank,
     checked_layout,
     is_layout,
@@ -68,8 +69,9 @@ class Layouts(NamedTuple):
                 message("compile: mesh is no hf.Mesh", got=repr(mesh)[:80], hint='Write hf.Mesh({"data": 8}).')
             )
         if options["memory_budget"] is not None:
+            budget = options["memory_budget"]
             raise ArgumentError(
-                message(f"compile: {name} has a memory_budget and a mesh", got=f"memory_budget={options['memory_budget']}",
+                message(f"compile: {name} has a memory_budget and a mesh", got=f"memory_budget={budget!r}",
                         hint="Budgets are for one device; use hf.checkpoint under a mesh.")
             )  # fmt: skip
         batch = tuple(batch) if isinstance(batch, list) else batch
@@ -131,8 +133,9 @@ class Layouts(NamedTuple):
         given: dict[str, Layout] = {}
         for name, layouts in self.inputs.items():
             if is_layout(layouts):
-                of_it = [leaf.path for leaf in tensors if leaf.path == name or leaf.path.startswith((f"{name}[", f"{name}."))]
-                given.update(dict.fromkeys(of_it, checked_layout(layouts, name)))
+                inside = name, f"{name}[", f"{name}."
+                paths = [leaf.path for leaf in tensors if leaf.path == name or leaf.path.startswith(inside[1:])]
+                given.update(dict.fromkeys(paths, checked_layout(layouts, name)))
                 continue
             for path, layout in jax.tree_util.tree_flatten_with_path(layouts, is_leaf=is_layout)[0]:
                 given[name + jax.tree_util.keystr(path)] = checked_layout(layout, name)
@@ -190,13 +193,8 @@ class Layouts(NamedTuple):
             if layout is not None:
                 layout = checked_layout(layout, f"result {index}")
                 check_rank(layout, spec.shape, f"result {index}")
-                for dimension, size in enumerate(spec.shape):
-                    parts = self.mesh.parts(layout[dimension])
-                    if isinstance(size, int) and size % parts:
-                        raise LayoutError(
-                            message(f"result {index}: dimension {dimension} of size {size} cannot be divided by {parts}",
-                                    got=f"shape {spec.shape}, layout {layout}", hint="Leave it whole: None.")
-                        )  # fmt: skip
+                if all([isinstance(size, int) for size in spec.shape]):
+                    check_fits(layout, spec.shape, self.mesh, f"result {index}")
             made.append(layout)
         return made
 
@@ -208,7 +206,8 @@ def check_inside(layouts: Layouts | None, tracer: Any, name: str) -> None:
     around = getattr(tracer, "mesh", None)
     if around != layouts.mesh:
         raise LayoutError(
-            message(f"{name}: it is compiled for {layouts.mesh}, and the function that calls it for {around or 'one device'}",
+            message(f"{name}: it is compiled for {layouts.mesh}, and the function that calls it for "
+                    f"{around or 'one device'}",
                     hint="Compile the outer function with the same mesh; its layouts hold for the whole.")
         )  # fmt: skip
 
@@ -243,6 +242,23 @@ def keep_on_mesh(executable: Executable, variables: Sequence[Variable], values: 
             with WRITES:
                 if cast(Any, variable)._value is value:
                     cast(Any, variable)._value = values[index]
+
+
+def call_with_several(
+    executable: Executable, arrays: list[Any], values: list[Any], variables: Sequence[Variable]
+) -> Any:
+    """Run a program that assigns no Variables, where values may lie on several devices.
+
+    Args:
+        executable: the program.
+        arrays: its first inputs.
+        values: the values of the Variables, which follow.
+        variables: the Variables.
+    """
+    if isinstance(executable.run, MeshCall):
+        keep_on_mesh(executable, variables, values, len(arrays))
+        return executable.call(*arrays, *values)
+    return executable.call(*gathered(arrays), *gathered(values))
 
 
 def gathered(values: Sequence[Any]) -> list[Any]:

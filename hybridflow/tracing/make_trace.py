@@ -41,8 +41,9 @@ from hybridflow.ir.builder import GraphBuilder
 from hybridflow.ir.variables import ArgumentVariable, NeedsIdentity
 from hybridflow.tracing.calls import check_unchanged, depth_explained, output_tensor
 from hybridflow.tracing.layouts import Layouts
+from hybridflow.tracing.outputs import OutputPlan
 from hybridflow.tracing.records import TraceRecord
-from hybridflow.tracing.trace import OutputPlan, Trace
+from hybridflow.tracing.trace import Trace
 from hybridflow.xla.store.ahead import begin
 
 

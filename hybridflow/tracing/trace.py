@@ -6,7 +6,7 @@ import itertools
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext, suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from sys import getrefcount
 from typing import Any, cast
 
@@ -34,7 +34,6 @@ from hybridflow.guards.journal import Journal
 from hybridflow.guards.leaves import TracedLeaves, cut
 from hybridflow.guards.numbers import Numbers
 from hybridflow.guards.observations import Observations
-from hybridflow.guards.order import in_order_of
 from hybridflow.guards.reached import shown_names
 from hybridflow.guards.signature import (
     LEAF,
@@ -57,7 +56,8 @@ from hybridflow.tracing.calls import depth_explained
 from hybridflow.tracing.choice import make_room
 from hybridflow.tracing.executables import ExecutableRecord, Padding
 from hybridflow.tracing.fit import Fit
-from hybridflow.tracing.layouts import Layouts, gathered, keep_on_mesh
+from hybridflow.tracing.layouts import Layouts, call_with_several, gathered, keep_on_mesh
+from hybridflow.tracing.outputs import OutputPlan, numbers_for
 from hybridflow.tracing.recorded import Note, gradient_op, graph_to_record
 from hybridflow.tracing.recorded_bounded import BoundedGradients
 from hybridflow.tracing.records import TraceRecord
@@ -67,26 +67,6 @@ from hybridflow.xla.placing import Placing
 from hybridflow.xla.store.fingerprint import NotPlain, fingerprint
 
 next_use: Callable[[], int] = itertools.count(1).__next__
-
-
-@dataclass(frozen=True)
-class OutputPlan:
-    """How the outputs of a graph become what the user's function returned.
-
-    Attributes:
-        tree: the structure of the result.
-        count: how many tensors are in it.
-        order: its skeleton, if it has dicts that are not in jax's order.
-    """
-
-    tree: Any
-    count: int
-    order: Any = None
-
-    def build(self, tensors: Sequence[Tensor]) -> Any:
-        """Return the user's structure."""
-        result = jax.tree_util.tree_unflatten(self.tree, tensors)
-        return result if self.order is None else in_order_of(self.order, result)
 
 
 class Trace(Fit):
@@ -123,7 +103,7 @@ class Trace(Fit):
         self.checks: tuple[Check, ...] = tuple([check._replace(python_state=None) for check in builder.checks])
         self.arguments = len(builder.arguments)
         self.wide = is_wide(self.graph)
-        self.numbers = _numbers_of(builder, wide=self.wide)
+        self.numbers = numbers_for(builder, wide=self.wide)
         self.placing: Placing | None = None
         if layouts is not None:
             of_states = [state.variable for state in self.states]
@@ -335,7 +315,8 @@ class Trace(Fit):
         else:
             values = [variable.current() for variable in variables]
             if SEVERAL.used:
-                outputs = self._call_with_several(arrays, values, variables, device)
+                executable = self.executable([*arrays, *values], device)
+                outputs = call_with_several(executable, arrays, values, variables)
             else:
                 if device is None:
                     move_to_xla(variables, values)
@@ -353,17 +334,6 @@ class Trace(Fit):
         if self.single:
             return results[0]
         return None if self.returns_none else self.plan.build(results)
-
-    def _call_with_several(
-        self, arrays: list[Any], values: list[Any], variables: Sequence[Variable], device: Any
-    ) -> Any:
-        """Run a call that assigns nothing, where values may lie on several devices."""
-        executable = self.executable([*arrays, *values], device)
-        if self.placing is not None:
-            keep_on_mesh(executable, variables, values, len(arrays))
-        else:
-            arrays, values = gathered(arrays), gathered(values)
-        return executable.call(*arrays, *values)
 
     def _finish(
         self, tensors: Sequence[Tensor], variables: Sequence[Variable], pending: PendingChecks | None
@@ -580,7 +550,8 @@ class Trace(Fit):
                     make_room(self.gradient_ops)
                     self.graph.dims.hints.update(sizes)  # the gradient sees this call's sizes
                     if exact:
-                        op = gradient_op(self._to_record(), wanted, device, sizes, self._note(device)(sizes, None))
+                        note = self._note(device)(sizes, None)
+                        op = gradient_op(self._to_record(), wanted, device, sizes, note, self.placing)
                     else:
                         op = self._gradients_for_bounds(wanted).op(sizes)
                     self.gradient_ops[key] = op
@@ -611,13 +582,6 @@ class Trace(Fit):
             assignments = {node: state.original[0] for state in self.states for node in state.assignments}
             self.recorded = graph_to_record(self.raw_graph, assignments, self.plan.count)
         return self.recorded
-
-
-def _numbers_of(builder: GraphBuilder, *, wide: bool) -> Numbers | None:
-    if not builder.numbers and not builder.fallible:
-        return None
-    wanted = [(number, node.spec().dtype) for number, node in builder.numbers.values()]
-    return Numbers(wanted, builder.fallible, builder.floats, wide=wide)
 
 
 def _sole_owner_count() -> int:

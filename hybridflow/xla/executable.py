@@ -259,7 +259,8 @@ class _Compilation:
         return Executable(
             call, into, bare, run, hidden, compiled, steps.lower, steps.ms["lower"], steps.ms["xla"], steps.ms["load"],
             done, self.options, self.donated, steps.namer,
-            alone=None if self.calls_host or self.placing is not None else lambda: of_arrays(direct_call(compiled, alone=True)),
+            alone=None if self.calls_host or self.placing is not None
+            else lambda: of_arrays(direct_call(compiled, alone=True)),
         )  # fmt: skip
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import jax
@@ -11,7 +11,7 @@ import numpy as np
 from jax import lax
 
 from hybridflow.backend.collectives import LOWERED_FOR, run_alone
-from hybridflow.core.mesh import Layout, Mesh, check_fits, indivisible, placed
+from hybridflow.core.mesh import Mesh, check_fits, indivisible, placed
 from hybridflow.core.spec import TensorSpec
 
 
@@ -34,6 +34,14 @@ class Placing:
     outputs: tuple[Any, ...]
     batch: frozenset[int] = frozenset()
     names: tuple[str, ...] = ()
+
+    def with_outputs(self, outputs: tuple[Any, ...]) -> Placing:
+        """Return the same for a graph with these outputs."""
+        return replace(self, outputs=outputs)
+
+    def some_outputs(self, wanted: Sequence[bool]) -> Placing:
+        """Return the same for a graph with some of the outputs."""
+        return self.with_outputs(tuple([one for one, want in zip(self.outputs, wanted, strict=True) if want]))
 
     def _sharding(self, layout: Any) -> Any:
         return self.mesh.sharding(layout) if isinstance(layout, tuple) else layout
@@ -101,6 +109,7 @@ class MeshCall:
         self.shardings = tuple([placing.mesh.sharding(()) if one is None else one for one in shardings])
 
     def __call__(self, *arrays: Any) -> Any:
+        """Return the program's outputs; on CPUs, when they are computed."""
         there = [
             array if type(array) is np.ndarray or getattr(array, "sharding", None) == sharding
             else placed(array, sharding)
@@ -109,6 +118,11 @@ class MeshCall:
         return run_alone(self._run, there) if self._alone else self._run(*there)
 
 
-def output_shardings(compiled: Any) -> tuple[Any, ...]:
-    """Return jax's sharding of each output of a compiled program."""
-    return tuple(jax.tree_util.tree_leaves(compiled.output_shardings))
+def input_shardings(executable: Any) -> tuple[Any, ...]:
+    """Return jax's sharding of each argument of a program on a mesh."""
+    return executable.run.shardings
+
+
+def output_shardings(executable: Any) -> tuple[Any, ...]:
+    """Return jax's sharding of each output of a program."""
+    return tuple(jax.tree_util.tree_leaves(executable.compiled.output_shardings))
