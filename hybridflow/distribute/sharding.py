@@ -72,7 +72,7 @@ def shard(
         )  # fmt: skip
     if fsdp is not None:
         check_axes(checked_layout((fsdp,), "shard: fsdp"), mesh, "shard: fsdp")
-    variables, own = _variables(model), _layouts_of_layers(model)
+    variables, own = _variables(model), _layouts_of_layers(model, mesh)
     patterns = {
         pattern: checked_layout(layout, f"shard: {pattern!r}") for pattern, layout in (layouts or {}).items()
     }
@@ -165,11 +165,18 @@ def _key(part: Any) -> str:
     return str(part)
 
 
-def _layouts_of_layers(model: Any) -> dict[str, Layout]:
+def _layouts_of_layers(model: Any, mesh: Mesh) -> dict[str, Layout]:
     """Return the layouts that layers were given when they were made, by the Variables' paths."""
     found: dict[str, Layout] = {}
     if hasattr(model, "named_modules"):
         for path, module in model.named_modules().items():
+            axis = getattr(module, "heads_over", None)
+            if axis is not None and axis in mesh.shape and module.heads % mesh.shape[axis]:
+                raise LayoutError(
+                    message(f"shard: the {module.heads} heads of {path or 'the model'} cannot be divided by "
+                            f"{mesh.shape[axis]}", got=f"layouts='heads:{axis}' on {mesh}",
+                            hint="Use a number of heads that the mesh axis divides.")
+                )  # fmt: skip
             for name, layout in (getattr(module, "layouts", None) or {}).items():
                 found[f"{path}.{name}" if path else name] = layout
     return found

@@ -125,9 +125,8 @@ ARRANGE = Phase(
 
 PIPELINE = Pipeline((SIMPLIFY, ARRANGE))
 
-ON_A_MESH = Pipeline((
-    *PIPELINE.without("join_parts", "outline", "roll", "fusion_breaks").phases, Phase("mesh", 1, (gather_parts, dead_code)),
-))  # fmt: skip
+_WHOLE = PIPELINE.without("join_parts", "outline", "roll", "fusion_breaks")
+ON_A_MESH = Pipeline((*_WHOLE.phases, Phase("mesh", 1, (gather_parts, dead_code))))
 """The passes for programs on several devices: how values lie there would not get past the border of a function."""
 
 

@@ -135,7 +135,7 @@ def test_checks_fail_the_call_and_change_nothing(mesh):
     with pytest.raises(AssertionError, match="not positive"):
         run(x).numpy()
     assert float(total) == 16.0
-    with pytest.raises(IndexError, match="out of range|index"):
+    with pytest.raises(IndexError, match="index"):
         hf.compile(lambda t, i: t[i], mesh=mesh, batch="data")(np.ones(16, "f"), np.full(16, 99)).numpy()
 
 
