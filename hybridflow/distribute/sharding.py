@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from fnmatch import fnmatchcase
 from typing import Any, TypeVar
 
@@ -132,25 +132,38 @@ def _require_used(patterns: Mapping[str, Layout], used: set[str], variables: Map
         )
 
 
+def _found(model: Any) -> Iterator[tuple[str, Any]]:
+    """Yield the modules and other Variables in a structure, each with its path and a dot."""
+    for path, leaf in jax.tree_util.tree_flatten_with_path(model, _is_module)[0]:
+        if _is_module(leaf) or isinstance(leaf, Variable):
+            yield "".join([f"{_key(part)}." for part in path]), leaf
+
+
+def _is_module(value: Any) -> bool:
+    return hasattr(value, "named_parameters") and hasattr(value, "named_modules")
+
+
 def _variables(model: Any) -> dict[str, Variable]:
-    """Return the Variables of a model by their paths."""
-    if hasattr(model, "named_parameters"):
-        unsized = [path for path, one in model.named_modules().items() if _is_unsized(one)]
+    """Return the Variables of a model by their paths, each once."""
+    found: dict[str, Variable] = {}
+    for prefix, leaf in _found(model):
+        if not _is_module(leaf):
+            found[prefix[:-1]] = leaf
+            continue
+        unsized = [path for path, one in leaf.named_modules().items() if _is_unsized(one)]
         if unsized:
             raise ArgumentError(
-                message(f"shard: {unsized[0] or 'the model'} does not know its sizes before the first call",
+                message(f"shard: {prefix}{unsized[0]} does not know its sizes before the first call",
                         got=f"{len(unsized)} such layers", hint="Call the model once first, or give the sizes.")
             )  # fmt: skip
-        return {**model.named_parameters(), **model.named_buffers()}
-    found: dict[str, Variable] = {}
-    for path, leaf in jax.tree_util.tree_flatten_with_path(model)[0]:
-        if isinstance(leaf, Variable) and all(leaf is not one for one in found.values()):
-            found[".".join([_key(part) for part in path])] = leaf
+        for path, variable in {**leaf.named_parameters(), **leaf.named_buffers()}.items():
+            found[f"{prefix}{path}"] = variable
     if not found:
         raise ArgumentError(
             message("shard: there are no Variables", got=repr(model)[:80], hint="Pass a model, or Variables.")
         )
-    return found
+    firsts = {id(variable): path for path, variable in reversed(found.items())}
+    return {path: variable for path, variable in found.items() if firsts[id(variable)] == path}
 
 
 def _is_unsized(module: Any) -> bool:
@@ -168,15 +181,15 @@ def _key(part: Any) -> str:
 def _layouts_of_layers(model: Any, mesh: Mesh) -> dict[str, Layout]:
     """Return the layouts that layers were given when they were made, by the Variables' paths."""
     found: dict[str, Layout] = {}
-    if hasattr(model, "named_modules"):
-        for path, module in model.named_modules().items():
+    for prefix, leaf in _found(model):
+        for path, module in leaf.named_modules().items() if _is_module(leaf) else ():
             axis = getattr(module, "heads_over", None)
             if axis is not None and axis in mesh.shape and module.heads % mesh.shape[axis]:
                 raise LayoutError(
-                    message(f"shard: the {module.heads} heads of {path or 'the model'} cannot be divided by "
+                    message(f"shard: the {module.heads} heads of {prefix}{path or 'the model'} cannot be divided by "
                             f"{mesh.shape[axis]}", got=f"layouts='heads:{axis}' on {mesh}",
                             hint="Use a number of heads that the mesh axis divides.")
                 )  # fmt: skip
             for name, layout in (getattr(module, "layouts", None) or {}).items():
-                found[f"{path}.{name}" if path else name] = layout
+                found[f"{prefix}{path}.{name}" if path else f"{prefix}{name}"] = layout
     return found

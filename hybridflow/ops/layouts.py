@@ -45,7 +45,7 @@ def _constrain_samples(rng: np.random.Generator) -> Any:
     vjp=lambda F, g, y, x, *, layout, gradient: (F.constrain(g, layout=gradient, gradient=layout),),
     flops=no_flops,
     samples=_constrain_samples,
-    traits=("layout",),
+    traits=("layout", "places"),
     ulp=0,
     onnx="Identity",
 )
@@ -93,7 +93,7 @@ def _gathered_samples(rng: np.random.Generator) -> Any:
     vjp=lambda F, g, y, x, *, layout, gradient, again: (F.constrain(g, layout=gradient, gradient=layout),),
     flops=no_flops,
     samples=_gathered_samples,
-    traits=("layout", "inner", "gathers"),
+    traits=("layout", "inner", "places", "gathers"),
     ulp=0,
     onnx="Identity",
 )

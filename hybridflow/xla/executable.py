@@ -69,6 +69,7 @@ class Executable:
         parts: the programs, if there are several.
         alone: for a program with one output, makes a `call` that returns this output itself, not in a list. None if
             this program has no such function.
+        placing: how its inputs and outputs lie on a mesh; None for one device.
     """
 
     call: Callable[..., Any]
@@ -87,6 +88,7 @@ class Executable:
     namer: Namer = field(default_factory=Namer)
     parts: tuple[Part, ...] = ()
     alone: Callable[[], Callable[..., Any]] | None = None
+    placing: Placing | None = None
 
     def fusions(self) -> dict[str, tuple[Node, ...]]:
         """Return the kernels that compute several instructions, by name, with the graph's nodes in each."""
@@ -261,6 +263,7 @@ class _Compilation:
             done, self.options, self.donated, steps.namer,
             alone=None if self.calls_host or self.placing is not None
             else lambda: of_arrays(direct_call(compiled, alone=True)),
+            placing=self.placing,
         )  # fmt: skip
 
 
