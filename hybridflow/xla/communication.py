@@ -57,7 +57,8 @@ def asked_shapes(namer: Namer, mesh: Mesh) -> set[tuple[int, ...]]:
     for node in namer.nodes:
         if node.op.has("places") and all([isinstance(size, int) for size in node.spec().shape]):
             layout = node.attrs["layout"]
-            shapes.add(tuple([-(-size // mesh.parts(axis)) for size, axis in zip(node.spec().shape, layout, strict=True)]))
+            sizes = zip(node.spec().shape, layout, strict=True)
+            shapes.add(tuple([-(-size // mesh.parts(axis)) for size, axis in sizes]))
     return shapes
 
 

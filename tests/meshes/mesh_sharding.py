@@ -205,8 +205,8 @@ def test_bad_patterns_change_nothing(mesh, layouts, options, text):
 
 
 def test_what_cannot_be_sharded(mesh):
+    pair = {"a": hf.Variable(np.zeros(8)), "b": hf.Variable(np.zeros((64, 64)))}
     with pytest.raises(hf.LayoutError, match=r"1 large matrices match no pattern[\s\S]*b: \(64, 64\)"):
-        pair = {"a": hf.Variable(np.zeros(8)), "b": hf.Variable(np.zeros((64, 64)))}
         hf.distribute.shard(pair, mesh, {"a": ("data",)})
     with pytest.raises(ValueError, match="does not know its sizes before the first call"):
         hf.distribute.shard(nn.Linear(8), mesh)
