@@ -137,6 +137,7 @@ if _TYPE_CHECKING:  # `later` imports these on first use
     from hybridflow.analysis.cost import cost as cost
     from hybridflow.analysis.profile import Profile as Profile
     from hybridflow.analysis.profile import profile as profile
+    from hybridflow.nested.manual import shard_map as shard_map
     from hybridflow.saving.files import load as load
     from hybridflow.saving.files import save as save
     from hybridflow.tracing.compile_recorded import compile_recorded as compile_recorded

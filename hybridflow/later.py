@@ -20,6 +20,7 @@ NAMES = {
     "compare": "analysis.compare", "CostReport": "analysis.cost", "XlaCheck": "analysis.cost", "cost": "analysis.cost",
     "Profile": "analysis.profile", "profile": "analysis.profile",
     "compile_recorded": "tracing.compile_recorded", "to_jax": "tracing.to_jax",
+    "shard_map": "nested.manual",
     "load": "saving.files", "save": "saving.files",
 }  # fmt: skip
 """Public names of the package, each with the module that defines it."""

@@ -130,6 +130,7 @@ class GraphBuilder:
         self.place: Where | None = None
         self.dims = self.outer.dims if self.outer is not None else DimScope()
         self.mesh: Mesh | None = None if self.outer is None else self.outer.mesh
+        self.manual: Mesh | None = None if self.outer is None else self.outer.manual  # the mesh of a `hf.shard_map`
 
     # -- inputs -----------------------------------------------------------------------------------------------
 
