@@ -6,7 +6,7 @@ import difflib
 import math
 from collections.abc import Iterator, Mapping
 from fnmatch import fnmatchcase
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import jax
 
@@ -63,9 +63,9 @@ def shard(
     Reference:
         Rajbhandari et al., "ZeRO: memory optimizations toward training trillion parameter models", 2020.
     """
-    if not isinstance(mesh, Mesh):
+    if not isinstance(cast(object, mesh), Mesh):
         raise ArgumentTypeError(message("shard: mesh is no hf.Mesh", got=repr(mesh)[:80]))
-    if layouts is not None and not isinstance(layouts, Mapping):
+    if layouts is not None and not isinstance(cast(object, layouts), Mapping):
         raise ArgumentTypeError(
             message("shard: layouts are a mapping of patterns to layouts", got=repr(layouts)[:80],
                     hint='Write {"*.weight": ("model", None)}.')

@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, TypeVar, cast
 
 import jax
@@ -36,7 +37,7 @@ from hybridflow.ir.fusion import reads_never
 from hybridflow.ir.graph import Graph
 from hybridflow.xla.chain import Chain, Lowerings, Part, holds_much
 from hybridflow.xla.pieces import cut
-from hybridflow.xla.placing import MeshCall, Placing
+from hybridflow.xla.placing import MeshCall, Placing, run_alone_with, runs_on_several
 from hybridflow.xla.scopes import Namer, fusions, naming
 from hybridflow.xla.store.stored_programs import Entry, entry_for
 
@@ -250,6 +251,8 @@ class _Compilation:
         run = direct_call(compiled)
         if self.placing is not None:
             run = MeshCall(run, self.placing, [one.sharding for one in self.arguments()])
+        elif self.backend == "cpu" and runs_on_several(compiled):
+            run = partial(run_alone_with, run)  # a foreign function is for several devices
         call = of_arrays(run)
         if self.calls_host:
             call = _session_call(call)

@@ -126,3 +126,15 @@ def input_shardings(executable: Any) -> tuple[Any, ...]:
 def output_shardings(executable: Any) -> tuple[Any, ...]:
     """Return jax's sharding of each output of a program."""
     return tuple(jax.tree_util.tree_leaves(executable.compiled.output_shardings))
+
+
+def runs_on_several(compiled: Any) -> bool:
+    """Whether a compiled program runs on several devices."""
+    if len(jax.devices()) == 1:
+        return False
+    return any([len(one.device_set) > 1 for one in jax.tree_util.tree_leaves(compiled.output_shardings)])
+
+
+def run_alone_with(run: Callable[..., Any], *arrays: Any) -> Any:
+    """Run a program with collectives on CPU devices, as `run_alone` does."""
+    return run_alone(run, arrays)

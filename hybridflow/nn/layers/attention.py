@@ -153,9 +153,9 @@ class MultiHeadAttention(Module):
                 message(f"{label(self)}: the input has {query.ndim} axes, not (batch, length, features)",
                         got=str(query.spec))
             )  # fmt: skip
-        key = query if key is None else as_tensor(key)
-        value = key if value is None else as_tensor(value)
-        q, k, v = map(self._split, self._projected(query, key, value))
+        keys = query if key is None else as_tensor(key)
+        values = keys if value is None else as_tensor(value)
+        q, k, v = map(self._split, self._projected(query, keys, values))
         before: Any = 0 if cache is None else cache.position.read()
         if self.rotary:
             q, k = self._rotated(q, before), self._rotated(k, before)
