@@ -42,7 +42,7 @@ def psum(x: TensorLike, axis: str) -> Tensor:
     Example:
         >>> import hybridflow as hf
         >>> mesh = hf.Mesh({"data": 1})
-        >>> hf.shard_map(lambda x: hf.distribute.psum(x, "data"), mesh, [("data",)], (None,))([1.0])
+        >>> hf.shard_map(lambda x: hf.distribute.psum(x, "data"), mesh, [("data",)], (None,))(hf.asarray([1.0]))
         Tensor([1.], dtype=float32)
     """
     size = _size("psum", axis)

@@ -70,7 +70,7 @@ def shard_map(
         >>> import hybridflow as hf
         >>> mesh = hf.Mesh({"data": 1})
         >>> total = hf.shard_map(lambda x: hf.distribute.psum(hf.sum(x), "data"), mesh, [("data",)], ())
-        >>> total([1.0, 2.0])
+        >>> total(hf.asarray([1.0, 2.0]))
         Tensor(3., dtype=float32)
     """
     if not callable(fn) or not isinstance(mesh, Mesh):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import jax
 import numpy as np
@@ -28,8 +28,10 @@ from hybridflow.core.variable_log import OPEN_LOGS
 from hybridflow.guards.arguments import has_var_keyword
 from hybridflow.guards.signature import TENSOR, Leaf
 from hybridflow.ir.graph import Graph
-from hybridflow.xla.executable import Executable
 from hybridflow.xla.placing import MeshCall, Placing
+
+if TYPE_CHECKING:
+    from hybridflow.xla.executable import Executable
 
 
 class Layouts(NamedTuple):

