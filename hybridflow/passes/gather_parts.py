@@ -17,19 +17,19 @@ def gather_parts(graph: Graph, context: PassContext) -> Graph:
     until then, the whole of every Variable would be there at once.
 
     Before:
-        graph f(%w: f32[8,8], %x: f32[8,8]) {
-          %0 = gathered(%w) {again=true, gradient=("data", None), layout=(None, None)} : f32[8,8]
+        graph f(%w: f32[8,8], %x: f32[8,8]) -> (f32[8,8]) {
+          %0 = gathered(%w) {again=True, gradient=("data", None), layout=(None, None)} : f32[8,8]
           %1 = matmul(%x, %0) : f32[8,8]
           %2 = matmul(%1, %0) : f32[8,8]
           return %2
         }
 
     After:
-        graph f(%w: f32[8,8], %x: f32[8,8]) {
-          %0 = gathered(%w) {again=true, gradient=("data", None), layout=(None, None)} : f32[8,8]
+        graph f(%w: f32[8,8], %x: f32[8,8]) -> (f32[8,8]) {
+          %0 = gathered(%w) {again=True, gradient=("data", None), layout=(None, None)} : f32[8,8]
           %1 = matmul(%x, %0) : f32[8,8]
           %2 = tied(%w, %1) : f32[8,8]
-          %3 = gathered(%2) {again=true, gradient=("data", None), layout=(None, None)} : f32[8,8]
+          %3 = gathered(%2) {again=True, gradient=("data", None), layout=(None, None)} : f32[8,8]
           %4 = matmul(%1, %3) : f32[8,8]
           return %4
         }
@@ -65,7 +65,11 @@ def gather_parts(graph: Graph, context: PassContext) -> Graph:
         nodes.append(current)
         if current is not node:
             moved.update({(node, index): (current, index) for index in range(len(node.outputs))})
-    return rebuilt(graph, nodes, [moved.get(edge, edge) for edge in graph.outputs])
+    if not moved and not again:
+        return graph
+    outputs = [moved.get(edge, edge) for edge in graph.outputs]
+    read = {edge[0] for edges in (outputs, *map(edges_of, nodes)) for edge in edges}
+    return rebuilt(graph, [node for node in nodes if node in read or not node.op.has("gathers")], outputs)
 
 
 def _late(graph: Graph, gathers: list[Node]) -> dict[tuple[Node, Node], Edge]:

@@ -114,6 +114,7 @@ ARRANGE = Phase(
     1,
     (
         unroll,
+        gather_parts,  # does something on a mesh only, where the passes after early_selects do not run
         early_selects,  # before outline, so that selects are part of the repeated updates
         join_parts,  # before outline: sums of parts would make every step of a loop different
         outline,
@@ -125,8 +126,7 @@ ARRANGE = Phase(
 
 PIPELINE = Pipeline((SIMPLIFY, ARRANGE))
 
-_WHOLE = PIPELINE.without("join_parts", "outline", "roll", "fusion_breaks")
-ON_A_MESH = Pipeline((*_WHOLE.phases, Phase("mesh", 1, (gather_parts, dead_code))))
+ON_A_MESH = PIPELINE.without("join_parts", "outline", "roll", "fusion_breaks")
 """The passes for programs on several devices: how values lie there would not get past the border of a function."""
 
 

@@ -83,7 +83,7 @@ def test_an_uneven_batch_is_one_devices(mesh, size):
 def test_clipping_and_accumulation(mesh):
     same(trained(mesh, clip=0.1), trained(lambda step: step, clip=0.1))
     net = Net()
-    grads = hf.accumulate_gradients(hf.grad(lambda m, x, y: hf.mean(nn.softmax_cross_entropy(m(x), y))), 4)
+    grads = hf.accumulate_gradients(lambda m, x, y: hf.mean(nn.softmax_cross_entropy(m(x), y)), 4)
     made = [jax.tree_util.tree_leaves(f(net, X, Y)) for f in (grads, hf.compile(grads, mesh=mesh, batch="data"))]
     for a, b in zip(*made, strict=True):
         np.testing.assert_allclose(a.numpy(), b.numpy(), rtol=0, atol=1e-6)

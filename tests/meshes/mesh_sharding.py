@@ -145,7 +145,9 @@ def test_data_parallel_bytes_are_those_of_parameters_loss_and_flags(mesh, eager)
     assert parameters + 4 <= sizes["all-reduce"] <= parameters + 4 + 16
 
 
-@pytest.mark.parametrize(("sizes", "fsdp"), [({"data": 2, "model": 4}, None), ({"data": 4, "model": 2}, "data")])  # fmt: skip
+@pytest.mark.parametrize(
+    ("sizes", "fsdp"), [({"data": 2, "model": 4}, None), ({"data": 4, "model": 2}, "data")]
+)
 def test_tensor_parallel_training(eager, sizes, fsdp):
     mesh = hf.Mesh(sizes)
     net = hf.distribute.shard(made(split=True), mesh, fsdp=fsdp)
