@@ -52,6 +52,9 @@ from hybridflow.core.errors import CacheWarning as CacheWarning
 from hybridflow.core.errors import EffectWarning as EffectWarning
 from hybridflow.core.errors import RetraceWarning as RetraceWarning
 from hybridflow.core.functions import no_convert as no_convert
+from hybridflow.core.errors import LayoutError as LayoutError
+from hybridflow.core.errors import LayoutWarning as LayoutWarning
+from hybridflow.core.mesh import Mesh as Mesh
 from hybridflow.core.node import name_scope as name_scope
 from hybridflow.core.spec import TensorSpec as TensorSpec
 from hybridflow.core.spec import dim as dim
@@ -78,6 +81,7 @@ from hybridflow.ops.floats import *  # noqa: F403
 from hybridflow.ops.indexing import *  # noqa: F403
 from hybridflow.ops.jax_functions import from_jax as from_jax
 from hybridflow.ops.joining import *  # noqa: F403
+from hybridflow.ops.layouts import *  # noqa: F403
 from hybridflow.ops.rearrange import *  # noqa: F403
 from hybridflow.ops.reductions import *  # noqa: F403
 from hybridflow.ops.sets import *  # noqa: F403
@@ -116,6 +120,7 @@ from hybridflow import later as _later
 if _TYPE_CHECKING:  # `later` imports these on first use
     from hybridflow import data as data
     from hybridflow import debugging as debugging
+    from hybridflow import distribute as distribute
     from hybridflow import export as export
     from hybridflow import metrics as metrics
     from hybridflow import optim as optim
@@ -132,6 +137,7 @@ if _TYPE_CHECKING:  # `later` imports these on first use
     from hybridflow.analysis.cost import cost as cost
     from hybridflow.analysis.profile import Profile as Profile
     from hybridflow.analysis.profile import profile as profile
+    from hybridflow.nested.manual import shard_map as shard_map
     from hybridflow.saving.files import load as load
     from hybridflow.saving.files import save as save
     from hybridflow.tracing.compile_recorded import compile_recorded as compile_recorded

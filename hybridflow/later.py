@@ -12,12 +12,15 @@ from typing import Any
 
 from hybridflow.core.attached import attach
 
-MODULES = ("analysis", "data", "debugging", "export", "metrics", "optim", "serve", "summary", "testing", "train")
+MODULES = (
+    "analysis", "data", "debugging", "distribute", "export", "metrics", "optim", "serve", "summary", "testing", "train",
+)  # fmt: skip
 NAMES = {
     "Comparison": "analysis.compare", "Comparisons": "analysis.compare", "Sweep": "analysis.compare",
     "compare": "analysis.compare", "CostReport": "analysis.cost", "XlaCheck": "analysis.cost", "cost": "analysis.cost",
     "Profile": "analysis.profile", "profile": "analysis.profile",
     "compile_recorded": "tracing.compile_recorded", "to_jax": "tracing.to_jax",
+    "shard_map": "nested.manual",
     "load": "saving.files", "save": "saving.files",
 }  # fmt: skip
 """Public names of the package, each with the module that defines it."""

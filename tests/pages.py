@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import doctest
+import linecache
 import re
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 ROOT = Path(__file__).parent.parent
 README = ROOT / "README.md"
+ON_SEVERAL = {"many_devices.md"}
+"""The pages that are run where there are several devices, by `meshes/mesh_page.py`."""
+FLAGS = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
 PAGES = [README, *sorted((ROOT / "notebooks").glob("*.md"))]
 
 
@@ -49,3 +54,23 @@ def blocks(page: Path) -> list[Block]:
                 found.append(Block(page, section, language, text, start, command))
                 language = None
     return found
+
+
+def run_section(page: Path, section: str, namespace: dict[str, Any]) -> None:
+    """Run the Python blocks of a section; a block that does not show what it says fails."""
+    parser = doctest.DocTestParser()
+    for block in blocks(page):
+        if block.section != section or block.language != "python":
+            continue
+        if ">>>" not in block.text:
+            source = "\n" * block.line + block.text
+            name = f"<{page.name}, {section}>"
+            linecache.cache[name] = len(source), None, source.splitlines(keepends=True), name  # as IPython does
+            exec(compile(source, name, "exec"), namespace)
+            continue
+        test = parser.get_doctest(block.text, namespace, f"{page.name}, {section}", page.name, block.line)
+        report: list[str] = []
+        runner = doctest.DocTestRunner(optionflags=FLAGS)
+        runner.run(test, out=report.append, clear_globs=False)
+        namespace.update(test.globs)
+        assert runner.failures == 0, "".join(report)

@@ -2,43 +2,24 @@
 
 from __future__ import annotations
 
-import doctest
-import linecache
 import re
 import shlex
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
-from pages import PAGES, README, ROOT, blocks
+from pages import ON_SEVERAL, PAGES, README, ROOT, blocks, run_section
 
 BLOCKS = [block for page in PAGES for block in blocks(page)]
-SECTIONS = list(dict.fromkeys((block.page, block.section) for block in BLOCKS if block.language == "python"))
-FLAGS = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
+_RUN_HERE = [block for block in BLOCKS if block.language == "python" and block.page.name not in ON_SEVERAL]
+SECTIONS = list(dict.fromkeys((block.page, block.section) for block in _RUN_HERE))
 
 
 @pytest.mark.parametrize(("page", "section"), SECTIONS, ids=lambda one: one.stem if isinstance(one, Path) else one)
 def test_python_blocks(page: Path, section: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.chdir(tmp_path)
-    namespace: dict[str, Any] = {"__name__": "readme"}
-    parser = doctest.DocTestParser()
-    for block in BLOCKS:
-        if (block.page, block.section) != (page, section) or block.language != "python":
-            continue
-        if ">>>" not in block.text:
-            source = "\n" * block.line + block.text
-            name = f"<{page.name}, {section}>"
-            linecache.cache[name] = len(source), None, source.splitlines(keepends=True), name  # as IPython does
-            exec(compile(source, name, "exec"), namespace)
-            continue
-        test = parser.get_doctest(block.text, namespace, f"{page.name}, {section}", page.name, block.line)
-        report: list[str] = []
-        runner = doctest.DocTestRunner(optionflags=FLAGS)
-        runner.run(test, out=report.append, clear_globs=False)
-        namespace.update(test.globs)
-        assert runner.failures == 0, "".join(report)
+    run_section(page, section, {"__name__": "readme"})
 
 
 CONSOLE = [

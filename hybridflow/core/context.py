@@ -55,6 +55,9 @@ class TracerProtocol(Protocol):
     def assign_variable(self, variable: Any, value: Any) -> Any:
         """Make a traced value the Variable's value; return what represents the assignment as an operation, or None."""
 
+    def gathered(self, variable: Any, tensor: Any) -> Any:
+        """Return a Variable's value as functions on a mesh read it."""
+
     def value_read(self, tensor: Any) -> None:
         """Note that a concrete tensor was turned into NumPy or a Python number."""
 

@@ -17,8 +17,9 @@ from hybridflow.core.dtypes import (
     kind_of,
     promote_types,
 )
-from hybridflow.core.errors import ArgumentTypeError, DTypeError, ShapeError, message
-from hybridflow.core.node import Where, user_place
+from hybridflow.core.errors import ArgumentTypeError, DTypeError, LayoutWarning, ShapeError, message
+from hybridflow.core.mesh import lies_on_several
+from hybridflow.core.node import Where, user_place, warn_at
 from hybridflow.core.op import REGISTRY
 from hybridflow.core.staged_number import default_dtype_of, weak_dtype_of
 
@@ -87,6 +88,12 @@ def _array(obj: Any) -> np.ndarray[Any, Any]:
         raise ArgumentTypeError(
             message("asarray: a tensor has no mask, a masked array does", hint="Use array.filled(value).")
         )
+    if isinstance(obj, jax.Array) and lies_on_several(obj):
+        text = (
+            f"asarray: gathers an array that lies on {len(obj.sharding.device_set)} devices into one on the host. "
+            "hf.Variable(x, layout=..., mesh=...) keeps it apart."
+        )
+        warn_at(user_place(3), text, LayoutWarning)
     if isinstance(obj, np.ndarray | np.generic | jax.Array):
         return np.asarray(cast(Any, obj))
     if hasattr(obj, "__dlpack__"):

@@ -91,6 +91,10 @@ class DeviceError(HybridflowError, RuntimeError):
     """A device that does not exist, or values on different devices."""
 
 
+class LayoutError(HybridflowError, ValueError):
+    """A layout that does not suit a tensor or a mesh, or a mesh that does not suit the devices."""
+
+
 class ForkError(HybridflowError, RuntimeError):
     """Something that needs XLA, in a process that was forked after XLA had started."""
 
@@ -146,6 +150,10 @@ class CacheWarning(UserWarning):
 
 class FileWarning(UserWarning):
     """A damaged file that is skipped."""
+
+
+class LayoutWarning(UserWarning):
+    """A value on several devices that is gathered into one array on the host."""
 
 
 class RetraceWarning(UserWarning):

@@ -222,6 +222,10 @@ TRAITS = {
     "foreign": "runs a function that is not hybridflow's, of any size and with roundings of its own",
     "low_precision": "takes its operands in low precision under hf.autocast",
     "full_precision": "takes its operands in float32 under hf.autocast",
+    "places": "says how its value lies on a mesh of devices",
+    "collective": "computes from the values of several devices: its kernel takes them stacked",
+    "gathers": "gives the whole of a Variable that lies in parts: the parts themselves are its input",
+    "updates": "is an optimizer's step, element by element, of its first input",
     "inner": "serves gradient rules and other functions; it is not among the package's public names",
 }
 

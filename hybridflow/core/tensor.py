@@ -438,8 +438,9 @@ def host_array(tensor: Tensor) -> np.ndarray[Any, Any]:
 def asarray(obj: Any, /, *, dtype: Any = None, device: str | None = None, copy: bool | None = None) -> Tensor:
     """Return a tensor made from a number, nested sequence, array, tensor or Variable.
 
-    Arrays keep their dtype; Python floats become float32 and integers int32. A user's array is copied. Tensors in a
-    nested sequence are stacked, and gradients flow through the stacking.
+    Arrays keep their dtype; Python floats become float32 and integers int32. A user's array is copied; one of jax that
+    lies on several devices is gathered on the host, with a `LayoutWarning`. Tensors in a nested sequence are stacked,
+    and gradients flow through the stacking.
 
     Args:
         obj: the value.

@@ -21,6 +21,7 @@ from hybridflow.core.device import device_of, device_string, place
 from hybridflow.core.dtypes import DType, is_differentiable
 from hybridflow.core.errors import DTypeError, MutationError, ShapeError, TraceError, message
 from hybridflow.core.forked import require_xla
+from hybridflow.core.mesh import SEVERAL, Layout, Mesh, Placement, placed, placement_of
 from hybridflow.core.methods import TensorMethods
 from hybridflow.core.node import Edge, Node, format_where, make_node
 from hybridflow.core.notes import Notes, make_leaf
@@ -36,6 +37,7 @@ from hybridflow.core.tensor import (
     require_value,
     tensors_in,
 )
+from hybridflow.core.trainable_flags import FLAGS
 from hybridflow.core.variable_log import OPEN_LOGS, logged_assignment, logged_value
 
 VARIABLE = register(
@@ -63,10 +65,14 @@ class Variable(TensorMethods):
         trainable: whether a `hf.GradientTape` watches it when it is read.
         requires_grad: whether it is a leaf of `.backward()`: operations on it are recorded without a tape, and
             gradients accumulate in ``.grad``.
-        like: the parameter that it belongs to, for example as an optimizer slot.
+        like: the parameter that it belongs to, for example as an optimizer slot. If it has the same shape, it lies
+            where the parameter lies.
+        layout: how it lies on `mesh`: a mesh axis or None per dimension. Every assignment keeps it so.
+        mesh: the `hf.Mesh`; without a `layout`, each of its devices has the whole value.
 
     Raises:
         DTypeError: if `requires_grad` is True and the dtype has no gradient.
+        LayoutError: if the layout does not suit the shape or the mesh, or no mesh is given with it.
 
     Example:
         >>> import hybridflow as hf
@@ -75,7 +81,9 @@ class Variable(TensorMethods):
         Variable([2., 3.], dtype=float32, name='v')
     """
 
-    __slots__ = ("__weakref__", "_edge", "_leaf", "_like", "_name", "_notes", "_reading", "_trainable", "_value")
+    __slots__ = (
+        "__weakref__", "_edge", "_leaf", "_like", "_name", "_notes", "_placement", "_reading", "_trainable", "_value",
+    )  # fmt: skip
 
     __array_priority__ = 1000
 
@@ -91,6 +99,8 @@ class Variable(TensorMethods):
         trainable: bool = True,
         requires_grad: bool = False,
         like: Variable | None = None,
+        layout: Layout | None = None,
+        mesh: Mesh | None = None,
     ) -> None:
         context = context_now()
         tracer = None if context is None else context.tracer
@@ -106,8 +116,11 @@ class Variable(TensorMethods):
                 with context_of(None, (), context.device):
                     tensor = asarray(initial_value, dtype=dtype)
         require_value(tensor, "Variable")
+        placement = None if layout is None and mesh is None else placement_of(label, tensor.shape, layout, mesh)
         self._fill(tensor._value, label, bool(trainable))
         self._like = like
+        if placement is not None or like is not None:
+            self.lay_out(placement)
         if requires_grad:
             self._become_leaf()
 
@@ -121,6 +134,7 @@ class Variable(TensorMethods):
         self._edge: Edge | None = None
         self._like: Variable | None = None
         self._notes: Notes | None = None
+        self._placement: Placement | None = None
 
     def _become_leaf(self) -> None:
         """Make the Variable a leaf: operations on it are recorded, and its gradients accumulate."""
@@ -132,7 +146,9 @@ class Variable(TensorMethods):
         zeros = np.zeros(self.shape, self.dtype)
         if not isinstance(self._value, np.ndarray):
             zeros = place(zeros, device_of(self._value))
-        self._notes = Notes(leaf=True, cell=GradientCell.of(zeros, f"{self._name}.grad"))
+        cell = GradientCell.of(zeros, f"{self._name}.grad")
+        cell.holder = weakref.ref(self)
+        self._notes = Notes(leaf=True, cell=cell)
         self._edge = (make_leaf(self._leaf, self._notes), 0)
 
     @property
@@ -160,13 +176,36 @@ class Variable(TensorMethods):
         self._trainable = bool(value)
         if self._notes is not None:
             self._edge = (make_leaf(self._leaf, self._notes), 0) if value else None
-        for flags in _FLAGS.get(self._leaf, ()):
+        for flags in FLAGS.get(self._leaf, ()):
             flags.renew()
 
     @property
     def like(self) -> Variable | None:
         """The parameter that the Variable belongs to, for example as its momentum; None if there is none."""
         return self._like
+
+    @property
+    def placement(self) -> Placement | None:
+        """Where the value lies if that was said of it, or of the parameter of this shape that it belongs to."""
+        like = self._like
+        if self._placement is not None or like is None or like.shape != self.shape:
+            return self._placement
+        return like.placement
+
+    def lay_out(self, placement: Placement | None) -> None:
+        """Say where the value lies, and move it there."""
+        self._placement = placement
+        self.store(self.current())
+
+    @property
+    def layout(self) -> Layout | None:
+        """How it lies on its mesh: a mesh axis or None per dimension; None if that was not said."""
+        return None if self.placement is None else self.placement.layout
+
+    @property
+    def mesh(self) -> Mesh | None:
+        """The mesh that it lies on, or None."""
+        return None if self.placement is None else self.placement.mesh
 
     def require_gradient(self) -> None:
         """Accumulate gradients in ``.grad``, as with ``requires_grad=True``, if the dtype has gradients."""
@@ -229,6 +268,8 @@ class Variable(TensorMethods):
 
     def store(self, value: Any) -> None:
         """Replace the raw value with one of the same shape and dtype."""
+        if SEVERAL.used and (placement := self.placement) is not None:
+            value = placed(value, placement.sharding)
         if not OPEN_LOGS.count or not logged_assignment(self, value):
             self._value = value
 
@@ -245,6 +286,8 @@ class Variable(TensorMethods):
             return make_tensor(self.current(), self._edge)
         for tape in context.tapes:
             tape.variable_read(self, cast(Edge, tensor._edge))
+        if SEVERAL.used and context.tracer is not None:
+            tensor = context.tracer.gathered(self, tensor)
         if context.autocast is not None:
             context.autocast.variable_read(tensor)
         return tensor
@@ -410,6 +453,8 @@ class Variable(TensorMethods):
     def __deepcopy__(self, memo: dict[int, Any]) -> Variable:
         leaf = self._notes is not None
         made = Variable(self.read(), name=self._name, trainable=self._trainable, requires_grad=leaf)
+        if self.placement is not None:
+            made.lay_out(self.placement)
         if leaf and self._edge is None:
             made._edge = None
         return made
@@ -483,12 +528,20 @@ class GradientCell(Variable):
     Attributes:
         present: whether there is a gradient; if not, the value is meaningless.
         hooks: the Variable's hooks, in the order of registration.
+        holder: a weak reference to the Variable.
     """
 
-    __slots__ = ("hooks", "present")
+    __slots__ = ("holder", "hooks", "present")
 
     present: bool
     hooks: dict[int, Callable[[Any], Any]]
+    holder: Callable[[], Variable | None]
+
+    @property
+    def placement(self) -> Placement | None:
+        """Where the Variable lies, and so its gradient."""
+        holder = self.holder()
+        return None if holder is None else holder.placement
 
     @classmethod
     def of(cls, value: Any, name: str) -> GradientCell:
@@ -497,7 +550,12 @@ class GradientCell(Variable):
         result._fill(value, name, False)
         result.present = False
         result.hooks = {}
+        result.holder = _no_holder
         return result
+
+
+def _no_holder() -> None:
+    return None
 
 
 def _unpickle_variable(
@@ -507,35 +565,6 @@ def _unpickle_variable(
     if frozen:
         made._edge = None
     return made
-
-
-class TrainableFlags:
-    """The trainable flags of several Variables, packed into one number that is kept up to date.
-
-    Attributes:
-        value: two bits per Variable: whether a tape watches it, and whether `.backward()` reaches it.
-    """
-
-    __slots__ = ("__weakref__", "_variables", "value")
-
-    def __init__(self, variables: Sequence[Variable]) -> None:
-        self._variables = [weakref.ref(one) for one in variables]
-        for one in variables:
-            _FLAGS.setdefault(one._leaf, weakref.WeakSet()).add(self)
-        self.value = 0
-        self.renew()
-
-    def renew(self) -> None:
-        """Read the flags from the Variables again."""
-        value = 0
-        for reference in self._variables:
-            one = reference()
-            value = value * 4 + (0 if one is None else one._trainable + 2 * (one._edge is not None))
-        self.value = value
-
-
-_FLAGS: weakref.WeakKeyDictionary[Node, weakref.WeakSet[TrainableFlags]] = weakref.WeakKeyDictionary()
-"""The flags to renew when a Variable becomes or stops being trainable, by the Variable's leaf."""
 
 
 class _Counted:

@@ -190,6 +190,7 @@ def _executables_item(group: Sequence[_Numbered], written: Sequence[str], shown:
         items.append(Item("programs", f"{len(made.runs)}, cut at the calls of outlined parts; run {runs} times"))
     if made.padding is not None:
         items.append(Item("padding", str(made.padding)))
+    items += _collectives_items(number, made, shown)
     items.append(_fused_item(number, made, shown))
     title = _title([number for number, _ in group]) + (made.part and f" for {made.part} of recorded calls")
     return Item(f"{title}{sizes and f' for {sizes}'}{device}", _cost_of(several), tuple(items))
@@ -216,6 +217,18 @@ def _cost_of(several: Sequence[ExecutableRecord]) -> str:
         "loaded in": sum(one.load_ms for one in several if LOADED in one.store),
     }  # fmt: skip
     return ", ".join([f"{name} {spent:.1f} ms" for name, spent in steps.items() if spent])
+
+
+def _collectives_items(number: int, made: ExecutableRecord, shown: int | None) -> Iterator[Item]:
+    """Yield an item for what the devices of a mesh send one another."""
+    if made.mesh is None:
+        return
+    sent = made.collectives()
+    if not sent:
+        yield Item("collectives", "none" if sent is not None else "not known any more: the executable was dropped")
+        return
+    rows = _some([Item("", str(one)) for one in sent], shown, f".executables[{number - 1}].collectives()")
+    yield Item("collectives", f"{len(sent)} on {made.mesh}, {sum(one.bytes for one in sent):,} bytes a device", rows)
 
 
 def _fused_item(number: int, made: ExecutableRecord, shown: int | None) -> Item:

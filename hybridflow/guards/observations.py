@@ -17,7 +17,8 @@ from hybridflow.core.attached import attached
 from hybridflow.core.errors import MutationError, message
 from hybridflow.core.node import format_where, user_place
 from hybridflow.core.tensor import Tensor
-from hybridflow.core.variable import TrainableFlags, Variable
+from hybridflow.core.trainable_flags import TrainableFlags
+from hybridflow.core.variable import Variable
 from hybridflow.guards.access import ATTRIBUTE, ITSELF, TYPE
 from hybridflow.guards.choices import Choices
 from hybridflow.guards.effects import Augmented, Change, Effects, is_constant

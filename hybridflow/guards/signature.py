@@ -18,6 +18,7 @@ import numpy as np
 from hybridflow.core.dtypes import as_dtype
 from hybridflow.core.errors import ArgumentTypeError, message
 from hybridflow.core.functions import Whole, is_whole
+from hybridflow.core.mesh import lies_on_several
 from hybridflow.core.spec import TensorSpec, format_spec, make_spec
 from hybridflow.core.tensor import Tensor, make_tensor, to_numpy
 from hybridflow.core.traced_array import TracedArray
@@ -300,8 +301,8 @@ def _leaf(value: Any, seen: dict[int, int]) -> Leaf:
         leaf = value._notes is not None, value._edge is not None
         return Leaf("", VARIABLE, value, (VARIABLE, order, value.shape, value.dtype.num, value.trainable, leaf))
     if is_array(value):
-        # Copy the user's array: XLA runs asynchronously and would see later writes.
-        tensor = make_tensor(to_numpy(value))
+        # Copy the user's array: XLA runs asynchronously and would see later writes. One on several devices stays there.
+        tensor = make_tensor(value if lies_on_several(value) else to_numpy(value))
         return Leaf("", TENSOR, tensor, (TENSOR, tensor.shape, tensor.dtype.num, kind))
     return Leaf("", STATIC, value, (STATIC, *static_key(value)))
 

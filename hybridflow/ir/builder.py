@@ -13,6 +13,7 @@ from hybridflow.core.dims import DimScope
 from hybridflow.core.dispatch import visible_outputs
 from hybridflow.core.dtypes import DType, is_differentiable
 from hybridflow.core.errors import DTypeError, LeakError, TraceError, message
+from hybridflow.core.mesh import Mesh
 from hybridflow.core.node import FOREVER, Edge, Node, Where, format_where, make_node, user_place
 from hybridflow.core.notes import Notes, make_leaf, requires
 from hybridflow.core.op import REGISTRY, Op, Stops, register
@@ -128,6 +129,8 @@ class GraphBuilder:
         self.observations: Any = None if self.outer is None else self.outer.observations
         self.place: Where | None = None
         self.dims = self.outer.dims if self.outer is not None else DimScope()
+        self.mesh: Mesh | None = None if self.outer is None else self.outer.mesh
+        self.manual: Mesh | None = None if self.outer is None else self.outer.manual  # the mesh of a `hf.shard_map`
 
     # -- inputs -----------------------------------------------------------------------------------------------
 
@@ -230,6 +233,14 @@ class GraphBuilder:
                 edge = cast(Edge, self.bind(REREAD, both, {})._edge)
             return make_tensor(None, self._reading(edge, None))
         return make_tensor(None, self._reading(edge, variable.active_notes))
+
+    def gathered(self, variable: Variable, tensor: Tensor) -> Tensor:
+        """Return the whole of a Variable's value, if it lies in parts and its placement says so."""
+        placement = variable.placement
+        if self.mesh is None or placement is None or placement.read_as is None:
+            return tensor
+        attrs = {"layout": placement.read_as, "gradient": placement.layout, "again": placement.again}
+        return self.bind(REGISTRY["gathered"], (tensor,), attrs)
 
     def value_of(self, variable: Variable) -> Tensor:
         """Return a Variable's traced value without counting as a read for tapes and gradients."""

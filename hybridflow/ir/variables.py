@@ -52,6 +52,8 @@ class ArgumentVariable(Variable):
         result._leaf = variable._leaf
         result._edge = variable._edge
         result._notes = None
+        result._like = None
+        result._placement = variable.placement
         if variable._notes is not None:
             result._notes = Notes(leaf=True, cell=cls._gradient_of(variable._notes.cell, slot))
         result.slot = slot

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import Any, cast
 
 from hybridflow.core.context import init_scope
-from hybridflow.core.errors import ArgumentError, ArgumentTypeError, ShapeError, message
+from hybridflow.core.errors import ArgumentError, ArgumentTypeError, LayoutError, ShapeError, message
+from hybridflow.core.mesh import checked_layout
 from hybridflow.core.variable import Variable
 
 _LOCK = threading.RLock()
@@ -78,6 +79,35 @@ def make_parameters(layer: Any, size: int, make: Callable[[Any, int], None]) -> 
     for own, value in vars(layer).items():
         if path and isinstance(value, Variable):
             value.rename(f"{path}.{own}")
+
+
+def layouts_for(layer: str, given: Any, presets: dict[str, dict[str, tuple[Any, ...]]]) -> Any:
+    """Return the layouts of a layer's parameters by name, or None.
+
+    Args:
+        layer: the class, for messages.
+        given: ``"KIND:AXIS"`` with a kind of `presets`, a mapping of parameters to layouts, or None.
+        presets: for each kind, the layouts, with ``"*"`` for the mesh axis.
+
+    Raises:
+        LayoutError: it is neither.
+    """
+    if given is None:
+        return None
+    if isinstance(given, str):
+        kind, _, axis = given.partition(":")
+        if kind in presets and axis:
+            return {
+                name: tuple([axis if one == "*" else one for one in layout]) for name, layout in presets[kind].items()
+            }
+    elif isinstance(given, Mapping):
+        mapping = cast("Mapping[str, Any]", given)
+        return {name: checked_layout(layout, f"{layer}: {name!r}") for name, layout in mapping.items()}
+    kinds = " or ".join([f'"{kind}:AXIS"' for kind in presets])
+    raise LayoutError(
+        message(f"{layer}: layouts is {kinds}, or a mapping of parameters to layouts", got=f"layouts={given!r}",
+                hint='AXIS is an axis of the mesh, such as "model".')
+    )  # fmt: skip
 
 
 def require_axes(layer: Any, x: Any) -> None:

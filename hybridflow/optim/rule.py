@@ -183,8 +183,9 @@ def make_rule(
 
     shapes = same_shapes(len(slots))
     record = _record(
-        name, kernel, lower, shapes, lambda outputs, p, *others, **attrs: operations * p.size, ANY_SHAPES, settings
-    )
+        name, kernel, lower, shapes, lambda outputs, p, *others, **attrs: operations * p.size, ANY_SHAPES, settings,
+        pointwise=True,
+    )  # fmt: skip
     rule = Rule(record, slots, shapes, numbers, host)
     return rule
 
@@ -220,13 +221,14 @@ def make_whole_rule(
     def lower(count: Any, rate: Any, *arrays: Any, **attrs: Any) -> Any:
         return formula(jnp, count, rate, *arrays, **attrs)
 
-    record = _record(name, kernel, lower, shapes, flops, tried, settings)
+    record = _record(name, kernel, lower, shapes, flops, tried, settings, pointwise=False)
     return Rule(record, slots, shapes, lambda step, rate, **attrs: (), None)
 
 
 def _record(
-    name: str, kernel: Any, lower: Any, shapes: Any, flops: Callable[..., Any], tried: Any, settings: Any
-) -> Op:
+    name: str, kernel: Any, lower: Any, shapes: Any, flops: Callable[..., Any], tried: Any, settings: Any,
+    pointwise: bool,
+) -> Op:  # fmt: skip
     several = bool(shapes((1, 1)))
 
     def lowered(*values: Any, **attrs: Any) -> Any:
@@ -245,7 +247,8 @@ def _record(
     function.__doc__ = f"The rule of the optimizer {name}: the parameter and its slots after an update."
     record = Op(
         name, kernel, lowered, _infer(name, shapes), Stops("no gradient flows through an optimizer's step"),
-        flops=flops, samples=_samples(name, shapes, tried, tuple(settings)), traits=frozenset({"inner"}), ulp=16.0,
+        flops=flops, samples=_samples(name, shapes, tried, tuple(settings)), ulp=16.0,
+        traits=frozenset({"inner", "updates"} if pointwise else {"inner"}),
         public=function, onnx=No("a model is exported, not its training"),
     )  # fmt: skip
     return register(record)

@@ -21,7 +21,7 @@ SMALL = 1024
 """A result of up to this many elements is folded, however small its inputs are."""
 LARGE = 1 << 16
 """A result that is no larger than its largest input is folded up to this many elements."""
-_IMPURE = frozenset({"effect", "random", "nested", "source", "tensor_rule"})
+_IMPURE = frozenset({"effect", "random", "nested", "source", "tensor_rule", "collective"})
 
 
 @graph_pass()

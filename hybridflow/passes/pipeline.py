@@ -21,6 +21,7 @@ from hybridflow.passes.dead_residuals import dead_residuals
 from hybridflow.passes.early_selects import early_selects
 from hybridflow.passes.expose_residuals import expose_residuals
 from hybridflow.passes.fusion_breaks import fusion_breaks
+from hybridflow.passes.gather_parts import gather_parts
 from hybridflow.passes.inline_checkpoints import inline_checkpoints
 from hybridflow.passes.join_parts import join_parts
 from hybridflow.passes.lib.graph_pass import Pass, PassContext
@@ -113,6 +114,7 @@ ARRANGE = Phase(
     1,
     (
         unroll,
+        gather_parts,  # does something on a mesh only, where the passes after early_selects do not run
         early_selects,  # before outline, so that selects are part of the repeated updates
         join_parts,  # before outline: sums of parts would make every step of a loop different
         outline,
@@ -123,6 +125,9 @@ ARRANGE = Phase(
 """Passes that put the same operations into the shape that XLA compiles and runs best."""
 
 PIPELINE = Pipeline((SIMPLIFY, ARRANGE))
+
+ON_A_MESH = PIPELINE.without("join_parts", "outline", "roll", "fusion_breaks")
+"""The passes for programs on several devices: how values lie there would not get past the border of a function."""
 
 
 @dataclass(frozen=True)

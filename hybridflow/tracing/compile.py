@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, ParamSpec, TypeVar, cast, overload
 
+from hybridflow.core.mesh import Axis, Mesh
 from hybridflow.guards.dynamic import Dynamic, Sizes
 from hybridflow.tracing.function import CompiledFunction
 
@@ -24,6 +25,10 @@ def compile(
     max_depth: int = 32,
     memory_budget: int | str | None = None,
     sizes: Sizes = "auto",
+    mesh: Mesh | None = None,
+    batch: Axis = None,
+    in_layouts: Mapping[str, Any] | None = None,
+    out_layouts: Any = None,
     max_traces: int = 64,
     name: str | None = None,
 ) -> CompiledFunction[P, R]: ...
@@ -39,6 +44,10 @@ def compile(
     max_depth: int = 32,
     memory_budget: int | str | None = None,
     sizes: Sizes = "auto",
+    mesh: Mesh | None = None,
+    batch: Axis = None,
+    in_layouts: Mapping[str, Any] | None = None,
+    out_layouts: Any = None,
     max_traces: int = 64,
     name: str | None = None,
 ) -> Callable[[Callable[P, R]], CompiledFunction[P, R]]: ...
@@ -53,6 +62,10 @@ def compile(
     max_depth: int = 32,
     memory_budget: int | str | None = None,
     sizes: Sizes = "auto",
+    mesh: Mesh | None = None,
+    batch: Axis = None,
+    in_layouts: Mapping[str, Any] | None = None,
+    out_layouts: Any = None,
     max_traces: int = 64,
     name: str | None = None,
 ) -> Any:
@@ -90,6 +103,13 @@ def compile(
             that is used so often that padding costs more than compiling gets a program of its own. Where an operation
             has no rule for padding, sizes stay exact, and `explain` names it; so do all calls on other devices than
             the CPU, and those of a function with a `memory_budget`.
+        mesh: the devices that run the function together, with the results of one device up to rounding. Variables lie
+            there as they were laid out; every device has the whole of the others.
+        batch: the mesh axis (or a tuple of several) over which axis 0 of every tensor argument is split; arguments of
+            shape () go to every device. A size that it does not divide works too, with the devices less evenly busy.
+        in_layouts: the layouts of arguments by parameter name, instead of `batch`: one for all tensors in the argument,
+            or a structure of layouts like the argument.
+        out_layouts: the layout of all results, or a structure like the results'; where it is None, XLA chooses.
         max_traces: the number of traces that are kept; the least recently used one is dropped.
         name: a name for graphs and messages.
 
@@ -97,8 +117,10 @@ def compile(
         The `CompiledFunction`, or a decorator.
 
     Raises:
-        ArgumentTypeError: `fn` is not callable, a leaf of `input_signature` is no `TensorSpec`, or `memory_budget` is
-            neither a number nor a string.
+        ArgumentTypeError: `fn` is not callable, a leaf of `input_signature` is no `TensorSpec`, `memory_budget` is
+            neither a number nor a string, or `mesh` is no `hf.Mesh`.
+        LayoutError: a layout does not suit the mesh, or there is one and no mesh; at a call, one that does not suit
+            an argument, a result or a Variable.
         ArgumentError: a static argument is unknown, `input_signature` is longer than the arguments, `dynamic` or
             `sizes` is none of the choices, `memory_budget` is no size, or `max_traces` or `max_depth` is less than 1.
 
@@ -121,6 +143,10 @@ def compile(
             max_depth=max_depth,
             memory_budget=memory_budget,
             sizes=sizes,
+            mesh=mesh,
+            batch=batch,
+            in_layouts=in_layouts,
+            out_layouts=out_layouts,
             max_traces=max_traces,
             name=name,
             input_signature=input_signature,

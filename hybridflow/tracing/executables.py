@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import weakref
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from hybridflow.core.device import device_label
+from hybridflow.core.mesh import Mesh
 from hybridflow.core.node import Node, short_where
 from hybridflow.passes.lib.recompute import Recomputed
+from hybridflow.xla.communication import Collective, asked_shapes, collectives
 from hybridflow.xla.executable import LOADED, Executable
 
 
@@ -57,6 +59,31 @@ class Padding:
         return f"{share:.1%} of the predicted time of {self.calls} call(s)"
 
 
+class Sent(NamedTuple):
+    """A collective of a program on several devices.
+
+    Attributes:
+        kind: such as ``all-reduce``.
+        bytes: the size of its results on each device.
+        arrays: the number of its results.
+        lines: the lines of the user's code that it belongs to, as ``file:line``.
+        asked: whether it brings about a layout that was asked for, or is no gathering: reductions are part of the
+            result.
+    """
+
+    kind: str
+    bytes: int
+    arrays: int
+    lines: tuple[str, ...]
+    asked: bool
+
+    def __str__(self) -> str:
+        lines = f" at {', '.join(self.lines)}" if self.lines else ""
+        several = f" in {self.arrays} arrays" if self.arrays > 1 else ""
+        extra = "" if self.asked else "; no layout asked for it: see hf.constrain"
+        return f"{self.kind} of {self.bytes:,} bytes{several}{lines}{extra}"
+
+
 @dataclass(frozen=True)
 class ExecutableRecord:
     """One executable of a trace.
@@ -71,6 +98,7 @@ class ExecutableRecord:
         runs: how often a call runs each program, if it has several.
         padding: what its calls computed beyond real sizes, if it takes all sizes up to `sizes`; else None.
         part: what a call that a tape records runs it for, ``results`` or ``gradients``; empty for other calls.
+        mesh: the mesh that it runs on; None for one device.
     """
 
     sizes: Mapping[str, int]
@@ -85,7 +113,9 @@ class ExecutableRecord:
     padding: Padding | None = field(compare=False)
     part: str
     _made: weakref.ref[Executable] = field(repr=False, compare=False)
+    mesh: Mesh | None = None
     _fused: list[tuple[Fused, ...]] = field(repr=False, compare=False, default_factory=list[tuple[Fused, ...]])
+    _sent: list[tuple[Sent, ...]] = field(repr=False, compare=False, default_factory=list[tuple[Sent, ...]])
 
     @classmethod
     def of(
@@ -106,6 +136,7 @@ class ExecutableRecord:
             dict(sizes), device_label(device), made.lower_ms, made.xla_ms, made.load_ms, made.store,
             dict(made.options), tuple([names[index] for index in made.donated]),
             tuple([one.runs for one in made.parts]), padding, part, weakref.ref(made),
+            None if made.placing is None else made.placing.mesh,
         )  # fmt: skip
 
     @property
@@ -130,6 +161,26 @@ class ExecutableRecord:
             several = [one for one in kernels if sum(one.operations.values()) > 1]
             self._fused.append(tuple(sorted(several, key=lambda one: -sum(one.operations.values()))))
         return self._fused[0] if self._fused else None
+
+
+    def collectives(self) -> tuple[Sent, ...] | None:
+        """Return what the devices of the mesh send one another in a call, one in a loop once.
+
+        Returns:
+            The collectives; None if the executable was dropped from the cache before this was first asked.
+        """
+        made = self._made()
+        if not self._sent and made is not None and self.mesh is not None:
+            asked = asked_shapes(made.namer, self.mesh)
+            sent = collectives(made.compiled.as_text(), made.namer)
+            self._sent.append(tuple([_sent(one, asked) for one in sent]))
+        return self._sent[0] if self._sent else None
+
+
+def _sent(one: Collective, shapes: Container[tuple[int, ...]]) -> Sent:
+    lines = dict.fromkeys([short_where(node.where) for node in one.nodes])
+    asked = one.kind in ("all-reduce", "reduce-scatter") or all([shape in shapes for shape in one.shapes])
+    return Sent(one.kind, one.bytes, len(one.shapes), tuple([line for line in lines if line]), asked)
 
 
 def _fused(name: str, nodes: tuple[Node, ...]) -> Fused:

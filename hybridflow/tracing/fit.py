@@ -6,6 +6,7 @@ from typing import Any, cast
 
 from hybridflow.core.autocast import autocast_name
 from hybridflow.core.context import current
+from hybridflow.core.mesh import Placement
 from hybridflow.core.tensor import Tensor
 from hybridflow.core.variable import GradientCell, Variable
 from hybridflow.guards.dynamic import sizes_of
@@ -15,6 +16,7 @@ from hybridflow.guards.signature import VARIABLE, Signature, argument_variables
 from hybridflow.ir.builder import GraphBuilder
 from hybridflow.ir.graph import Graph
 from hybridflow.ir.variables import VariableState
+from hybridflow.tracing.layouts import placement_changes
 
 
 class Fit:
@@ -50,8 +52,14 @@ class Fit:
         self.symbolic = bool(places)
         self._sizes = graph.dims
         self._taken: dict[tuple[int, ...], int] = {}
+        self._placements: list[Placement | None] | None = None
         asks = bool(self.gradients) or self.grad_mode is not None
         self.guarded = self.takes_variables or self.symbolic or asks or bool(orders) or self.identities is not None
+
+    def expect_placements(self, placements: list[Placement | None]) -> None:
+        """Serve only calls whose Variables lie as they did when the trace was made."""
+        self._placements = placements
+        self.guarded = True
 
     def holding(self) -> tuple[float, ...] | None:
         """Return the current floats from outside the arguments that are inputs; None if a guard fails.
@@ -120,6 +128,8 @@ class Fit:
                 cell = cast(GradientCell, variables[index])
                 if not self.states[index].holds(cell):
                     changes.append((cell.name, "as it was", "with a gradient" if cell.present else "None"))
+        if self._placements is not None:
+            changes += placement_changes(self._placements, self.variables(signature))
         if self.autocast != autocast_name():
             changes.append(("hf.autocast", self.autocast, autocast_name()))
         if self.grad_mode is not None and self.grad_mode is not current().grad:

@@ -11,7 +11,7 @@ import inspect
 import threading
 import weakref
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, cast, overload
 
 import jax
@@ -23,6 +23,7 @@ from hybridflow.core.dims import NeedsSizes
 from hybridflow.core.errors import ArgumentError, ArgumentTypeError, RetraceWarning, TraceError, message
 from hybridflow.core.forked import require_xla
 from hybridflow.core.functions import as_traced
+from hybridflow.core.mesh import Axis, Mesh
 from hybridflow.core.node import format_where, user_place, warn_at
 from hybridflow.core.profiling import PROFILER
 from hybridflow.core.settings import SETTINGS
@@ -56,6 +57,7 @@ from hybridflow.tracing.cache import TraceCache
 from hybridflow.tracing.calls import as_outputs, call_with_tensors, holds_arrays, keeps_open_size
 from hybridflow.tracing.costing import Specs
 from hybridflow.tracing.entry import Entry, general_call
+from hybridflow.tracing.layouts import Layouts, check_inside
 from hybridflow.tracing.method import CompiledMethod
 from hybridflow.tracing.views import Views
 
@@ -99,6 +101,10 @@ class CompiledFunction(Entry, Views[P, R]):
         max_depth: int = 32,
         memory_budget: int | str | None = None,
         sizes: Sizes = "auto",
+        mesh: Mesh | None = None,
+        batch: Axis = None,
+        in_layouts: Mapping[str, Any] | None = None,
+        out_layouts: Any = None,
         bound: bool = False,
     ) -> None:
         if not callable(function):
@@ -125,8 +131,10 @@ class CompiledFunction(Entry, Views[P, R]):
         self._check_static()
         self._options: dict[str, Any] = {
             "input_signature": input_signature, "dynamic": check_dynamic(dynamic), "max_depth": max_depth,
-            "memory_budget": memory_budget, "sizes": check_sizes(sizes),
+            "memory_budget": memory_budget, "sizes": check_sizes(sizes), "mesh": mesh, "batch": batch,
+            "in_layouts": in_layouts, "out_layouts": out_layouts,
         }  # fmt: skip
+        self._layouts = Layouts.of(self._options, self._parameters, self._name)
         self._budget = None if memory_budget is None else _budget_of(memory_budget)
         self._shapes = SeenShapes(dynamic)
         self._floats = SeenFloats()
@@ -193,6 +201,7 @@ class CompiledFunction(Entry, Views[P, R]):
     def _call_python(self, args: tuple[Any, ...], kwargs: dict[str, Any], inputs: InputSignature | None) -> Any:
         """Call the function itself, with the arguments of a trace and the result of a compiled call."""
         label = getattr(self._function, "__qualname__", self._name)
+        check_inside(self._layouts, current().tracer, self._name)
         if inputs is not None or (current().tracer is not None and holds_arrays(args, kwargs)):
             signature = self._signature(args, kwargs, inputs)
             result = call_with_tensors(label, self._caller(args), signature, self._static)
@@ -367,9 +376,9 @@ class CompiledFunction(Entry, Views[P, R]):
         with doing("tracing", self._name):
             trace = make_trace(
                 self._function, self._caller(args), signature, named, self._static, record, self._name, current(),
-                self._roots(args), self._floats, self._budget,
+                self._roots(args), self._floats, self._budget, self._layouts,
             )  # fmt: skip
-        if trace.symbolic and self._options["sizes"] != "exact":
+        if trace.symbolic and self._layouts is None and self._options["sizes"] != "exact":
             trace.bounds = BoundedSizes(trace, _exact_first(signature), always=self._options["sizes"] == "bounded")
         return trace
 

@@ -41,8 +41,10 @@ from hybridflow.ir.builder import GraphBuilder
 from hybridflow.ir.printer import format_node
 from hybridflow.ir.variables import ArgumentVariable, NeedsIdentity
 from hybridflow.tracing.calls import check_unchanged, depth_explained, output_tensor
+from hybridflow.tracing.layouts import Layouts
+from hybridflow.tracing.outputs import OutputPlan
 from hybridflow.tracing.records import TraceRecord
-from hybridflow.tracing.trace import OutputPlan, Trace
+from hybridflow.tracing.trace import Trace
 from hybridflow.xla.store.ahead import begin
 
 
@@ -58,6 +60,7 @@ def make_trace(
     roots: Sequence[tuple[Any, str]],
     seen: SeenFloats,
     budget: int | None = None,
+    layouts: Layouts | None = None,
 ) -> Trace:
     """Run the user's function once with traced tensors.
 
@@ -73,6 +76,7 @@ def make_trace(
         roots: further objects that the call passes in, such as a method's instance, with their names.
         seen: the floats outside the arguments that earlier traces saw.
         budget: the bytes that the temporaries of its executables may take.
+        layouts: the mesh that it runs on, and the layouts there; None for one device.
 
     Raises:
         NeedsNumber: the function needs the value of a float argument.
@@ -86,6 +90,7 @@ def make_trace(
     label = getattr(function, "__qualname__", name)
     with context_of(None):
         builder = GraphBuilder(name)
+    builder.mesh = None if layouts is None else layouts.mesh
     stand_ins = [ArgumentVariable.of(variable, i) for i, variable in enumerate(argument_variables(signature))]
     specs = symbolic_specs(list(named), builder.dims)
     values: list[Any] = [
@@ -130,7 +135,9 @@ def make_trace(
     record.trace_ms = (time.perf_counter() - start) * 1e3
     plan = OutputPlan(tree, len(outputs), skeleton(result) if has_order(result) else None)
     symbols = symbol_axes(list(named), specs)
-    trace = Trace(graph, builder, plan, named, signature.tree, signature.types, record, symbols, leaves, orders, budget)
+    trace = Trace(
+        graph, builder, plan, named, signature.tree, signature.types, record, symbols, leaves, orders, budget, layouts
+    )
     trace.note = note
     floats.close()
     return trace

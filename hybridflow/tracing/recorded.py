@@ -23,8 +23,9 @@ from hybridflow.ir.builder import ASSIGN, REREAD
 from hybridflow.ir.effects import silenced
 from hybridflow.ir.evaluate import lower_graph
 from hybridflow.ir.graph import Graph, clone_node
-from hybridflow.passes import run_passes
+from hybridflow.passes import ON_A_MESH, run_passes
 from hybridflow.xla.executable import Executable, compile_graph, concrete_specs
+from hybridflow.xla.placing import Placing, input_shardings, output_shardings
 
 
 def graph_to_record(graph: Graph, assignments: Mapping[Node, Node], outputs: int) -> Graph:
@@ -64,7 +65,9 @@ Note = Callable[[str, Executable], None]
 """A function that is called with each compiled program and what it computes: ``results`` or ``gradients``."""
 
 
-def gradient_op(graph: Graph, wanted: Mask, device: Any, sizes: dict[str, int], note: Note) -> Op:
+def gradient_op(
+    graph: Graph, wanted: Mask, device: Any, sizes: dict[str, int], note: Note, placing: Placing | None = None
+) -> Op:
     """Return the op of recorded calls of a graph; ``op.jitted["forward"]`` runs it.
 
     A part of the graph may have no gradient, such as a loop with an unknown number of steps. It is an error only to ask
@@ -76,33 +79,55 @@ def gradient_op(graph: Graph, wanted: Mask, device: Any, sizes: dict[str, int], 
         device: the jax device to run on; jax's default one if None.
         sizes: the size of each symbol.
         note: called with what each program is for, when it is compiled.
+        placing: how the graph's inputs and outputs lie on a mesh; None for one device.
     """
     try:
-        return _split_op(graph, wanted, device, sizes, note)
+        return _split_op(graph, wanted, device, sizes, note, placing)
     except GradientError:
-        return _asked_op(graph, wanted, device, sizes, note)
+        return _asked_op(graph, wanted, device, sizes, note, placing)
 
 
-def _split_op(graph: Graph, wanted: Mask, device: Any, sizes: dict[str, int], note: Note) -> Op:
+def _split_op(
+    graph: Graph, wanted: Mask, device: Any, sizes: dict[str, int], note: Note, placing: Placing | None
+) -> Op:
     """Return the op whose backward graph reads residuals of the forward graph."""
     split = split_gradient(graph, wanted)
-    forward, _ = run_passes(split.forward, differentiable=False)
-    backward, _ = run_passes(split.backward, differentiable=False)
+    pipeline = None if placing is None else ON_A_MESH
+    forward, _ = run_passes(split.forward, pipeline=pipeline, differentiable=False)
+    backward, _ = run_passes(split.backward, pipeline=pipeline, differentiable=False)
     require_gradients(backward)
-    executable = compile_graph(forward, sizes=sizes, device=device)
+    there = None if placing is None else placing.with_outputs((*placing.outputs, *[None] * split.residuals))
+    executable = compile_graph(forward, sizes=sizes, device=device, placing=there)
     note("results", executable)
-    rule = Recorded(graph, split._replace(backward=backward), sizes, device, note)
-    call = _timed_if_profiled(rule, "forward", forward, executable)
+    back = None if placing is None else _of_backward(placing, split, executable)
+    rule = Recorded(graph, split._replace(backward=backward), sizes, device, note, back)
+    call = _timed_if_profiled(rule, "forward", forward, executable, there)
     return op_of(graph, forward, rule, call, split.residuals)
 
 
-def _asked_op(graph: Graph, wanted: Mask, device: Any, sizes: dict[str, int], note: Note) -> Op:
+def _of_backward(placing: Placing, split: SplitGradient, executable: Executable) -> Placing:
+    """Return how the inputs and outputs of a backward graph lie: as the forward program left them."""
+    given = input_shardings(executable)
+    left = output_shardings(executable)
+    cotangents = [one for one, has in zip(left, split.given, strict=False) if has]
+    inputs = (*[given[index] for index in split.reads], *left[len(split.given) :], *cotangents)
+    gradients = [
+        None if index in placing.batch else layout or ()
+        for index, (layout, present) in enumerate(zip(placing.inputs, split.present, strict=True))
+        if present
+    ]
+    return Placing(placing.mesh, inputs, tuple(gradients))
+
+
+def _asked_op(
+    graph: Graph, wanted: Mask, device: Any, sizes: dict[str, int], note: Note, placing: Placing | None
+) -> Op:
     """Return the op that derives its gradients only when they are asked for, for the outputs they are asked of."""
-    forward, _ = run_passes(graph, differentiable=False)
-    executable = compile_graph(forward, sizes=sizes, device=device)
+    forward, _ = run_passes(graph, pipeline=None if placing is None else ON_A_MESH, differentiable=False)
+    executable = compile_graph(forward, sizes=sizes, device=device, placing=placing)
     note("results", executable)
-    rule = _Asked(graph, wanted, sizes, device, note)
-    return op_of(graph, forward, rule, _timed_if_profiled(rule, "forward", forward, executable), 0)
+    rule = _Asked(graph, wanted, sizes, device, note, placing)
+    return op_of(graph, forward, rule, _timed_if_profiled(rule, "forward", forward, executable, placing), 0)
 
 
 def op_of(graph: Graph, forward: Graph, rule: Recorded | _Asked, call: Callable[..., Any], residuals: int) -> Op:
@@ -130,7 +155,7 @@ def op_of(graph: Graph, forward: Graph, rule: Recorded | _Asked, call: Callable[
 
 
 def _timed_if_profiled(
-    rule: Recorded | _Asked, part: Hashable, graph: Graph, executable: Executable
+    rule: Recorded | _Asked, part: Hashable, graph: Graph, executable: Executable, placing: Placing | None
 ) -> Callable[..., Any]:
     """Return the call of a compiled graph that reports to `hf.profile` inside its block."""
 
@@ -140,7 +165,7 @@ def _timed_if_profiled(
             return executable.call(*arrays)  # this also keeps the executable alive for its record
         made = profiler.compiled(
             rule, part, graph.name, rule.device,
-            lambda: compile_graph(graph, sizes=rule.sizes, device=rule.device),
+            lambda: compile_graph(graph, sizes=rule.sizes, device=rule.device, placing=placing),
         )  # fmt: skip
         return made.call(*arrays)
 
@@ -164,12 +189,15 @@ class Recorded:
         sizes: the size of each symbol.
         device: the jax device to run on.
         note: as `gradient_op` takes it.
+        placing: how the inputs and outputs of the backward graph lie on a mesh; None for one device.
     """
 
     def __init__(
-        self, graph: Graph, split: SplitGradient, sizes: dict[str, int], device: Any, note: Note
-    ) -> None:
+        self, graph: Graph, split: SplitGradient, sizes: dict[str, int], device: Any, note: Note,
+        placing: Placing | None = None,
+    ) -> None:  # fmt: skip
         self.graph = graph
+        self.placing = placing
         self.split = split
         self.sizes = sizes
         self.device = device
@@ -211,12 +239,16 @@ class Recorded:
 
     def compile(self, asked: Sequence[bool]) -> Callable[..., Any]:
         """Compile the part of the backward graph that computes the wanted gradients (the forward graph checks)."""
-        backward = asked_part(self.split, asked)
+        backward, placing = asked_part(self.split, asked), self.placing
+        if placing is not None:
+            wanted = [want for want, present in zip(asked, self.split.present, strict=True) if present]
+            placing = placing.some_outputs(wanted)
         if backward is not self.split.backward:
-            backward, _ = run_passes(backward, differentiable=False)
-        made = compile_graph(backward, sizes=self.sizes, device=self.device)
+            pipeline = None if placing is None else ON_A_MESH
+            backward, _ = run_passes(backward, pipeline=pipeline, differentiable=False)
+        made = compile_graph(backward, sizes=self.sizes, device=self.device, placing=placing)
         self.note("gradients", made)
-        return _timed_if_profiled(self, asked, backward, made)
+        return _timed_if_profiled(self, asked, backward, made, placing)
 
     def _arguments(
         self, gs: Sequence[Any], residuals: Sequence[Any], xs: Sequence[Any], full: Callable[..., Any]
@@ -253,11 +285,14 @@ class _Asked:
         wanted: for each input, whether its gradient may be asked for.
         sizes: the size of each symbol.
         device: the jax device to run on.
-        note: as `gradient_op` takes it.
+        note, placing: as `gradient_op` takes it.
     """
 
-    def __init__(self, graph: Graph, wanted: Mask, sizes: dict[str, int], device: Any, note: Note) -> None:
+    def __init__(
+        self, graph: Graph, wanted: Mask, sizes: dict[str, int], device: Any, note: Note, placing: Placing | None
+    ) -> None:
         self.graph = graph
+        self.placing = placing
         self.wanted = wanted
         self.sizes = sizes
         self.device = device
@@ -285,7 +320,11 @@ class _Asked:
         if op is None:
             outputs = tuple([edge for edge, has in zip(self.graph.outputs, given, strict=True) if has])
             part = Graph(self.graph.name, self.graph.inputs, self.graph.nodes, outputs, self.graph.dims)
-            op = self.ops[given, asked] = _split_op(silenced(part), asked, self.device, self.sizes, self.note)
+            placing = self.placing
+            if placing is not None:
+                placing = placing.some_outputs(given)
+            op = _split_op(silenced(part), asked, self.device, self.sizes, self.note, placing)
+            self.ops[given, asked] = op
         made = tuple(op.jitted["forward"](*xs))
         cotangents = tuple([one for one in gs if one is not None])
         return op.jitted["rule"](cotangents, (made, *xs), asked)

@@ -38,6 +38,9 @@ def to_jax(fn: Callable[..., Any], /, *, freeze_variables: bool = False, checks:
     `freeze_variables` makes its current value a constant; assigning one is always an error. Drawing random numbers
     assigns a generator's state: draw them outside, with `jax.random` or `hf.random`, and pass them in.
 
+    Where arrays lie on several devices, JAX divides the work among them. If the mesh has axes with explicit shardings,
+    as those of `jax.make_mesh`, the results are whole on every device.
+
     Args:
         fn: a function of tensors, compiled by `hf.compile` or not.
         freeze_variables: whether to use the values that Variables have when `fn` is traced (`jax.jit` keeps these for
@@ -93,13 +96,24 @@ def to_jax(fn: Callable[..., Any], /, *, freeze_variables: bool = False, checks:
         _require_width(graph, name)
         inputs = [*values.values(), *[raw_value(tensor) for tensor, _ in builder.captures.values()]]
         inputs += [state.variable.current() for state in builder.variables.values()]
-        results = evaluate_with_rules(graph, [jnp.asarray(value) for value in inputs])
+        results = _in_auto_axes(lambda *xs: tuple(evaluate_with_rules(graph, list(xs))))(*map(jnp.asarray, inputs))
         if checks:
             for check, ok in zip(builder.checks, results[len(outputs) :], strict=True):
                 _require(check, ok, name)
         return jax.tree_util.tree_unflatten(result_tree, results[: len(outputs)])
 
     return wrapped
+
+
+def _in_auto_axes(run: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a function that XLA partitions, also where the current mesh has axes with explicit shardings.
+
+    Its results are then whole on every device of such axes.
+    """
+    mesh = jax.sharding.get_abstract_mesh()
+    if not mesh.explicit_axes:
+        return run
+    return jax.sharding.auto_axes(run, axes=mesh.explicit_axes, out_sharding=jax.sharding.PartitionSpec())
 
 
 def _is_array(leaf: Any) -> bool:

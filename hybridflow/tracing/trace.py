@@ -6,7 +6,7 @@ import itertools
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext, suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from sys import getrefcount
 from typing import Any, cast
 
@@ -19,6 +19,7 @@ from hybridflow.backend.jax_shim import looks_at_results
 from hybridflow.core.context import Context, context_of, current
 from hybridflow.core.dispatch import record as record_node
 from hybridflow.core.errors import GradientError, message
+from hybridflow.core.mesh import SEVERAL
 from hybridflow.core.node import Edge, format_where
 from hybridflow.core.notes import requires
 from hybridflow.core.op import Op
@@ -33,7 +34,6 @@ from hybridflow.guards.journal import Journal
 from hybridflow.guards.leaves import TracedLeaves, cut
 from hybridflow.guards.numbers import Numbers
 from hybridflow.guards.observations import Observations
-from hybridflow.guards.order import in_order_of
 from hybridflow.guards.reached import shown_names
 from hybridflow.guards.signature import (
     LEAF,
@@ -48,7 +48,7 @@ from hybridflow.ir.costs import concrete
 from hybridflow.ir.effects import has_effects
 from hybridflow.ir.evaluate import symbol_positions
 from hybridflow.ir.graph import Graph
-from hybridflow.passes import PassRecord, run_passes
+from hybridflow.passes import ON_A_MESH, PassRecord, run_passes
 from hybridflow.passes.lib.outcomes import outlined_in, recomputed_in, rolled_in
 from hybridflow.tracing.bounded import BoundedSizes
 from hybridflow.tracing.budget import WITHIN_BUDGET, compile_within
@@ -56,34 +56,17 @@ from hybridflow.tracing.calls import depth_explained
 from hybridflow.tracing.choice import make_room
 from hybridflow.tracing.executables import ExecutableRecord, Padding
 from hybridflow.tracing.fit import Fit
+from hybridflow.tracing.layouts import Layouts, call_with_several, gathered, keep_on_mesh
+from hybridflow.tracing.outputs import OutputPlan, numbers_for
 from hybridflow.tracing.recorded import Note, gradient_op, graph_to_record
 from hybridflow.tracing.recorded_bounded import BoundedGradients
 from hybridflow.tracing.records import TraceRecord
 from hybridflow.tracing.xla_inputs import move_to_xla, raw_value
 from hybridflow.xla.executable import Executable, compile_graph, is_wide
+from hybridflow.xla.placing import Placing
 from hybridflow.xla.store.fingerprint import NotPlain, fingerprint
 
 next_use: Callable[[], int] = itertools.count(1).__next__
-
-
-@dataclass(frozen=True)
-class OutputPlan:
-    """How the outputs of a graph become what the user's function returned.
-
-    Attributes:
-        tree: the structure of the result.
-        count: how many tensors are in it.
-        order: its skeleton, if it has dicts that are not in jax's order.
-    """
-
-    tree: Any
-    count: int
-    order: Any = None
-
-    def build(self, tensors: Sequence[Tensor]) -> Any:
-        """Return the user's structure."""
-        result = jax.tree_util.tree_unflatten(self.tree, tensors)
-        return result if self.order is None else in_order_of(self.order, result)
 
 
 class Trace(Fit):
@@ -102,10 +85,11 @@ class Trace(Fit):
         leaves: TracedLeaves,
         orders: dict[tuple[Any, ...], list[Any]],
         budget: int | None = None,
+        layouts: Layouts | None = None,
     ) -> None:
         super().__init__(graph, builder, leaves, places, orders)
         self.raw_graph = graph
-        pipeline = None if budget is None else WITHIN_BUDGET
+        pipeline = ON_A_MESH if layouts is not None else None if budget is None else WITHIN_BUDGET
         self.graph, passes = run_passes(graph, pipeline=pipeline, differentiable=False)
         self.plan = plan
         self.single = plan.tree == LEAF
@@ -119,7 +103,13 @@ class Trace(Fit):
         self.checks: tuple[Check, ...] = tuple([check._replace(python_state=None) for check in builder.checks])
         self.arguments = len(builder.arguments)
         self.wide = is_wide(self.graph)
-        self.numbers = _numbers_of(builder, wide=self.wide)
+        self.numbers = numbers_for(builder, wide=self.wide)
+        self.placing: Placing | None = None
+        if layouts is not None:
+            of_states = [state.variable for state in self.states]
+            others = len(graph.inputs) - self.arguments - len(self.states)
+            self.placing = layouts.placing(graph, named, others, of_states, self.assigned, plan.tree)
+            self.expect_placements([one.placement for one in of_states])
         self.record = record
         self.leaves = forget_values(named)
         self.tree = tree
@@ -267,7 +257,10 @@ class Trace(Fit):
         """Compile the trace for given sizes of its symbols; return the executable and the graph that it runs."""
         graph = self.graph
         if self.budget is None:
-            return compile_graph(graph, donate=self.donated, sizes=sizes, device=device, note=self.note), graph
+            made = compile_graph(
+                graph, donate=self.donated, sizes=sizes, device=device, note=self.note, placing=self.placing
+            )
+            return made, graph
         made, graph, self.record.memory = compile_within(
             graph, self.budget, donate=self.donated, sizes=sizes, device=device
         )
@@ -276,6 +269,7 @@ class Trace(Fit):
     def take_executables(self, other: Trace) -> None:
         """Reuse the executables of another trace if it has the same graph."""
         alike = self.donated == other.donated and self.wide == other.wide and self.budget == other.budget is None
+        alike = alike and self.placing == other.placing
         if alike and other.executables and not self.calls_host:
             with suppress(NotPlain):
                 if fingerprint(self.graph, {}) == fingerprint(other.graph, {}):
@@ -323,10 +317,14 @@ class Trace(Fit):
             outputs = self._call_assigning(arrays, variables, device)
         else:
             values = [variable.current() for variable in variables]
-            if device is None:
-                move_to_xla(variables, values)
-            arrays += values
-            outputs = self.executable(arrays, device).call(*arrays)
+            if SEVERAL.used:
+                executable = self.executable([*arrays, *values], device)
+                outputs = call_with_several(executable, arrays, values, variables)
+            else:
+                if device is None:
+                    move_to_xla(variables, values)
+                arrays += values
+                outputs = self.executable(arrays, device).call(*arrays)
         if self.single:
             results = [make_tensor(outputs[0])]
         else:
@@ -356,11 +354,14 @@ class Trace(Fit):
         """Run a call that assigns Variables; all of its writes happen, or none."""
         with WRITES:
             before = current_values(variables)
-            if device is None and not self.assigns_all:
+            if device is None and not self.assigns_all and self.placing is None:
                 move_to_xla(variables, before, but=self.assigned)
             given = len(arrays)
             arrays += before
             executable = self.executable(arrays, device)
+            if self.placing is not None:
+                keep_on_mesh(executable, variables, before, given)
+                arrays[given:] = before
             bare = executable.bare
             if bare is not None and (np.ndarray in {*map(type, before)} or (given and not self._fit(arrays[:given]))):
                 bare = None
@@ -373,6 +374,8 @@ class Trace(Fit):
                     variable._value = None  # readers in other threads wait for the new value
                 if self.donated:
                     self._keep_shared(arrays, before)
+                if SEVERAL.used and self.placing is None:
+                    arrays = gathered(arrays)
                 (bare or executable.into)(arrays, held)
                 self._write(written, held[0])
             except BaseException:
@@ -413,7 +416,7 @@ class Trace(Fit):
 
     def _write(self, written: Sequence[Variable], outputs: Sequence[Any]) -> None:
         values = outputs[self.plan.count :] if self.plan.count else outputs
-        if OPEN_LOGS.count:
+        if OPEN_LOGS.count or (SEVERAL.used and self.placing is None):
             for variable, value in zip(written, values, strict=False):
                 variable.store(value)
         else:
@@ -509,6 +512,8 @@ class Trace(Fit):
         if PENDING.calls:
             settle_known(self)
         values = [raw_value(tensor) for tensor in inputs]
+        if SEVERAL.used and self.placing is None:
+            values = gathered(values)
         sizes = {name: values[i].shape[axis] for i, axis, name in self.symbols}
         gradient = self._gradient_op(tuple([edge is not None for edge in edges]), device, sizes)
         outputs = tuple(gradient.jitted["forward"](*values))
@@ -548,7 +553,8 @@ class Trace(Fit):
                     make_room(self.gradient_ops)
                     self.graph.dims.hints.update(sizes)  # the gradient sees this call's sizes
                     if exact:
-                        op = gradient_op(self._to_record(), wanted, device, sizes, self._note(device)(sizes, None))
+                        note = self._note(device)(sizes, None)
+                        op = gradient_op(self._to_record(), wanted, device, sizes, note, self.placing)
                     else:
                         op = self._gradients_for_bounds(wanted).op(sizes)
                     self.gradient_ops[key] = op
@@ -579,13 +585,6 @@ class Trace(Fit):
             assignments = {node: state.original[0] for state in self.states for node in state.assignments}
             self.recorded = graph_to_record(self.raw_graph, assignments, self.plan.count)
         return self.recorded
-
-
-def _numbers_of(builder: GraphBuilder, *, wide: bool) -> Numbers | None:
-    if not builder.numbers and not builder.fallible:
-        return None
-    wanted = [(number, node.spec().dtype) for number, node in builder.numbers.values()]
-    return Numbers(wanted, builder.fallible, builder.floats, wide=wide)
 
 
 def _sole_owner_count() -> int:

@@ -9,10 +9,11 @@ from itertools import chain
 from typing import Any, cast
 
 from hybridflow.core.errors import ArgumentError, ArgumentTypeError, message
+from hybridflow.core.mesh import Axis, Mesh
 from hybridflow.ops.random import integers
 from hybridflow.saving.checkpoints import Checkpoints
 from hybridflow.train.inputs import figure, metrics_of, pair, pairs_of
-from hybridflow.train.loops import Metrics, figures, mode
+from hybridflow.train.loops import Metrics, figures, forward_of, mode
 from hybridflow.train.run import Run
 from hybridflow.train.step import Step, step_of
 
@@ -35,6 +36,8 @@ def fit(
     loss_scale: Any = None,
     directory: str | os.PathLike[str] | None = None,
     progress: bool = True,
+    mesh: Mesh | None = None,
+    batch: Axis = None,
 ) -> dict[str, list[Any]]:
     """Train a model for some epochs.
 
@@ -61,6 +64,8 @@ def fit(
         directory: the directory of checkpoints and a log. Each epoch writes a checkpoint. If the directory has
             checkpoints already, the training resumes from the newest one.
         progress: whether to show the progress; see `Run`.
+        mesh: the devices that run each step together; `hf.distribute.shard` says how the model lies there.
+        batch: the mesh axis (or a tuple of several) over which batches are split; the mesh's first one if not given.
 
     Returns:
         The mean loss of each epoch as ``"loss"``, and the metrics by name; the names of those of validation start with
@@ -68,6 +73,7 @@ def fit(
 
     Raises:
         ArgumentError: there are no targets, a batch is no pair, or the data yields nothing.
+        LayoutError: the mesh has no such axis, or there is a `batch` and no mesh.
         GradientError: the loss does not depend on a parameter of the optimizer.
         ShapeError: the loss and the batch have different numbers of examples.
 
@@ -91,7 +97,10 @@ def fit(
                 message("fit: a callback is a function of the run", got=repr(callback)[:80],
                         hint="Write callbacks=[lambda run: ...].")
             )  # fmt: skip
-    step = step_of(model, loss, optimizer, metrics_of("fit", metrics), parts, loss_scale, compile)
+    if mesh is not None and not compile:
+        raise ArgumentError(message("fit: a mesh runs compiled steps", got="compile=False", hint="Leave one out."))
+    over = mesh.axes[0] if mesh is not None and batch is None else batch
+    step = step_of(model, loss, optimizer, metrics_of("fit", metrics), parts, loss_scale, compile, mesh, over)
     if "loss" in step.metrics:
         raise ArgumentError(message("fit: a metric is called 'loss', as the loss is", hint="Give it another name."))
     seed = integers(0, 2**31 - 1).item() if y is not None and shuffle else None
@@ -101,11 +110,12 @@ def fit(
         first, data = _first_of(data)
         step.build(pair("fit", first)[0])
     run = _run_of(step, data, directory, progress)
+    forward = None if held_out is None else forward_of(model, compile, mesh, over)
     total = epochs * len(data) if hasattr(data, "__len__") else None
     trains = nullcontext() if getattr(model, "training", True) else mode(model, True)
     with trains, run.loop(total):
         while run.epoch < epochs and not run.stopped:
-            _epoch(run, step, held_out, callbacks, compile)
+            _epoch(run, step, held_out, callbacks, forward)
     run.close()
     return {name: list(values) for name, values in run.state.get("history", {}).items()}
 
@@ -143,7 +153,7 @@ def _run_of(step: Step, data: Any, directory: Any, progress: bool) -> Run:
     )
 
 
-def _epoch(run: Run, step: Step, validation: Any, callbacks: Sequence[Callable[[Run], Any]], compile: bool) -> None:
+def _epoch(run: Run, step: Step, validation: Any, callbacks: Sequence[Callable[[Run], Any]], forward: Any) -> None:
     """Run the rest of an epoch, then the validation, the log, the callbacks and the checkpoint."""
     if run.at_start_of_epoch:
         step.reset()
@@ -153,7 +163,7 @@ def _epoch(run: Run, step: Step, validation: Any, callbacks: Sequence[Callable[[
         measured = {"loss": step.mean, **step.metrics}
         results = {name: figure(one.result()) for name, one in measured.items()}
         if validation is not None:
-            after = figures(step.model, validation, measured, compile=compile)
+            after = figures(step.model, forward, validation, measured)
             results |= {f"val_{name}": value for name, value in after.items()}
         history = run.state.setdefault("history", {})
         for name, value in results.items():

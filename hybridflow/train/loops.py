@@ -11,6 +11,7 @@ import numpy as np
 
 from hybridflow.autodiff.requires_grad import no_grad
 from hybridflow.core.errors import ArgumentError, ArgumentTypeError, ShapeError, message
+from hybridflow.core.mesh import Axis, Mesh
 from hybridflow.core.tensor import Tensor, as_tensor, make_tensor
 from hybridflow.data.batches import Batches
 from hybridflow.metrics.metric import Metric
@@ -63,10 +64,24 @@ class _Forward:
         return self.model(x)
 
 
-def forward_of(model: Any, compile: bool) -> Any:
+def _forward_on(mesh: Mesh, batch: Axis, model: Any) -> Any:
+    """Return the function for a mesh; the model's last one is kept with it."""
+    kept = getattr(model, "_forward_on", None)
+    if kept is not None and kept[0] == (mesh, batch):
+        return kept[1]
+    function = model.__call__ if isinstance(model, Module) else model
+    made = compiled(function, name="forward", mesh=mesh, batch=batch)
+    if isinstance(model, Module):
+        model._forward_on = (mesh, batch), made
+    return made
+
+
+def forward_of(model: Any, compile: bool, mesh: Mesh | None = None, batch: Axis = None) -> Any:
     """Return the function from inputs to predictions; a compiled function lives as long as its model."""
     if not callable(model):
         raise ArgumentTypeError(message(f"train: a {type(model).__name__} is no model, it cannot be called"))
+    if mesh is not None:
+        return _forward_on(mesh, mesh.axes[0] if batch is None else batch, model)
     if not compile or isinstance(model, CompiledFunction):
         return model
     if not isinstance(model, Module):
@@ -77,8 +92,9 @@ def forward_of(model: Any, compile: bool) -> Any:
 
 
 def evaluate(
-    model: Any, x: Any, y: Any = None, *, metrics: Metrics, batch_size: int = 256, compile: bool = True
-) -> Any:
+    model: Any, x: Any, y: Any = None, *, metrics: Metrics, batch_size: int = 256, compile: bool = True,
+    mesh: Mesh | None = None, batch: Axis = None,
+) -> Any:  # fmt: skip
     """Return the metrics of a model over data.
 
     The model is not in training mode meanwhile; its mode is restored afterwards. No weight changes.
@@ -91,6 +107,7 @@ def evaluate(
             sequence of these, which are named after their classes and functions; or a mapping with names.
         batch_size: the number of examples in a batch of arrays.
         compile: whether to compile the model.
+        mesh, batch: the devices that run it together, and the mesh axis over which batches are split, as for `fit`.
 
     Returns:
         The result of a single metric, or a dict of results by name. Each is a Python number, or an array if it has
@@ -112,13 +129,19 @@ def evaluate(
     if not named:
         raise ArgumentError(message("evaluate: there are no metrics", hint="Give one of hf.metrics, or several."))
     data = pairs_of("evaluate", x, y, batch_size)
-    results = figures(model, data, named, compile=compile)
+    results = figures(model, forward_of(model, compile, mesh, batch), data, named)
     return results if isinstance(metrics, Mapping | Sequence) else next(iter(results.values()))
 
 
-def figures(model: Any, data: Any, metrics: Mapping[str, Metric], *, compile: bool) -> dict[str, Any]:
-    """Return metrics of a model by name, over batches of inputs and targets; see `evaluate`."""
-    forward = forward_of(model, compile)
+def figures(model: Any, forward: Any, data: Any, metrics: Mapping[str, Metric]) -> dict[str, Any]:
+    """Return metrics of a model by name, over batches of inputs and targets; see `evaluate`.
+
+    Args:
+        model: the model.
+        forward: what `forward_of` returned for it.
+        data: the batches.
+        metrics: the metrics.
+    """
     for one in metrics.values():
         one.reset()
     with mode(model, False), no_grad():
@@ -130,7 +153,9 @@ def figures(model: Any, data: Any, metrics: Mapping[str, Metric], *, compile: bo
     return {name: figure(one.result()) for name, one in metrics.items()}
 
 
-def predict(model: Any, x: Any, *, batch_size: int = 256, compile: bool = True) -> Any:
+def predict(
+    model: Any, x: Any, *, batch_size: int = 256, compile: bool = True, mesh: Mesh | None = None, batch: Axis = None
+) -> Any:
     """Return the predictions of a model for inputs, computed batch after batch.
 
     The model is not in training mode meanwhile; its mode is restored afterwards.
@@ -141,6 +166,7 @@ def predict(model: Any, x: Any, *, batch_size: int = 256, compile: bool = True) 
             inputs, without targets.
         batch_size: the number of examples in a batch of arrays.
         compile: whether to compile the model.
+        mesh, batch: the devices that run it together, and the mesh axis over which batches are split, as for `fit`.
 
     Returns:
         The results in the order of the inputs, as if the model had been called with all of them at once: a tensor, or
@@ -159,7 +185,7 @@ def predict(model: Any, x: Any, *, batch_size: int = 256, compile: bool = True) 
     arrays = is_array(x) or isinstance(x, tuple | Mapping)
     data = Batches(x, batch_size) if arrays else require_iterable("predict", x)
     with mode(model, False), no_grad():
-        results = list(_results(forward_of(model, compile), data))
+        results = list(_results(forward_of(model, compile, mesh, batch), data))
     return jax.tree_util.tree_map(lambda *parts: make_tensor(np.concatenate(parts)), *results)
 
 

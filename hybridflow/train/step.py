@@ -12,6 +12,7 @@ import jax
 from hybridflow.autodiff.requires_grad import no_grad
 from hybridflow.autodiff.tape import GradientTape
 from hybridflow.core.errors import ArgumentError, ArgumentTypeError, GradientError, ShapeError, message
+from hybridflow.core.mesh import Axis, Mesh
 from hybridflow.core.tensor import Tensor, as_tensor
 from hybridflow.core.variable import Variable
 from hybridflow.metrics.metric import Metric
@@ -38,17 +39,18 @@ class Step:
         parts: the number of parts of a batch, which run one after the other.
         loss_scale: a `hf.LossScale`, or None.
         compile: whether to compile the step.
+        mesh, batch: the mesh to run it on, and the axis of that over which batches are split.
     """
 
     def __init__(
         self, model: Any, loss: Any, optimizer: Any, metrics: Mapping[str, Metric], parts: int, loss_scale: Any,
-        compile: bool,
+        compile: bool, mesh: Mesh | None = None, batch: Axis = None,
     ) -> None:  # fmt: skip
         self.model, self.loss, self.optimizer, self.loss_scale = model, loss, optimizer, loss_scale
         self.metrics, self.parts = copy.deepcopy(dict(metrics)), parts
         self.mean = MeanOf(loss)
-        self.chosen = _chosen(model, loss, optimizer, metrics, parts, loss_scale, compile)
-        self._compiled: Any = compiled(self._run, name="fit_step") if compile else None
+        self.chosen = _chosen(model, loss, optimizer, metrics, parts, loss_scale, compile, mesh, batch)
+        self._compiled: Any = compiled(self._run, name="fit_step", mesh=mesh, batch=batch) if compile else None
         self._built = False
 
     def __deepcopy__(self, memo: dict[int, Any]) -> None:
@@ -177,7 +179,7 @@ def _unless_it_fails(variables: Sequence[Variable]) -> Generator[None]:
 
 def step_of(
     model: Any, loss: Callable[[Any, Any], Any], optimizer: Any, metrics: Mapping[str, Metric], parts: int,
-    loss_scale: Any, compile: bool,
+    loss_scale: Any, compile: bool, mesh: Mesh | None = None, batch: Axis = None,
 ) -> Step:  # fmt: skip
     """Return the optimizer's last step if it is equal, so that nothing is traced again; else a new step.
 
@@ -195,7 +197,7 @@ def step_of(
         )  # fmt: skip
     if not isinstance(cast(object, parts), int) or parts < 1:
         raise ArgumentError(message("fit: parts must be an int, 1 at least", got=f"parts={parts!r}"))
-    made = Step(model, loss, optimizer, metrics, parts, loss_scale, compile)
+    made = Step(model, loss, optimizer, metrics, parts, loss_scale, compile, mesh, batch)
     last: Step | None = getattr(optimizer, "_fit_step", None)
     if last is not None and last.chosen == made.chosen:
         return last

@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, TypeVar, cast
 
 import jax
@@ -37,6 +38,7 @@ from hybridflow.ir.fusion import reads_never
 from hybridflow.ir.graph import Graph
 from hybridflow.xla.chain import Chain, Lowerings, Part, holds_much
 from hybridflow.xla.pieces import cut
+from hybridflow.xla.placing import MeshCall, Placing, run_alone_with, runs_on_several
 from hybridflow.xla.scopes import Namer, fusions, naming
 from hybridflow.xla.store.stored_programs import Entry, entry_for
 
@@ -69,6 +71,7 @@ class Executable:
         parts: the programs, if there are several.
         alone: for a program with one output, makes a `call` that returns this output itself, not in a list. None if
             this program has no such function.
+        placing: how its inputs and outputs lie on a mesh; None for one device.
     """
 
     call: Callable[..., Any]
@@ -87,6 +90,7 @@ class Executable:
     namer: Namer = field(default_factory=Namer)
     parts: tuple[Part, ...] = ()
     alone: Callable[[], Callable[..., Any]] | None = None
+    placing: Placing | None = None
 
     def fusions(self) -> dict[str, tuple[Node, ...]]:
         """Return the kernels that compute several instructions, by name, with the graph's nodes in each."""
@@ -108,8 +112,9 @@ def concrete_specs(specs: Sequence[TensorSpec], sizes: dict[str, int]) -> list[T
 
 
 def compile_graph(
-    graph: Graph, *, donate: Sequence[int] = (), sizes: dict[str, int], device: Any = None, note: str | None = None
-) -> Executable:
+    graph: Graph, *, donate: Sequence[int] = (), sizes: dict[str, int], device: Any = None, note: str | None = None,
+    placing: Placing | None = None,
+) -> Executable:  # fmt: skip
     """Compile a graph: as one program, or as several if it is a large one with repeated parts.
 
     It becomes one program if several would hold much more memory between them (`holds_much`), or if nodes are named
@@ -122,16 +127,19 @@ def compile_graph(
         sizes: the size of each symbol.
         device: the jax device to run on; jax's default one if None.
         note: what `store.ahead.begin` returned when the graph's function began to be traced.
+        placing: the mesh to run on, and how values lie there; None for one device.
     """
     require_xla("compiling")
     with doing("compiling", graph.name):
+        if placing is not None:
+            return _Compilation(graph, donate, sizes, device, placing=placing).executable(note)
         return _compiled(graph, donate, sizes, device, note)
 
 
 def _compiled(
     graph: Graph, donate: Sequence[int], sizes: dict[str, int], device: Any, note: str | None
 ) -> Executable:
-    """Compile a graph; see `compile_graph`."""
+    """Compile a graph for one device; see `compile_graph`."""
     whole = _Compilation(graph, donate, sizes, device)
     may_be_cut = needs_never(whole.backend) and not whole.calls_host and NAMER.get() is None
     pieces = cut(graph, sizes) if may_be_cut else None
@@ -165,18 +173,20 @@ class _Compilation:
     Args:
         graph, donate, sizes, device: as `compile_graph` takes them.
         options: XLA's compiler options; those for the graph if not given.
+        placing: as `compile_graph` takes it.
     """
 
     def __init__(
         self, graph: Graph, donate: Sequence[int], sizes: dict[str, int], device: Any,
-        options: Mapping[str, Any] | None = None,
+        options: Mapping[str, Any] | None = None, placing: Placing | None = None,
     ) -> None:  # fmt: skip
         self.graph = graph
         self.sizes = sizes
-        self.device = device
-        self.backend = jax.default_backend() if device is None else device.platform
+        self.placing = placing
+        self.device = device if placing is None else placing.mesh.devices[0]
+        self.backend = jax.default_backend() if self.device is None else self.device.platform
         self.calls_host = has_effects(graph)
-        self.takes_false = needs_never(self.backend) and reads_never(graph)
+        self.takes_false = placing is None and needs_never(self.backend) and reads_never(graph)
         self.wide = is_wide(graph)
         self.donated = () if self.calls_host else tuple(donate)
         if options is None:
@@ -189,10 +199,15 @@ class _Compilation:
 
     def arguments(self) -> list[Any]:
         """Return the shapes and dtypes of the program's arguments."""
-        sharding = None if self.device is None else jax.sharding.SingleDeviceSharding(self.device)
+        specs = concrete_specs(self.graph.input_specs, self.sizes)
+        if self.placing is not None:
+            shardings = self.placing.inputs_for(specs)
+        else:
+            one = None if self.device is None else jax.sharding.SingleDeviceSharding(self.device)
+            shardings = [one] * len(specs)
         arguments: list[Any] = [
             jax.ShapeDtypeStruct(spec.shape, spec.dtype, sharding=sharding)
-            for spec in concrete_specs(self.graph.input_specs, self.sizes)
+            for spec, sharding in zip(specs, shardings, strict=True)
         ]
         if self.calls_host:
             arguments.append(SESSION_SPEC)
@@ -206,7 +221,11 @@ class _Compilation:
             lowering = with_session(lowering)
         if self.takes_false:
             lowering = with_never(lowering)
-        function = jax.jit(lowering, donate_argnums=self.donated, compiler_options=dict(self.options))
+        more: dict[str, Any] = {}
+        if self.placing is not None:
+            lowering = self.placing.around(lowering, concrete_specs(self.graph.input_specs, self.sizes))
+            more["out_shardings"] = self.placing.outputs_for()
+        function = jax.jit(lowering, donate_argnums=self.donated, compiler_options=dict(self.options), **more)
         return function.lower(*self.arguments())
 
     def _entry(self, note: str | None) -> Entry | str:
@@ -214,6 +233,8 @@ class _Compilation:
             return "not stored: it is profiled"
         if self.calls_host:
             return "not stored: it calls Python functions"
+        if self.placing is not None:
+            return "not stored: it runs on several devices"
         return entry_for(
             self.graph, self.arguments(), donate=self.donated, sizes=self.sizes, device=self.device,
             options={**self.options, **self.extra}, text=self.steps.text, note=note,
@@ -237,6 +258,10 @@ class _Compilation:
             return _wide_call(call) if self.wide else call
 
         run = direct_call(compiled)
+        if self.placing is not None:
+            run = MeshCall(run, self.placing, [one.sharding for one in self.arguments()])
+        elif self.backend == "cpu" and runs_on_several(compiled):
+            run = partial(run_alone_with, run)  # a foreign function is for several devices
         call = of_arrays(run)
         if self.calls_host:
             call = _session_call(call)
@@ -244,11 +269,13 @@ class _Compilation:
         else:
             into = call_into(run, hidden)
             into = _wide_call(into) if self.wide else into
-            bare = None if hidden else bare_call(compiled, into)
+            bare = None if hidden or self.placing is not None else bare_call(compiled, into)
         return Executable(
             call, into, bare, run, hidden, compiled, steps.lower, steps.ms["lower"], steps.ms["xla"], steps.ms["load"],
             done, self.options, self.donated, steps.namer,
-            alone=None if self.calls_host else lambda: of_arrays(direct_call(compiled, alone=True)),
+            alone=None if self.calls_host or self.placing is not None
+            else lambda: of_arrays(direct_call(compiled, alone=True)),
+            placing=self.placing,
         )  # fmt: skip
 
 

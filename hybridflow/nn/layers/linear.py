@@ -9,7 +9,7 @@ from hybridflow.core.tensor import Tensor, as_tensor, make_tensor
 from hybridflow.core.variable import Variable
 from hybridflow.nn import init
 from hybridflow.nn.layers.module import Module
-from hybridflow.nn.sizes import in_and_out, make_parameters, require_size
+from hybridflow.nn.sizes import in_and_out, layouts_for, make_parameters, require_size
 from hybridflow.ops.common import TensorLike
 from hybridflow.ops.nn.dense import linear
 from hybridflow.ops.nn.embeddings import embedding
@@ -27,6 +27,8 @@ class Linear(Module):
         sizes: the size of the input's last axis (if left out, the first call sets it), and that of the result's.
         bias: whether there is a bias.
         dtype: the dtype of the parameters.
+        layouts: how `hf.distribute.shard` lays out the parameters: ``"column:AXIS"`` splits the result's last axis over
+            a mesh axis, ``"row:AXIS"`` the input's; or a mapping of ``"weight"`` and ``"bias"`` to layouts.
 
     Attributes:
         weight: ``(out, in)``; uniform in ±1/sqrt(in) at first.
@@ -47,15 +49,18 @@ class Linear(Module):
     """The attribute with the input size, which the first call sets if it was left out."""
 
     @overload
-    def __init__(self, out_features: int, /, *, bias: bool = True, dtype: Any = "float32") -> None: ...
+    def __init__(
+        self, out_features: int, /, *, bias: bool = True, dtype: Any = "float32", layouts: Any = None
+    ) -> None: ...
     @overload
     def __init__(
-        self, in_features: int, out_features: int, /, *, bias: bool = True, dtype: Any = "float32"
+        self, in_features: int, out_features: int, /, *, bias: bool = True, dtype: Any = "float32", layouts: Any = None
     ) -> None: ...
-    def __init__(self, *sizes: int, bias: bool = True, dtype: Any = "float32") -> None:
+    def __init__(self, *sizes: int, bias: bool = True, dtype: Any = "float32", layouts: Any = None) -> None:
         self.in_features, self.out_features = in_and_out("Linear", sizes)
         self.has_bias = bias
         self.dtype = dtype
+        self.layouts = layouts_for("Linear", layouts, _LAYOUTS)
         self.weight = self.bias = None  # pyright: ignore[reportAttributeAccessIssue]
         if self.in_features is not None:
             make_parameters(self, self.in_features, _make_linear)
@@ -70,6 +75,9 @@ class Linear(Module):
         """Return the sizes."""
         size = "" if self.in_features is None else f"{self.in_features}, "
         return f"{size}{self.out_features}{'' if self.has_bias else ', bias=False'}"
+
+
+_LAYOUTS = {"column": {"weight": ("*", None), "bias": ("*",)}, "row": {"weight": (None, "*"), "bias": (None,)}}
 
 
 def _make_linear(layer: Linear, size: int) -> None:
@@ -87,6 +95,8 @@ class Embedding(Module):
         count: the number of vectors.
         width: their length.
         dtype: the dtype of the table.
+        layouts: how `hf.distribute.shard` lays out the table: ``"row:AXIS"`` splits the vectors' number over a mesh
+            axis, ``"column:AXIS"`` their length; or a mapping of ``"weight"`` to a layout.
 
     Attributes:
         weight: ``(count, width)``; drawn from a standard normal distribution at first.
@@ -99,8 +109,9 @@ class Embedding(Module):
 
     weight: Variable
 
-    def __init__(self, count: int, width: int, *, dtype: Any = "float32") -> None:
+    def __init__(self, count: int, width: int, *, dtype: Any = "float32", layouts: Any = None) -> None:
         self.count, self.width = in_and_out("Embedding", (count, width))
+        self.layouts = layouts_for("Embedding", layouts, _TABLES)
         self.weight = parameter(init.normal()((count, width), dtype), "weight")
 
     def forward(self, ids: TensorLike) -> Tensor:
@@ -110,3 +121,6 @@ class Embedding(Module):
     def extra_repr(self) -> str:
         """Return the sizes."""
         return f"{self.count}, {self.width}"
+
+
+_TABLES = {"row": {"weight": ("*", None)}, "column": {"weight": (None, "*")}}

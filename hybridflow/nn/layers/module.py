@@ -49,8 +49,8 @@ class Module(Whole):
         Tensor([3., 3.], dtype=float32)
     """
 
-    __slots__ = ("__dict__", "__weakref__", "_copied", "_forward", "_path")
-    # `_forward` is what `hf.train` compiled of it, which is freed with it.
+    __slots__ = ("__dict__", "__weakref__", "_copied", "_forward", "_forward_on", "_path")
+    # `_forward` and `_forward_on` are what `hf.train` compiled of it, which is freed with it.
 
     training: bool = True
     """Whether the module is in training mode: see `train` and `eval`."""

@@ -22,6 +22,7 @@ from hybridflow.xla.store.location import place, warn_once
 _WORTH_KEEPING = 0.05
 """Compilations of fewer seconds are not stored: they are about as fast as finding and loading a file."""
 _CALLBACK = re.compile(r"custom_call @\w*callback\w*")
+_ON_SEVERAL = re.compile(r"mhlo\.num_(?:partitions|replicas) = (?!1 )")
 _CUSTOM_CALL = re.compile(r"custom_call @(?!Sharding|SPMD|annotate|LayoutConstraint)")
 """Matches custom calls that call a library; the excluded ones are only annotations for XLA."""
 
@@ -93,6 +94,8 @@ class Entry:
         program = text()
         if _CALLBACK.search(program):
             return "not stored: it calls Python functions"
+        if _ON_SEVERAL.search(program):
+            return "not stored: it runs on several devices"
         try:
             saved = save_executable(compiled)
         except Exception as error:  # pickling fails in many ways
