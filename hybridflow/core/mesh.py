@@ -10,6 +10,8 @@ from typing import Any, NamedTuple, cast
 import jax
 import numpy as np
 
+from hybridflow.backend.jax_shim import enable_x64
+from hybridflow.core.device import find_device
 from hybridflow.core.errors import ArgumentTypeError, LayoutError, message
 from hybridflow.core.forked import require_xla
 
@@ -178,8 +180,6 @@ def _filled(sizes: dict[str, int], devices: int) -> dict[str, int]:
 
 
 def _device(one: Any) -> Any:
-    from hybridflow.core.device import find_device
-
     return find_device(one) if isinstance(one, str) else one
 
 
@@ -314,8 +314,6 @@ def placed(value: Any, sharding: Any) -> Any:
     """Return a raw value where it should lie: itself if it is there."""
     if isinstance(value, jax.Array) and value.sharding == sharding:
         return value
-    from hybridflow.backend.jax_shim import enable_x64
-
     with enable_x64():
         if isinstance(value, np.ndarray):
             value = value.copy()  # jax may share the memory, which others may hold and write to

@@ -189,7 +189,7 @@ class Module(Whole):
             >>> seen.history("1")["gradient_norm"].shape
             (3,)
         """
-        from hybridflow.nn.watching import Watch
+        from hybridflow.nn.watching import Watch  # few models are watched
 
         return Watch(self, pattern, history)
 
