@@ -118,6 +118,7 @@ if _TYPE_CHECKING:  # `later` imports these on first use
     from hybridflow import debugging as debugging
     from hybridflow import export as export
     from hybridflow import metrics as metrics
+    from hybridflow import models as models
     from hybridflow import optim as optim
     from hybridflow import serve as serve
     from hybridflow import summary as summary

@@ -183,11 +183,10 @@ def _scope(path: str) -> str:
 def _abstract(shapes: dict[str, str]) -> Generator[None]:
     """Let initial values take no memory, and take note of the shapes of results."""
     token = _SHAPES.set(shapes)
-    init.ABSTRACT.set(True)
     try:
-        yield
+        with init.abstract():
+            yield
     finally:
-        init.ABSTRACT.set(False)
         _SHAPES.reset(token)
 
 

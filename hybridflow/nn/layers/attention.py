@@ -17,6 +17,7 @@ from hybridflow.ops.comparison import logical_and
 from hybridflow.ops.creation import arange, zeros
 from hybridflow.ops.joining import concat
 from hybridflow.ops.nn.attention import scaled_dot_product_attention
+from hybridflow.ops.rearrange import repeat
 from hybridflow.ops.shape import permute_dims, reshape
 from hybridflow.ops.trigonometric import cos, sin
 
@@ -57,6 +58,9 @@ class MultiHeadAttention(Module):
     Args:
         width: the size of the result's last axis; each head gets ``width / heads`` of it.
         heads: the number of heads.
+        kv_heads: the number of heads of keys and values, each shared by a group of queries' heads (grouped-query
+            attention); as many as `heads` if not given.
+        features: the size of the inputs' last axis; the first call gives it if it is left out.
         is_causal: whether a position attends only to itself and earlier ones.
         bias: whether the four linear layers have biases.
         dropout: the probability that an attention weight is dropped in training mode.
@@ -79,7 +83,8 @@ class MultiHeadAttention(Module):
 
     Reference:
         Vaswani et al., "Attention is all you need", 2017; Su et al., "RoFormer: enhanced transformer with rotary
-        position embedding", 2021.
+        position embedding", 2021; Ainslie et al., "GQA: training generalized multi-query transformer models from
+        multi-head checkpoints", 2023.
     """
 
     def __init__(
@@ -87,6 +92,8 @@ class MultiHeadAttention(Module):
         width: int,
         heads: int,
         *,
+        kv_heads: int | None = None,
+        features: int | None = None,
         is_causal: bool = False,
         bias: bool = True,
         dropout: float = 0.0,
@@ -101,6 +108,12 @@ class MultiHeadAttention(Module):
                         got=f"width={width}, heads={heads}",
                         hint="Choose a width that is a multiple of the heads" + (", taken twice." if rotary else "."))
             )  # fmt: skip
+        self.kv_heads = heads if kv_heads is None else kv_heads
+        if self.kv_heads < 1 or heads % self.kv_heads:
+            raise ArgumentError(
+                message("MultiHeadAttention: the heads cannot be cut into groups of equal sizes",
+                        got=f"heads={heads}, kv_heads={kv_heads}", hint="Choose kv_heads that divide the heads.")
+            )  # fmt: skip
         if not 0 <= dropout < 1:
             raise ArgumentError(
                 message("MultiHeadAttention: dropout must be from 0 to below 1", got=f"dropout={dropout!r}")
@@ -108,14 +121,16 @@ class MultiHeadAttention(Module):
         self.width, self.heads, self.is_causal, self.rotary, self.base = width, heads, is_causal, rotary, base
         self.dropout = dropout
         self.dtype = dtype
-        self.query = Linear(width, bias=bias, dtype=dtype)
-        self.key = Linear(width, bias=bias, dtype=dtype)
-        self.value = Linear(width, bias=bias, dtype=dtype)
+        sizes = () if features is None else (features,)
+        shared = width // heads * self.kv_heads
+        self.query = Linear(*sizes, width, bias=bias, dtype=dtype)
+        self.key = Linear(*sizes, shared, bias=bias, dtype=dtype)
+        self.value = Linear(*sizes, shared, bias=bias, dtype=dtype)
         self.out = Linear(width, width, bias=bias, dtype=dtype)
 
     def cache(self, batch: int, length: int) -> KeyValueCache:
         """Return a cache for sequences of up to `length` positions, for the calls of one generation."""
-        return KeyValueCache((batch, self.heads, length, self.width // self.heads), self.dtype)
+        return KeyValueCache((batch, self.kv_heads, length, self.width // self.heads), self.dtype)
 
     def forward(
         self,
@@ -158,12 +173,16 @@ class MultiHeadAttention(Module):
             mask = _seen(mask, before, q.shape[2], k.shape[2], causal)
             causal = False
         dropped = self.dropout if self.training else 0.0
-        y = scaled_dot_product_attention(q, k, v, mask, is_causal=causal, dropout=dropped)
+        y = scaled_dot_product_attention(q, self._shared(k), self._shared(v), mask, is_causal=causal, dropout=dropped)
         return self.out(reshape(permute_dims(y, (0, 2, 1, 3)), (query.shape[0], query.shape[1], self.width)))
 
     def _split(self, x: Tensor) -> Tensor:
         """Return ``(batch, heads, length, width / heads)``."""
-        return permute_dims(reshape(x, (x.shape[0], x.shape[1], self.heads, self.width // self.heads)), (0, 2, 1, 3))
+        return permute_dims(reshape(x, (x.shape[0], x.shape[1], -1, self.width // self.heads)), (0, 2, 1, 3))
+
+    def _shared(self, x: Tensor) -> Tensor:
+        """Return keys or values once for each head of their group."""
+        return x if self.kv_heads == self.heads else repeat(x, self.heads // self.kv_heads, axis=1)
 
     def _rotated(self, x: Tensor, before: Any) -> Tensor:
         """Return queries or keys rotated by their positions, the two halves of the last axis being the coordinates."""
@@ -179,6 +198,7 @@ class MultiHeadAttention(Module):
         """Return the sizes and options."""
         options = [f"{name}=True" for name in ("is_causal", "rotary") if getattr(self, name)]
         options += [f"dropout={self.dropout}"] if self.dropout else []
+        options += [f"kv_heads={self.kv_heads}"] if self.kv_heads != self.heads else []
         return ", ".join([str(self.width), str(self.heads), *options])
 
 
