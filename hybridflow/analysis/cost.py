@@ -24,6 +24,7 @@ from hybridflow.pictures.html import page, paragraphs_html, rich_table_html, tab
 from hybridflow.tracing.costing import Costing
 from hybridflow.tracing.function import CompiledFunction
 from hybridflow.tracing.method import CompiledMethod
+from hybridflow.xla.chain import counts_of
 
 _SHOWN = 12
 """How many lines and operations a table shows."""
@@ -195,7 +196,7 @@ class CostReport:
         if sizes is None:
             raise ArgumentError(message("against_xla: XLA compiles for sizes", hint="Choose some with .at(...)."))
         executable = self._costing.compile(sizes)
-        counted = _analysis(executable.lower())
+        counted = counts_of(executable.lower())
         once = _once(node_costs(self._costing.graph, sizes))
         return XlaCheck(
             flops=int(self.flops),
@@ -491,11 +492,6 @@ def _once(report: list[NodeCost]) -> int:
         runs = one.runs if isinstance(one.runs, int) else 1
         flops += one.cost.flops // max(1, runs)
     return flops
-
-
-def _analysis(lowered: Any) -> dict[str, Any]:
-    analysis = lowered.cost_analysis()
-    return analysis[0] if isinstance(analysis, list) else analysis or {}
 
 
 def _table(title: str) -> Table:
