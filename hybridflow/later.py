@@ -31,6 +31,7 @@ ATTACHED = {
     "text_of": "explain.items", "advice_on": "explain.advice",
     "register_rest": "later", "name_class": "foreign", "name_module": "foreign",
     "table_of": "explain.views", "tree_of": "explain.views", "html_of": "explain.views", "report_of": "analysis.cost",
+    "layers_of": "nn.layer_costs",
 }  # fmt: skip
 """Functions that modules need from further down in the import order, each with its module: see `core.attached`."""
 

@@ -13,9 +13,11 @@ from rich.console import Console, ConsoleOptions, RenderResult
 from rich.table import Table
 from rich.text import Text
 
+from hybridflow.analysis.layers import Layers
 from hybridflow.analysis.memory import Memory, bytes_of, format_size, memory_of
 from hybridflow.analysis.memory_picture import timeline_svg
 from hybridflow.backend.files import write_text
+from hybridflow.core.attached import attached
 from hybridflow.core.dims import Dim
 from hybridflow.core.errors import ArgumentError, message
 from hybridflow.core.node import where_file_line
@@ -172,6 +174,22 @@ class CostReport:
         if self.sizes is None or not self.total.moved:
             return None
         return self.total.flops / self.total.moved
+
+    @property
+    def layers(self) -> Layers:
+        """A row for each module that the call calls, and one for what is in no module; it prints as a table.
+
+        The sums of the rows are those of the report, apart from its split of `flops` into floating-point and integer
+        operations. The function is traced once more, with the modules noted.
+
+        Example:
+            >>> import hybridflow as hf
+            >>> model = hf.nn.Sequential(hf.nn.Linear(4, 8), hf.nn.relu, hf.nn.Linear(8, 2))
+            >>> report = hf.cost(model, hf.TensorSpec([3, 4]))
+            >>> [(row.path, row.type, row.macs) for row in report.layers]
+            [('', 'Sequential', 0), ('0', 'Linear', 96), ('2', 'Linear', 48)]
+        """
+        return Layers(attached("layers_of")(self._costing))
 
     def at(self, **sizes: int) -> CostReport:
         """Return the report for given values of the open sizes, by their names in the formulas.

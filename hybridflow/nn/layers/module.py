@@ -9,6 +9,7 @@ from typing import Any, Self, cast
 from hybridflow.core.attached import attached
 from hybridflow.core.functions import Whole
 from hybridflow.core.keywords import take_foreign_keywords
+from hybridflow.core.module_calls import ACTIVE, called
 from hybridflow.core.variable import Variable
 from hybridflow.nn import show, state, tree
 
@@ -73,6 +74,8 @@ class Module(Whole):
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Call `forward`."""
         tree.prepare(self)
+        if ACTIVE:
+            return called(self, self.forward, args, kwargs)
         return self.forward(*args, **kwargs)
 
     # -- what is in it --------------------------------------------------------------------------------------------
@@ -186,6 +189,8 @@ def _entered(own: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(own)
     def entered(self: Any, *args: Any, **kwargs: Any) -> Any:
         tree.prepare(self)
+        if ACTIVE:
+            return called(self, own, (self, *args), kwargs)
         return own(self, *args, **kwargs)
 
     return entered

@@ -1,0 +1,83 @@
+"""The calls of modules while a function is traced, with the operations of each in a name scope of its own.
+
+Nothing is recorded unless `module_calls` is active, so ordinary calls only check that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import Any
+
+from hybridflow.core.functions import as_traced
+from hybridflow.core.node import name_scope
+
+_SCOPE = "module."
+"""What the names of the scopes start with; the number of a module follows."""
+_CALLS: ContextVar[ModuleCalls | None] = ContextVar("hybridflow module calls", default=None)
+ACTIVE: set[object] = set()  # of all threads; almost always empty, which makes the check cheap
+
+
+class ModuleCalls:
+    """The modules that were called.
+
+    Attributes:
+        modules: the modules, in the order of their first calls.
+        results: the result of each module's last call.
+        roots: whether each was first called outside of any other module.
+    """
+
+    def __init__(self) -> None:
+        self.modules: list[Any] = []
+        self.results: list[Any] = []
+        self.roots: list[bool] = []
+        self._numbers: dict[int, int] = {}
+        self._depth = 0
+
+    def number(self, module: Any) -> int:
+        """Return the number of a module, which is a new one at its first call."""
+        number = self._numbers.setdefault(id(module), len(self.modules))
+        if number == len(self.modules):
+            self.modules.append(module)
+            self.results.append(None)
+            self.roots.append(not self._depth)
+        return number
+
+    def run(self, module: Any, function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+        """Call a module's function in its scope."""
+        number = self.number(module)
+        self._depth += 1
+        try:
+            with name_scope(f"{_SCOPE}{number}"):
+                self.results[number] = result = as_traced(function)(*args, **kwargs)
+        finally:
+            self._depth -= 1
+        return result
+
+
+@contextmanager
+def module_calls() -> Generator[ModuleCalls]:
+    """Record the calls of modules in the block."""
+    calls, key = ModuleCalls(), object()
+    token = _CALLS.set(calls)
+    ACTIVE.add(key)
+    try:
+        yield calls
+    finally:
+        ACTIVE.discard(key)
+        _CALLS.reset(token)
+
+
+def called(module: Any, function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+    """Call a module's function, and record the call if calls are recorded here."""
+    calls = _CALLS.get()
+    if calls is None:
+        return as_traced(function)(*args, **kwargs)
+    return calls.run(module, function, args, kwargs)
+
+
+def module_number(scope: str) -> int | None:
+    """Return the number of the innermost module that a name scope is in, or None if it is in none."""
+    parts = [part for part in scope.split("/") if part.startswith(_SCOPE)]
+    return int(parts[-1][len(_SCOPE) :]) if parts else None
