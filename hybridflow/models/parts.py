@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar
 
 from hybridflow import nn
 from hybridflow.core.tensor import Tensor
@@ -12,9 +12,10 @@ from hybridflow.nn.layers.linear import parameter
 from hybridflow.ops.creation import ones
 
 Activation = Callable[[Any], Tensor]
+Layer = TypeVar("Layer", bound=Any)
 
 
-def drawn[Layer: Any](layer: Layer, values: init.Initializer) -> Layer:
+def drawn(layer: Layer, values: init.Initializer) -> Layer:
     """Draw a layer's weight anew, and return the layer.
 
     Args:
