@@ -117,7 +117,7 @@ def shaken(torch: Any, model: Any) -> Any:
     """Return a model in evaluation mode whose vectors are not all zeros and ones, which would hide mistakes."""
     with torch.no_grad():
         for name, value in [*model.named_parameters(), *model.named_buffers()]:
-            if value.is_floating_point() and value.ndim <= 1:
+            if value.is_floating_point() and value.ndim <= 1 and "inv_freq" not in name:
                 value.add_(torch.rand_like(value) * (0.5 if "var" in name else 0.1))
             elif "layer_scale" in name or "cls_token" in name or "class_token" in name:
                 value.copy_(torch.rand_like(value))

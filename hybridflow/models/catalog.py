@@ -4,11 +4,33 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
+
+import jax
 
 from hybridflow import models, nn
+from hybridflow.analysis.cost import CostReport, cost
+from hybridflow.autodiff.tape import GradientTape
 from hybridflow.core.dtypes import int32
 from hybridflow.core.spec import TensorSpec
+from hybridflow.nn import init
+from hybridflow.ops.reductions import mean
+
+
+class Figures(NamedTuple):
+    """Figures of a model.
+
+    Attributes:
+        parameters: the number of its parameters.
+        macs: the multiply-adds of a call in evaluation mode.
+        temporaries: the most bytes that such a call stores at once, beside parameters, arguments and results.
+        report: the cost of the call.
+    """
+
+    parameters: int
+    macs: int
+    temporaries: int
+    report: CostReport
 
 
 @dataclass(frozen=True)
@@ -28,6 +50,28 @@ class Entry:
     specs: tuple[TensorSpec, ...]
     parameters: str = ""
     macs: str = ""
+
+    def figures(self) -> Figures:
+        """Return the model's figures; nothing is allocated or run."""
+        with init.abstract():
+            model = self.make().eval()
+        inference = cost(model, *self.specs)
+        parameters = sum(one.size for one in model.parameters())
+        return Figures(parameters, inference.macs, inference.memory.temporaries or 0, inference)
+
+    def training(self) -> CostReport:
+        """Return the cost of the gradients of the parameters in training mode; nothing is allocated or run."""
+        with init.abstract():
+            model = self.make()
+
+        def gradients(*args: Any) -> Any:
+            with GradientTape() as tape:
+                loss: Any = 0
+                for leaf in jax.tree_util.tree_leaves(model(*args)):
+                    loss = loss + mean(leaf)
+            return tape.gradient(loss, model)
+
+        return cost(gradients, *self.specs)
 
 
 def _images(size: int = 224, channels: int = 3) -> tuple[TensorSpec, ...]:
