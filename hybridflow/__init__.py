@@ -124,6 +124,8 @@ if _TYPE_CHECKING:  # `later` imports these on first use
     from hybridflow import summary as summary
     from hybridflow import testing as testing
     from hybridflow import train as train
+    from hybridflow.analysis.advise import Advice as Advice
+    from hybridflow.analysis.advise import advise as advise
     from hybridflow.analysis.compare import Comparison as Comparison
     from hybridflow.analysis.compare import Comparisons as Comparisons
     from hybridflow.analysis.compare import Sweep as Sweep

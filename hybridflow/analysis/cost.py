@@ -96,6 +96,8 @@ class XlaCheck:
         xla_transcendentals: the number of exponentials, tanh and the like, which XLA counts separately.
         temporaries: the predicted bytes of temporaries.
         xla_temporaries: the bytes of temporaries that XLA allocated.
+        xla_peak: the bytes of all inputs, results and temporaries of XLA's program; results that take the memory of
+            inputs do not count.
         remarks: why the figures may differ.
     """
 
@@ -105,6 +107,7 @@ class XlaCheck:
     xla_transcendentals: int
     temporaries: int
     xla_temporaries: int
+    xla_peak: int
     remarks: tuple[str, ...]
 
     def rows(self) -> list[tuple[str, str, str]]:
@@ -215,6 +218,7 @@ class CostReport:
             raise ArgumentError(message("against_xla: XLA compiles for sizes", hint="Choose some with .at(...)."))
         executable = self._costing.compile(sizes)
         counted = counts_of(executable.lower())
+        needed: Any = executable.compiled.memory_analysis()
         once = _once(node_costs(self._costing.graph, sizes))
         return XlaCheck(
             flops=int(self.flops),
@@ -222,7 +226,11 @@ class CostReport:
             xla_flops=int(counted.get("flops", 0)),
             xla_transcendentals=int(counted.get("transcendentals", 0)),
             temporaries=cast(int, self.memory.temporaries),
-            xla_temporaries=int(executable.compiled.memory_analysis().temp_size_in_bytes),
+            xla_temporaries=int(needed.temp_size_in_bytes),
+            xla_peak=int(
+                needed.argument_size_in_bytes + needed.output_size_in_bytes - needed.alias_size_in_bytes
+                + needed.temp_size_in_bytes
+            ),
             remarks=_REMARKS,
         )
 
