@@ -18,7 +18,8 @@ MODULES = (
 NAMES = {
     "Comparison": "analysis.compare", "Comparisons": "analysis.compare", "Sweep": "analysis.compare",
     "compare": "analysis.compare", "CostReport": "analysis.cost", "XlaCheck": "analysis.cost", "cost": "analysis.cost",
-    "Advice": "analysis.advise", "advise": "analysis.advise", "Profile": "analysis.profile", "profile": "analysis.profile",
+    "Advice": "analysis.advise", "advise": "analysis.advise",
+    "Profile": "analysis.profile", "profile": "analysis.profile",
     "compile_recorded": "tracing.compile_recorded", "to_jax": "tracing.to_jax",
     "load": "saving.files", "save": "saving.files",
 }  # fmt: skip

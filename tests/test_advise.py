@@ -72,9 +72,7 @@ def test_the_code_of_a_plan_does_what_the_step_does():
         hf.random.seed(0)
         model = mlp()
         step, loss, optimizer = setting(model)
-        found = hf.advise(
-            step, hf.TensorSpec(x.shape), memory="1 GiB", loss=loss, model=model, optimizer=optimizer
-        )
+        found = hf.advise(step, hf.TensorSpec(x.shape), memory="1 GiB", loss=loss, model=model, optimizer=optimizer)
         assert found.best is not None
         assert found.best.name == "as it is"
         names: dict[str, Any] = {"hf": hf, "step": step, "loss": loss, "model": model, "optimizer": optimizer}

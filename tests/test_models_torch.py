@@ -5,6 +5,7 @@ torchvision and transformers make the models, with random values; without them, 
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from typing import Any
 
@@ -55,10 +56,12 @@ PAIRS: dict[str, tuple[Callable[[], Any], Callable[[], Any], tuple[int, ...]]] =
         lambda: vision("mobilenet_v2", num_classes=5), lambda: models.mobilenet_v2(classes=5), (2, 3, 64, 64)
     ),
     "mobilenet_v3_small": (
-        lambda: vision("mobilenet_v3_small", num_classes=5), lambda: models.mobilenet_v3_small(classes=5), (2, 3, 64, 64)
+        lambda: vision("mobilenet_v3_small", num_classes=5), lambda: models.mobilenet_v3_small(classes=5),
+        (2, 3, 64, 64),
     ),
     "mobilenet_v3_large": (
-        lambda: vision("mobilenet_v3_large", num_classes=5), lambda: models.mobilenet_v3_large(classes=5), (2, 3, 64, 64)
+        lambda: vision("mobilenet_v3_large", num_classes=5), lambda: models.mobilenet_v3_large(classes=5),
+        (2, 3, 64, 64),
     ),
     "shufflenet": (
         lambda: vision("shufflenet_v2_x1_0", num_classes=5), lambda: models.shufflenet_v2(classes=5), (2, 3, 64, 64)
@@ -76,7 +79,8 @@ PAIRS: dict[str, tuple[Callable[[], Any], Callable[[], Any], tuple[int, ...]]] =
         lambda: vision("convnext_tiny", num_classes=5), lambda: models.convnext_tiny(classes=5), (2, 3, 64, 64)
     ),
     "vit": (
-        lambda: vision("vit_b_16", num_classes=5, image_size=32), lambda: models.vit_b_16(classes=5, size=32), (2, 3, 32, 32)
+        lambda: vision("vit_b_16", num_classes=5, image_size=32), lambda: models.vit_b_16(classes=5, size=32),
+        (2, 3, 32, 32),
     ),
     "hf_resnet50": (
         lambda: hugging("ResNetForImageClassification", "ResNetConfig", num_labels=5),
@@ -173,7 +177,7 @@ def test_the_index_of_several_files_is_read(tmp_path: Any):
         weights[name] = file
     for file in set(weights.values()):
         hf.save(tmp_path / file, {name: value for name, value in values.items() if weights[name] == file})
-    (tmp_path / "model.safetensors.index.json").write_text(__import__("json").dumps({"weight_map": weights}))
+    (tmp_path / "model.safetensors.index.json").write_text(json.dumps({"weight_map": weights}))
     models.load_torch(second, tmp_path / "model.safetensors.index.json")
     assert all((second.state_dict()[path] == value).all() for path, value in first.state_dict().items())
 
@@ -188,7 +192,10 @@ def test_values_get_the_dtypes_of_the_parameters():
 @pytest.mark.parametrize(
     ("change", "text"),
     [
-        (lambda values: values | {"classifier.weight": np.ones(3)}, "names that the model's architecture does not have"),
+        (
+            lambda values: values | {"classifier.weight": np.ones(3)},
+            "names that the model's architecture does not have",
+        ),
         (lambda values: {name: value for name, value in values.items() if "bias_ih" not in name}, "lstm.bias_ih_l0"),
         (lambda values: values | {"decoder.bias": np.ones(4, np.float32)}, "head.bias"),
         (lambda _: "weights.bin", "only safetensors files are read"),

@@ -1,4 +1,4 @@
-"""`hf.advise`: how a training step fits into a given memory, with the figures of each way and the code that applies it."""
+"""`hf.advise`: how a training step fits into a memory, with the figures of each way and the code that applies it."""
 
 from __future__ import annotations
 
@@ -146,8 +146,8 @@ def advise(
 ) -> Advice:
     """Return ways to run a training step within a memory: smaller batches, recomputation, low precision, accumulation.
 
-    Nothing runs. Each plan is compiled, and fits if XLA's own figures say so: all inputs and results, Variables included,
-    and temporaries.
+    Nothing runs. Each plan is compiled, and fits if XLA's own figures say so: all inputs and results, Variables
+    included, and temporaries.
 
     Args:
         step: a function of a batch that trains a model.
@@ -180,11 +180,11 @@ def advise(
         ('as it is', True)
     """
     limit = size_in_bytes("advise: memory", memory)
-    given = (loss, model, optimizer)
-    if any(one is None for one in given) and any(one is not None for one in given):
+    given = {"loss": loss, "model": model, "optimizer": optimizer}
+    if len({one is None for one in given.values()}) > 1:
         raise ArgumentError(
             message("advise: loss, model and optimizer are given together, for plans that accumulate gradients",
-                    got=", ".join([name for name, one in zip(("loss", "model", "optimizer"), given, strict=True) if one]))
+                    got=", ".join([name for name, one in given.items() if one is not None]))
         )  # fmt: skip
     parts = None if loss is None else _Parts(loss, model, optimizer)
     function = step._function if isinstance(step, CompiledFunction) else step
@@ -211,9 +211,7 @@ def _ways(
     yield _Way("as it is", "step = hf.compile(step)", step, specs, batch, {}, 0)
     yield from _budgeted("memory_budget", "step", step, specs, batch, limit, 0)
     yield _Way("autocast", "step = hf.compile(hf.autocast(hf.bfloat16)(step))", low, specs, batch, {}, 1)
-    yield from _budgeted(
-        "autocast and memory_budget", "hf.autocast(hf.bfloat16)(step)", low, specs, batch, limit, 1
-    )
+    yield from _budgeted("autocast and memory_budget", "hf.autocast(hf.bfloat16)(step)", low, specs, batch, limit, 1)
     if parts is not None:
         yield from _accumulated(parts, specs, batch, limit)
 
@@ -226,7 +224,13 @@ def _budgeted(
     left = limit - (memory.peak - memory.temporaries)
     if memory.peak > limit * 0.8 and left > 0:
         yield _Way(
-            name, f"step = hf.compile({target}, memory_budget={left})", step, specs, batch, {"memory_budget": left}, rank
+            name,
+            f"step = hf.compile({target}, memory_budget={left})",
+            step,
+            specs,
+            batch,
+            {"memory_budget": left},
+            rank,
         )
 
 
@@ -238,7 +242,9 @@ def _accumulated(parts: _Parts, specs: tuple[Any, ...], batch: int, limit: int) 
         if count == possible[-1] or _report(step, specs).memory.peak <= limit * 0.95:
             places = tuple(range(len(specs)))
             code = (
-                f"gradients_of = hf.accumulate_gradients(loss, {count}, None, batch_argnums={places}, variables=model)\n\n"
+                "gradients_of = hf.accumulate_gradients(\n"
+                f"    loss, {count}, None, batch_argnums={places}, variables=model\n"
+                ")\n\n"
                 "@hf.compile\n"
                 "def step(*batch):\n"
                 "    value, gradients = gradients_of(*batch)\n"
@@ -272,7 +278,9 @@ def _smaller(
         size //= 2
         smaller = _with_batch(specs, batch, size)
         if size == 1 or _report(step, smaller).memory.peak <= limit:
-            way = _Way(f"a batch of {size}", f"step = hf.compile(step)  # of batches of {size}", step, smaller, size, {}, 9)
+            way = _Way(
+                f"a batch of {size}", f"step = hf.compile(step)  # of batches of {size}", step, smaller, size, {}, 9
+            )
             if size == 1 or _costed(way, limit).fits:
                 yield way
                 return

@@ -130,7 +130,7 @@ class Variable(TensorMethods):
                         got=f"{self._name}: {self.spec}", hint="Only floats have gradients.")
             )  # fmt: skip
         host = isinstance(self._value, np.ndarray)
-        if host and self._value.size > 1 and not any(self._value.strides):  # one number in all places: see `hf.nn.init.abstract`
+        if host and self._value.size > 1 and not any(self._value.strides):  # see `hf.nn.init.abstract`
             zeros = np.broadcast_to(np.zeros((), self.dtype), self.shape)
         else:
             zeros = np.zeros(self.shape, self.dtype)

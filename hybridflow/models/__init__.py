@@ -9,6 +9,8 @@ if _TYPE_CHECKING:  # what `__getattr__` imports when it is asked for
     from hybridflow.models.bert import bert_base as bert_base
     from hybridflow.models.convnext import ConvNeXt as ConvNeXt
     from hybridflow.models.convnext import convnext_tiny as convnext_tiny
+    from hybridflow.models.decoder import Llama as Llama
+    from hybridflow.models.decoder import llama as llama
     from hybridflow.models.densenet import DenseNet as DenseNet
     from hybridflow.models.densenet import densenet121 as densenet121
     from hybridflow.models.diffusion import DiffusionUNet as DiffusionUNet
@@ -24,8 +26,6 @@ if _TYPE_CHECKING:  # what `__getattr__` imports when it is asked for
     from hybridflow.models.gpt import GPT2 as GPT2
     from hybridflow.models.gpt import gpt2 as gpt2
     from hybridflow.models.lenet import LeNet as LeNet
-    from hybridflow.models.decoder import Llama as Llama
-    from hybridflow.models.decoder import llama as llama
     from hybridflow.models.loading import load_torch as load_torch
     from hybridflow.models.lstm import LSTMLanguageModel as LSTMLanguageModel
     from hybridflow.models.mobilenet import MobileNetV1 as MobileNetV1
@@ -63,7 +63,8 @@ _LATER = {
     "convnext": ("ConvNeXt", "convnext_tiny"),
     "densenet": ("DenseNet", "densenet121"),
     "diffusion": ("DiffusionUNet",),
-    "efficientnet": ("EfficientNet", "efficientnet_b0", "efficientnet_b1", "efficientnet_b2", "efficientnet_b3", "efficientnet_b4", "efficientnet_b5", "efficientnet_b6", "efficientnet_b7"),
+    "efficientnet": ("EfficientNet", "efficientnet_b0", "efficientnet_b1", "efficientnet_b2", "efficientnet_b3",
+                     "efficientnet_b4", "efficientnet_b5", "efficientnet_b6", "efficientnet_b7"),
     "gpt": ("GPT2", "gpt2"),
     "lenet": ("LeNet",),
     "decoder": ("Llama", "llama"),

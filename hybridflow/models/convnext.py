@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 from hybridflow import nn
@@ -43,7 +44,7 @@ class Block(nn.Module):
 
 
 class ConvNeXt(nn.Module):
-    """ConvNeXt: four stages of blocks; the first layer and the halvings between stages are convolutions without overlap.
+    """ConvNeXt: stages of blocks; the first layer and the halvings between stages are convolutions without overlap.
 
     Args:
         blocks: the number of blocks of each stage.
@@ -74,7 +75,7 @@ class ConvNeXt(nn.Module):
         self.stem = nn.Sequential(nn.Conv2d(channels, widths[0], 4, stride=4), LayerNorm2d(widths[0], epsilon=1e-6))
         self.halvings = [
             nn.Sequential(LayerNorm2d(into, epsilon=1e-6), nn.Conv2d(into, out, 2, stride=2))
-            for into, out in zip(widths, widths[1:], strict=False)
+            for into, out in itertools.pairwise(widths)
         ]
         rates = [drop_path * number / max(sum(blocks) - 1, 1) for number in range(sum(blocks))]
         self.stages: list[nn.Sequential] = []

@@ -9,9 +9,9 @@ from hybridflow.core.dtypes import float32
 from hybridflow.core.tensor import Tensor
 from hybridflow.ops.common import cast_to
 from hybridflow.ops.creation import arange
-from hybridflow.ops.transcendental import exp
 from hybridflow.ops.joining import concat
 from hybridflow.ops.shape import permute_dims, reshape
+from hybridflow.ops.transcendental import exp
 from hybridflow.ops.trigonometric import cos, sin
 
 

@@ -20,8 +20,8 @@ class LeNet(nn.Module):
         (2, 10)
 
     Reference:
-        LeCun et al., "Gradient-based learning applied to document recognition", 1998; its third layer sees all maps, and
-        its last one is linear, as is usual since.
+        LeCun et al., "Gradient-based learning applied to document recognition", 1998; its second convolution sees
+        all maps, and its last layer is linear, as is usual since.
     """
 
     def __init__(self, *, classes: int = 10, channels: int = 1) -> None:

@@ -23,7 +23,7 @@ _SHOWN = 8
 
 
 def load_torch(model: Module, source: Any) -> None:
-    """Give a model of `hf.models` the values that torchvision or Hugging Face's transformers saved for its architecture.
+    """Give a model of `hf.models` the values that torchvision or transformers (Hugging Face) saved for it.
 
     Nothing is downloaded, and no pickle is read. If something does not fit, nothing is assigned. Values get the dtypes
     of the parameters.
@@ -105,7 +105,7 @@ def _renamed(given: Mapping[str, Any], rules: tuple[Rule, ...], known: set[str])
         raise ArgumentError(
             message("load_torch: names that the model's architecture does not have",
                     got=", ".join(strange[:_SHOWN]) + more,
-                    hint="The names are those of torchvision or transformers; leave out others, such as those of heads.")
+                    hint="The names are those of torchvision or transformers; leave out others, as of heads.")
         )  # fmt: skip
     return values
 

@@ -104,7 +104,15 @@ class MobileNetV2(nn.Module):
     """
 
     def __init__(self, *, classes: int = 1000, width: float = 1.0, dropout: float = 0.2) -> None:
-        stages = ((1, 16, 1, 1), (6, 24, 2, 2), (6, 32, 3, 2), (6, 64, 4, 2), (6, 96, 3, 1), (6, 160, 3, 2), (6, 320, 1, 1))
+        stages = (
+            (1, 16, 1, 1),
+            (6, 24, 2, 2),
+            (6, 32, 3, 2),
+            (6, 64, 4, 2),
+            (6, 96, 3, 1),
+            (6, 160, 3, 2),
+            (6, 320, 1, 1),
+        )
         into, last = divisible(32 * width), divisible(1280 * max(1.0, width))
         layers: list[nn.Module] = [conv_norm(3, into, stride=2, activation=nn.relu6)]
         for factor, size, count, stride in stages:
@@ -156,9 +164,7 @@ class MobileNetV3(nn.Module):
         Howard et al., "Searching for MobileNetV3", 2019.
     """
 
-    def __init__(
-        self, *, large: bool = True, classes: int = 1000, width: float = 1.0, dropout: float = 0.2
-    ) -> None:
+    def __init__(self, *, large: bool = True, classes: int = 1000, width: float = 1.0, dropout: float = 0.2) -> None:
         norm = {"epsilon": 1e-3, "momentum": 0.01}
         into = divisible(16 * width)
         layers: list[nn.Module] = [conv_norm(3, into, stride=2, activation=nn.hard_swish, **norm)]
@@ -167,7 +173,9 @@ class MobileNetV3(nn.Module):
             gate = SqueezeExcite(inner, divisible(inner / 4), gate=nn.hard_sigmoid) if scaled else None
             activation = nn.hard_swish if hard else nn.relu
             layers.append(
-                InvertedResidual(into, inner, out, window=window, stride=stride, activation=activation, gate=gate, **norm)
+                InvertedResidual(
+                    into, inner, out, window=window, stride=stride, activation=activation, gate=gate, **norm
+                )
             )
             into = out
         last, hidden = 6 * into, divisible((1280 if large else 1024) * width)

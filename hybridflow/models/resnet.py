@@ -23,9 +23,7 @@ class Basic(nn.Module):
 
     def __init__(self, into: int, width: int, *, stride: int = 1, inner: int | None = None) -> None:
         del inner
-        self.branch = nn.Sequential(
-            conv_norm(into, width, stride=stride), conv_norm(width, width, activation=None)
-        )
+        self.branch = nn.Sequential(conv_norm(into, width, stride=stride), conv_norm(width, width, activation=None))
         self.downsample = _shortcut(into, width, stride)
 
     def forward(self, x: Tensor) -> Tensor:

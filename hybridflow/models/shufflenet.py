@@ -56,7 +56,8 @@ class ShuffleNetV2(nn.Module):
     Args:
         width: the model's factor: 0.5, 1.0, 1.5 or 2.0.
         classes: the number of classes.
-        widths: the channels of the first convolution, of each stage and of the last convolution, in place of a factor's.
+        widths: the channels of the first convolution, of each stage and of the last convolution; the factor's if
+            not given.
         units: the number of units of each stage.
 
     Example:

@@ -30,8 +30,8 @@ class UNet(nn.Module):
         (1, 2, 32, 32)
 
     Reference:
-        Ronneberger et al., "U-Net: convolutional networks for biomedical image segmentation", 2015. Its images shrink at
-        every convolution; here they are padded, so that the result has the size of the image.
+        Ronneberger et al., "U-Net: convolutional networks for biomedical image segmentation", 2015. Its images shrink
+        at every convolution; here they are padded, so that the result has the size of the image.
     """
 
     def __init__(self, *, channels: int = 1, classes: int = 2, width: int = 64, levels: int = 4) -> None:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from hybridflow import nn
 from hybridflow.core.tensor import Tensor
 from hybridflow.ops import random
-from hybridflow.ops.transcendental import exp
 from hybridflow.ops.joining import split
+from hybridflow.ops.transcendental import exp
 
 
 class VAE(nn.Module):

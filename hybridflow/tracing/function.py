@@ -58,6 +58,7 @@ from hybridflow.tracing.method import CompiledMethod
 from hybridflow.tracing.views import Views
 
 if TYPE_CHECKING:
+    from hybridflow.ir.graph import Graph
     from hybridflow.tracing.records import Change, TraceRecord
     from hybridflow.tracing.short_call import ShortWay
     from hybridflow.tracing.trace import Trace
