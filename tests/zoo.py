@@ -53,7 +53,7 @@ SMALL: dict[str, Small] = {
     "mobilenet_v2": Small(lambda: models.MobileNetV2(width=0.1, classes=5), images()),
     "mobilenet_v3": Small(lambda: models.MobileNetV3(large=False, width=0.2, classes=5), images()),
     "shufflenet": Small(
-        lambda: models.ShuffleNetV2(widths=(4, 8, 8, 8, 16), units=(2, 1, 1), classes=5), images()
+        lambda: models.ShuffleNetV2(widths=(4, 8, 8, 8, 16), units=(2, 1, 1), classes=5), images(64)
     ),
     "efficientnet": Small(lambda: models.EfficientNet(0.2, 0.3, classes=5), images()),
     "densenet": Small(lambda: models.DenseNet((2, 2), growth=4, classes=5), images()),
