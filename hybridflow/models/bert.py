@@ -55,7 +55,7 @@ class BERT(nn.Module):
         self.positions = drawn(nn.Embedding(length, width), small)
         self.segments = drawn(nn.Embedding(segments, width), small)
         self.norm, self.drop = nn.LayerNorm(width, epsilon=epsilon), nn.Dropout(dropout)
-        options = {"norm_first": False, "dropout": dropout, "epsilon": epsilon}
+        options: dict[str, Any] = {"norm_first": False, "dropout": dropout, "epsilon": epsilon}
         self.blocks = [Block(width, heads, 4 * width, **options) for _ in range(blocks)]
         self.pooler = nn.Linear(width, width)
 

@@ -11,7 +11,7 @@ from hybridflow.core.tensor import Tensor
 from hybridflow.models.parts import drawn
 from hybridflow.nn import init
 
-SIZES = {
+SIZES: dict[str, dict[str, Any]] = {
     "llama2-7b": {"width": 4096, "blocks": 32, "heads": 32, "kv_heads": 32, "hidden": 11008, "tokens": 32000},
     "llama3-8b": {"width": 4096, "blocks": 32, "heads": 32, "kv_heads": 8, "hidden": 14336, "tokens": 128256,
                   "base": 500000.0, "epsilon": 1e-5},

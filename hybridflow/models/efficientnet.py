@@ -81,7 +81,7 @@ class EfficientNet(nn.Module):
 
 def _scaled(size: int, options: dict[str, Any]) -> EfficientNet:
     width, depth, _, dropout = SCALES[size]
-    norm = {"epsilon": 1e-3, "momentum": 0.01} if size >= 5 else {}
+    norm: dict[str, Any] = {"epsilon": 1e-3, "momentum": 0.01} if size >= 5 else {}
     return EfficientNet(width, depth, **{"dropout": dropout, **norm, **options})
 
 

@@ -165,7 +165,7 @@ class MobileNetV3(nn.Module):
     """
 
     def __init__(self, *, large: bool = True, classes: int = 1000, width: float = 1.0, dropout: float = 0.2) -> None:
-        norm = {"epsilon": 1e-3, "momentum": 0.01}
+        norm: dict[str, Any] = {"epsilon": 1e-3, "momentum": 0.01}
         into = divisible(16 * width)
         layers: list[nn.Module] = [conv_norm(3, into, stride=2, activation=nn.hard_swish, **norm)]
         for window, inner, out, scaled, hard, stride in _LARGE if large else _SMALL:

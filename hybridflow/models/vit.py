@@ -57,7 +57,7 @@ class ViT(nn.Module):
         self.token = parameter(init.zeros((1, 1, width), "float32"), "token")
         length = (size // patch) ** 2 + 1
         self.positions = parameter(init.normal(std=0.02)((1, length, width), "float32"), "positions")
-        options = {"dropout": dropout, "epsilon": epsilon}
+        options: dict[str, Any] = {"dropout": dropout, "epsilon": epsilon}
         self.blocks = [Block(width, heads, hidden, **options) for _ in range(blocks)]
         self.norm, self.head = nn.LayerNorm(width, epsilon=epsilon), nn.Linear(width, classes)
 

@@ -121,11 +121,14 @@ class MultiHeadAttention(Module):
         self.width, self.heads, self.is_causal, self.rotary, self.base = width, heads, is_causal, rotary, base
         self.dropout = dropout
         self.dtype = dtype
-        sizes = () if features is None else (features,)
         shared = width // heads * self.kv_heads
-        self.query = Linear(*sizes, width, bias=bias, dtype=dtype)
-        self.key = Linear(*sizes, shared, bias=bias, dtype=dtype)
-        self.value = Linear(*sizes, shared, bias=bias, dtype=dtype)
+
+        def linear(out: int) -> Linear:
+            if features is None:
+                return Linear(out, bias=bias, dtype=dtype)
+            return Linear(features, out, bias=bias, dtype=dtype)
+
+        self.query, self.key, self.value = linear(width), linear(shared), linear(shared)
         self.out = Linear(width, width, bias=bias, dtype=dtype)
 
     def cache(self, batch: int, length: int) -> KeyValueCache:
