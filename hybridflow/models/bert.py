@@ -6,7 +6,7 @@ from typing import Any
 
 from hybridflow import nn
 from hybridflow.core.dtypes import bool_, int32
-from hybridflow.core.tensor import Tensor
+from hybridflow.core.tensor import Tensor, as_tensor
 from hybridflow.models.parts import Block, drawn
 from hybridflow.nn import init
 from hybridflow.ops.common import cast_to
@@ -70,7 +70,7 @@ class BERT(nn.Module):
         x = self.tokens(ids) + self.positions(arange(ids.shape[1], dtype=int32))
         x = x + (self.segments.weight[0] if segments is None else self.segments(segments))
         x = self.drop(self.norm(x))
-        seen: Any = None if mask is None else cast_to(mask, bool_)[:, None, None, :]
+        seen: Any = None if mask is None else cast_to(as_tensor(mask), bool_)[:, None, None, :]
         for block in self.blocks:
             x = block(x, mask=seen)
         return x, tanh(self.pooler(x[:, 0]))

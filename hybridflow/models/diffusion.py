@@ -6,7 +6,7 @@ import math
 
 from hybridflow import nn
 from hybridflow.core.dtypes import float32
-from hybridflow.core.tensor import Tensor
+from hybridflow.core.tensor import Tensor, as_tensor
 from hybridflow.ops.common import cast_to
 from hybridflow.ops.creation import arange
 from hybridflow.ops.joining import concat
@@ -19,7 +19,7 @@ def waves(times: Tensor, width: int) -> Tensor:
     """Return cosines and sines of times, ``(n, width)``, with wavelengths from 2 pi to 20,000 pi."""
     half = width // 2
     rates = exp(arange(half, dtype=float32) * (-math.log(10000.0) / half))
-    angles = cast_to(times, float32)[:, None] * rates
+    angles = cast_to(as_tensor(times), float32)[:, None] * rates
     return concat([cos(angles), sin(angles)], axis=-1)
 
 

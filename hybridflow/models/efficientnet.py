@@ -82,7 +82,8 @@ class EfficientNet(nn.Module):
 def _scaled(size: int, options: dict[str, Any]) -> EfficientNet:
     width, depth, _, dropout = SCALES[size]
     norm: dict[str, Any] = {"epsilon": 1e-3, "momentum": 0.01} if size >= 5 else {}
-    return EfficientNet(width, depth, **{"dropout": dropout, **norm, **options})
+    chosen: dict[str, Any] = {"dropout": dropout, **norm, **options}
+    return EfficientNet(width, depth, **chosen)
 
 
 def efficientnet_b0(**options: Any) -> EfficientNet:
