@@ -123,11 +123,14 @@ if _TYPE_CHECKING:  # `later` imports these on first use
     from hybridflow import distribute as distribute
     from hybridflow import export as export
     from hybridflow import metrics as metrics
+    from hybridflow import models as models
     from hybridflow import optim as optim
     from hybridflow import serve as serve
     from hybridflow import summary as summary
     from hybridflow import testing as testing
     from hybridflow import train as train
+    from hybridflow.analysis.advise import Advice as Advice
+    from hybridflow.analysis.advise import advise as advise
     from hybridflow.analysis.compare import Comparison as Comparison
     from hybridflow.analysis.compare import Comparisons as Comparisons
     from hybridflow.analysis.compare import Sweep as Sweep

@@ -13,11 +13,13 @@ from typing import Any
 from hybridflow.core.attached import attach
 
 MODULES = (
-    "analysis", "data", "debugging", "distribute", "export", "metrics", "optim", "serve", "summary", "testing", "train",
+    "analysis", "data", "debugging", "distribute", "export", "metrics", "models", "optim", "serve", "summary",
+    "testing", "train",
 )  # fmt: skip
 NAMES = {
     "Comparison": "analysis.compare", "Comparisons": "analysis.compare", "Sweep": "analysis.compare",
     "compare": "analysis.compare", "CostReport": "analysis.cost", "XlaCheck": "analysis.cost", "cost": "analysis.cost",
+    "Advice": "analysis.advise", "advise": "analysis.advise",
     "Profile": "analysis.profile", "profile": "analysis.profile",
     "compile_recorded": "tracing.compile_recorded", "to_jax": "tracing.to_jax",
     "shard_map": "nested.manual",
@@ -36,6 +38,7 @@ ATTACHED = {
     "is_object": "guards.objects", "vars_of": "guards.objects", "whole": "guards.reading", "named_by": "guards.scan",
     "construction_of": "ir.construction", "print_graph": "ir.printer", "highlighted": "ir.printer",
     "table_of": "explain.views", "tree_of": "explain.views", "html_of": "explain.views", "report_of": "analysis.cost",
+    "layers_of": "nn.layer_costs",
 }  # fmt: skip
 """Functions that a module needs from one that is imported after it, each with that module: see `core.attached`."""
 

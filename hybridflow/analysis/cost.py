@@ -13,9 +13,11 @@ from rich.console import Console, ConsoleOptions, RenderResult
 from rich.table import Table
 from rich.text import Text
 
+from hybridflow.analysis.layers import Layers
 from hybridflow.analysis.memory import Memory, bytes_of, format_size, memory_of
 from hybridflow.analysis.memory_picture import timeline_svg
 from hybridflow.backend.files import write_text
+from hybridflow.core.attached import attached
 from hybridflow.core.dims import Dim
 from hybridflow.core.errors import ArgumentError, message
 from hybridflow.core.node import where_file_line
@@ -24,6 +26,7 @@ from hybridflow.pictures.html import page, paragraphs_html, rich_table_html, tab
 from hybridflow.tracing.costing import Costing
 from hybridflow.tracing.function import CompiledFunction
 from hybridflow.tracing.method import CompiledMethod
+from hybridflow.xla.chain import counts_of
 
 _SHOWN = 12
 """The largest number of lines and of operations that a table shows."""
@@ -93,6 +96,8 @@ class XlaCheck:
         xla_transcendentals: the number of exponentials, tanh and the like, which XLA counts separately.
         temporaries: the predicted bytes of temporaries.
         xla_temporaries: the bytes of temporaries that XLA allocated.
+        xla_peak: the bytes of all inputs, results and temporaries of XLA's program; results that take the memory of
+            inputs do not count.
         remarks: why the figures may differ.
     """
 
@@ -102,6 +107,7 @@ class XlaCheck:
     xla_transcendentals: int
     temporaries: int
     xla_temporaries: int
+    xla_peak: int
     remarks: tuple[str, ...]
 
     def rows(self) -> list[tuple[str, str, str]]:
@@ -172,6 +178,22 @@ class CostReport:
             return None
         return self.total.flops / self.total.moved
 
+    @property
+    def layers(self) -> Layers:
+        """A row for each module that the call calls, and one for what is in no module; it prints as a table.
+
+        The sums of the rows are those of the report, apart from its split of `flops` into floating-point and integer
+        operations. The function is traced once more, with the modules noted.
+
+        Example:
+            >>> import hybridflow as hf
+            >>> model = hf.nn.Sequential(hf.nn.Linear(4, 8), hf.nn.relu, hf.nn.Linear(8, 2))
+            >>> report = hf.cost(model, hf.TensorSpec([3, 4]))
+            >>> [(row.path, row.type, row.macs) for row in report.layers]
+            [('', 'Sequential', 0), ('0', 'Linear', 96), ('2', 'Linear', 48)]
+        """
+        return Layers(attached("layers_of")(self._costing))
+
     def at(self, **sizes: int) -> CostReport:
         """Return the report for given values of the open sizes, by their names in the formulas.
 
@@ -195,7 +217,8 @@ class CostReport:
         if sizes is None:
             raise ArgumentError(message("against_xla: XLA compiles for sizes", hint="Choose some with .at(...)."))
         executable = self._costing.compile(sizes)
-        counted = _analysis(executable.lower())
+        counted = counts_of(executable.lower())
+        needed: Any = executable.compiled.memory_analysis()
         once = _once(node_costs(self._costing.graph, sizes))
         return XlaCheck(
             flops=int(self.flops),
@@ -203,7 +226,11 @@ class CostReport:
             xla_flops=int(counted.get("flops", 0)),
             xla_transcendentals=int(counted.get("transcendentals", 0)),
             temporaries=cast(int, self.memory.temporaries),
-            xla_temporaries=int(executable.compiled.memory_analysis().temp_size_in_bytes),
+            xla_temporaries=int(needed.temp_size_in_bytes),
+            xla_peak=int(
+                needed.argument_size_in_bytes + needed.output_size_in_bytes - needed.alias_size_in_bytes
+                + needed.temp_size_in_bytes
+            ),
             remarks=_REMARKS,
         )
 
@@ -491,11 +518,6 @@ def _once(report: list[NodeCost]) -> int:
         runs = one.runs if isinstance(one.runs, int) else 1
         flops += one.cost.flops // max(1, runs)
     return flops
-
-
-def _analysis(lowered: Any) -> dict[str, Any]:
-    analysis = lowered.cost_analysis()
-    return analysis[0] if isinstance(analysis, list) else analysis or {}
 
 
 def _table(title: str) -> Table:

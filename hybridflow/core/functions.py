@@ -15,7 +15,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 KEPT: weakref.WeakSet[Any] = weakref.WeakSet()
 """Functions that are never converted."""
-LAYERS = "hybridflow.nn.layers."
+LAYERS = ("hybridflow.nn.layers.", "hybridflow.models.")
 """hybridflow's own modules that a trace treats like a user's: it converts their code and watches their objects."""
 
 

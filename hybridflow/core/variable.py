@@ -143,8 +143,12 @@ class Variable(TensorMethods):
                 message(f"Variable: requires_grad=True, and {self.dtype} has no gradient",
                         got=f"{self._name}: {self.spec}", hint="Only floats have gradients.")
             )  # fmt: skip
-        zeros = np.zeros(self.shape, self.dtype)
-        if not isinstance(self._value, np.ndarray):
+        host = isinstance(self._value, np.ndarray)
+        if host and self._value.size > 1 and not any(self._value.strides):  # see `hf.nn.init.abstract`
+            zeros = np.broadcast_to(np.zeros((), self.dtype), self.shape)
+        else:
+            zeros = np.zeros(self.shape, self.dtype)
+        if not host:
             zeros = place(zeros, device_of(self._value))
         cell = GradientCell.of(zeros, f"{self._name}.grad")
         cell.holder = weakref.ref(self)

@@ -11,7 +11,7 @@ from types import CodeType, ModuleType
 OWN_LIBRARIES = ("hybridflow", "jax", "jaxlib")
 """Libraries that do the tracing themselves; their functions hold no state of the user."""
 _PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
-_LAYERS = os.path.join(_PACKAGE, "nn", "layers", "")
+_LAYERS = (os.path.join(_PACKAGE, "nn", "layers", ""), os.path.join(_PACKAGE, "models", ""))
 _PATHS = sysconfig.get_paths()
 _LIBRARIES = tuple(
     {os.path.realpath(_PATHS[key]) + os.sep for key in ("stdlib", "platstdlib", "purelib", "platlib")}
@@ -25,7 +25,7 @@ _HEAP_TYPE = 1 << 9
 def is_users_file(name: str) -> bool:
     """Whether a file is the user's own: not part of hybridflow, the standard library or an installed package.
 
-    hybridflow's layers count as the user's: a trace treats them the same way.
+    hybridflow's layers and models count as the user's: a trace treats them the same way.
     """
     if name.startswith(_LAYERS):
         return True
@@ -40,7 +40,7 @@ def is_users(code: CodeType) -> bool:
 
 
 def is_hybridflows(code: CodeType) -> bool:
-    """Whether code is part of hybridflow, but not of its layers."""
+    """Whether code is part of hybridflow, but not of its layers and models."""
     return code.co_filename.startswith(_PACKAGE) and not is_users(code)
 
 

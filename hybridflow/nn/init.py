@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import math
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Sequence
+from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any
 
@@ -36,7 +37,7 @@ class _Stream:
 
 _STREAM = _Stream()
 ABSTRACT: ContextVar[bool] = ContextVar("hybridflow abstract values", default=False)
-"""Whether values are made that take no memory, since nobody looks at them: see `hf.nn.summary`."""
+"""Whether values are made that take no memory: see `abstract`."""
 
 
 def seed(seed: int | None = None) -> None:
@@ -57,6 +58,27 @@ def seed(seed: int | None = None) -> None:
         raise ArgumentError(message(f"seed: {seed} is negative", hint="Use an integer from 0 on."))
     with _STREAM.lock:
         _STREAM.seed(seed)
+
+
+@contextmanager
+def abstract() -> Generator[None]:
+    """Let the parameters of modules that are made in the block take no memory, whatever their sizes.
+
+    Such a module has shapes, for `hf.nn.summary` and `hf.cost`, and zeros for values. `hf.load` and ``load_state_dict``
+    give it others, which take memory.
+
+    Example:
+        >>> import hybridflow as hf
+        >>> with hf.nn.init.abstract():
+        ...     model = hf.nn.Linear(1_000_000, 1_000_000)  # 4 TB otherwise
+        >>> hf.nn.summary(model, hf.TensorSpec((1, 1_000_000))).parameters
+        1000001000000
+    """
+    token = ABSTRACT.set(True)
+    try:
+        yield
+    finally:
+        ABSTRACT.reset(token)
 
 
 def _drawn(draw: Callable[[np.random.Generator], Array], shape: tuple[int, ...], dtype: Any) -> Array:

@@ -1,4 +1,4 @@
-"""Calls of modules that something observes: see `hybridflow.core.settings.Observer`."""
+"""Calls of modules that something observes: see `hybridflow.core.settings.Observer` and `core.module_calls`."""
 
 from __future__ import annotations
 
@@ -7,12 +7,13 @@ from contextlib import ExitStack
 from typing import Any
 
 from hybridflow.core.functions import as_traced
+from hybridflow.core.module_calls import calls_here
 from hybridflow.core.settings import SETTINGS
 
 
 def observed(module: Any, call: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Call a module among its observers, and show them its result."""
-    observers = SETTINGS.observers
+    observers = (*SETTINGS.observers, *calls_here())
     with ExitStack() as stack:
         for one in observers:
             stack.enter_context(one.around(module))

@@ -26,14 +26,22 @@ _BREAKS = WITHIN_BUDGET.only("fusion_breaks")
 
 
 def budget_bytes(budget: Any) -> int | None:
-    """Return a budget in bytes.
+    """Return a memory budget in bytes; None for none.
 
     Raises:
         ArgumentTypeError: the budget is neither an integer nor a string.
         ArgumentError: it is a string that is no size, or less than one byte.
     """
-    if budget is None:
-        return None
+    return None if budget is None else size_in_bytes("compile: memory_budget", budget)
+
+
+def size_in_bytes(what: str, budget: Any) -> int:
+    """Return a size in bytes, given as a number or as text; `what` is what it is of, for messages.
+
+    Raises:
+        ArgumentTypeError: the budget is neither an integer nor a string.
+        ArgumentError: it is a string that is no size, or less than one byte.
+    """
     size: int | None = None
     if isinstance(budget, str):
         size = parse_bytes(budget)
@@ -41,12 +49,12 @@ def budget_bytes(budget: Any) -> int | None:
         size = budget
     else:
         raise ArgumentTypeError(
-            message(f"compile: memory_budget is a {type(budget).__name__}",
+            message(f"{what} is a {type(budget).__name__}",
                     hint="Give bytes, or a string such as '256MiB'.")
         )  # fmt: skip
     if size is None or size < 1:
         raise ArgumentError(
-            message(f"compile: memory_budget={budget!r} is no size", hint=f"Give a number and a unit: {BYTE_UNITS}.")
+            message(f"{what}={budget!r} is no size", hint=f"Give a number and a unit: {BYTE_UNITS}.")
         )
     return size
 

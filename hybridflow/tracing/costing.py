@@ -41,6 +41,7 @@ class Costing:
         gradient_of: maps each traced node that computes a gradient to the node whose gradient it is.
         compile: compiles the graph, or returns the executable if there is one.
         bounds_for: returns the bounds of the program that takes given sizes now; None if there is none.
+        retrace: traces the call again, for nothing else, and returns the graph; see `hybridflow.core.module_calls`.
     """
 
     name: str
@@ -56,6 +57,7 @@ class Costing:
     gradient_of: dict[Node, Node] = field(repr=False)
     compile: Callable[[dict[str, int]], Executable] = field(repr=False)
     bounds_for: Callable[[dict[str, int]], dict[str, int] | None] = field(repr=False)
+    retrace: Callable[[], Graph] = field(repr=False)
 
     @classmethod
     def of(cls, name: str, trace: Trace, signature: Signature, *, opened: bool) -> Costing:
@@ -77,6 +79,7 @@ class Costing:
             gradient_of=trace.gradient_of,
             compile=lambda sizes: trace.executable_for(sizes, device),
             bounds_for=_no_bounds if trace.bounds is None else trace.bounds.bounds_for,
+            retrace=lambda: trace.raw_graph,
         )
 
 

@@ -62,6 +62,7 @@ from hybridflow.tracing.method import CompiledMethod
 from hybridflow.tracing.views import Views
 
 if TYPE_CHECKING:
+    from hybridflow.ir.graph import Graph
     from hybridflow.tracing.records import Change, TraceRecord
     from hybridflow.tracing.short_call import ShortWay
     from hybridflow.tracing.trace import Trace
@@ -498,6 +499,14 @@ class CompiledFunction(Entry, Views[P, R]):
             self._floats.clear()
             self._last = None
             self._enter_by(None)
+
+    def _traced_again(self, given: Specs) -> Graph:
+        """Trace a call that was traced before, for nothing but the graph, which calls do not use."""
+        signature = given.pattern(self._signature(given.args, given.kwargs))
+        needed = self._needed.get(signature.key)
+        trace = self._trace(signature if needed is None else needed.met_by(signature), given.args)
+        trace.settle(called=False)
+        return trace.raw_graph
 
     def _trace_for(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Trace, Signature]:
         return self._find(self._signature(args, kwargs), args, to_run=False)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar
 
 from hybridflow.core.attached import attached
@@ -42,6 +43,7 @@ class Views(Generic[P, R]):
 
         def _trace_for(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Trace, Signature]: ...
         def _trace_of(self, given: Specs) -> tuple[Trace, Signature, bool]: ...
+        def _traced_again(self, given: Specs) -> Graph: ...
 
     @property
     def python_function(self) -> Callable[P, R]:
@@ -118,8 +120,10 @@ class Views(Generic[P, R]):
         Returns:
             The `hf.CostReport`; see `hf.cost`.
         """
-        trace, signature, opened = self._trace_of(Specs(args, kwargs))
-        return attached("report_of")(Costing.of(self._name, trace, signature, opened=opened))
+        given = Specs(args, kwargs)
+        trace, signature, opened = self._trace_of(given)
+        costing = Costing.of(self._name, trace, signature, opened=opened)
+        return attached("report_of")(replace(costing, retrace=lambda: self._traced_again(given)))
 
     def replay(self, *args: P.args, **kwargs: P.kwargs) -> Replay:
         """Return the call's graph as it was traced, and its inputs, for `hf.debugging.locate`."""

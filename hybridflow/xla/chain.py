@@ -38,7 +38,7 @@ class Part(NamedTuple):
 
 
 class Lowerings(NamedTuple):
-    """The counterpart of jax's lowering for several programs: their text.
+    """The counterpart of jax's lowering for several programs: their text, and what XLA counts in them.
 
     Attributes:
         parts: the programs.
@@ -49,6 +49,21 @@ class Lowerings(NamedTuple):
     def as_text(self) -> str:
         """Return the text of the programs as XLA receives them, each headed by its name and its number of runs."""
         return _headed(self.parts, lambda made: made.lower().as_text())
+
+    def cost_analysis(self) -> dict[str, float]:
+        """Return what XLA counts in the programs, each as often as it runs."""
+        total: dict[str, float] = {}
+        counted = {part.program: counts_of(part.program.lower()) for part in self.parts}
+        for part in self.parts:
+            for what, count in counted[part.program].items():
+                total[what] = total.get(what, 0.0) + part.runs * count
+        return total
+
+
+def counts_of(lowered: Any) -> dict[str, float]:
+    """Return what XLA counts in a lowered program: ``flops``, ``transcendentals`` and others."""
+    analysis = lowered.cost_analysis()
+    return analysis[0] if isinstance(analysis, list) else analysis or {}
 
 
 def _headed(parts: Sequence[Part], text: Callable[[Executable], str]) -> str:

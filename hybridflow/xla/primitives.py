@@ -168,11 +168,11 @@ def _node(
     specs = [concrete(spec, sizes) for spec in node.specs]
     if node.op is CONSTANT:
         return [Value(spec.shape, spec.dtype.itemsize, constant=True) for spec in specs]
-    if node.op.has("reads_never"):  # a fusion break, a tied value or a called graph: nothing is fused across it
-        return program.add("node", inputs, [(spec.shape, spec.dtype.itemsize) for spec in specs], node)
+    wanted = [(spec.shape, spec.dtype.itemsize) for spec in specs]
     if bodies(node) is not None:
-        wanted = [(spec.shape, spec.dtype.itemsize) for spec in specs]
         return program.add("node", inputs, wanted, node, inside=inside(node) + _made_up(inputs, specs))
+    if node.op.has("reads_never"):  # a fusion break or a tied value: nothing is fused across it
+        return program.add("node", inputs, wanted, node)
     given = input_specs(node, sizes)
     attrs = {name: substitute(value, sizes) if sizes else value for name, value in node.attrs.items()}
     key = (node.op, tuple(attrs.items()), tuple(given))

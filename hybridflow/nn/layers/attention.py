@@ -18,6 +18,7 @@ from hybridflow.ops.creation import arange, zeros
 from hybridflow.ops.einsum import einsum
 from hybridflow.ops.joining import concat, stack
 from hybridflow.ops.nn.attention import scaled_dot_product_attention
+from hybridflow.ops.rearrange import repeat
 from hybridflow.ops.shape import permute_dims, reshape
 from hybridflow.ops.trigonometric import cos, sin
 
@@ -58,6 +59,9 @@ class MultiHeadAttention(Module):
     Args:
         width: the size of the result's last axis; each head gets ``width / heads`` of it.
         heads: the number of heads.
+        kv_heads: the number of heads of keys and values, each shared by a group of queries' heads (grouped-query
+            attention); as many as `heads` if not given.
+        features: the size of the inputs' last axis; the first call gives it if it is left out.
         is_causal: whether a position attends only to itself and earlier ones.
         bias: whether the four linear layers have biases.
         dropout: the probability that an attention weight is dropped in training mode.
@@ -81,7 +85,8 @@ class MultiHeadAttention(Module):
 
     Reference:
         Vaswani et al., "Attention is all you need", 2017; Su et al., "RoFormer: enhanced transformer with rotary
-        position embedding", 2021.
+        position embedding", 2021; Ainslie et al., "GQA: training generalized multi-query transformer models from
+        multi-head checkpoints", 2023.
     """
 
     def __init__(
@@ -89,6 +94,8 @@ class MultiHeadAttention(Module):
         width: int,
         heads: int,
         *,
+        kv_heads: int | None = None,
+        features: int | None = None,
         is_causal: bool = False,
         bias: bool = True,
         dropout: float = 0.0,
@@ -104,6 +111,12 @@ class MultiHeadAttention(Module):
                         got=f"width={width}, heads={heads}",
                         hint="Choose a width that is a multiple of the heads" + (", taken twice." if rotary else "."))
             )  # fmt: skip
+        self.kv_heads = heads if kv_heads is None else kv_heads
+        if self.kv_heads < 1 or heads % self.kv_heads:
+            raise ArgumentError(
+                message("MultiHeadAttention: the heads cannot be cut into groups of equal sizes",
+                        got=f"heads={heads}, kv_heads={kv_heads}", hint="Choose kv_heads that divide the heads.")
+            )  # fmt: skip
         if not 0 <= dropout < 1:
             raise ArgumentError(
                 message("MultiHeadAttention: dropout must be from 0 to below 1", got=f"dropout={dropout!r}")
@@ -115,15 +128,20 @@ class MultiHeadAttention(Module):
         if layouts is not None:
             self.heads_over = layouts_for("MultiHeadAttention", str(layouts), {"heads": {"over": ("*",)}})["over"][0]
         into = None if self.heads_over is None else f"column:{self.heads_over}"
-        self.query = Linear(width, bias=bias, dtype=dtype, layouts=into)
-        self.key = Linear(width, bias=bias, dtype=dtype, layouts=into)
-        self.value = Linear(width, bias=bias, dtype=dtype, layouts=into)
         back = None if self.heads_over is None else f"row:{self.heads_over}"
+        shared = width // heads * self.kv_heads
+
+        def linear(out: int) -> Linear:
+            if features is None:
+                return Linear(out, bias=bias, dtype=dtype, layouts=into)
+            return Linear(features, out, bias=bias, dtype=dtype, layouts=into)
+
+        self.query, self.key, self.value = linear(width), linear(shared), linear(shared)
         self.out = Linear(width, width, bias=bias, dtype=dtype, layouts=back)
 
     def cache(self, batch: int, length: int) -> KeyValueCache:
         """Return a cache for sequences of up to `length` positions, for the calls of one generation."""
-        return KeyValueCache((batch, self.heads, length, self.width // self.heads), self.dtype)
+        return KeyValueCache((batch, self.kv_heads, length, self.width // self.heads), self.dtype)
 
     def forward(
         self,
@@ -166,7 +184,7 @@ class MultiHeadAttention(Module):
             mask = _seen(mask, before, q.shape[2], k.shape[2], causal)
             causal = False
         dropped = self.dropout if self.training else 0.0
-        y = scaled_dot_product_attention(q, k, v, mask, is_causal=causal, dropout=dropped)
+        y = scaled_dot_product_attention(q, self._shared(k), self._shared(v), mask, is_causal=causal, dropout=dropped)
         return self.out(reshape(permute_dims(y, (0, 2, 1, 3)), (query.shape[0], query.shape[1], self.width)))
 
     def _projected(self, query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, ...]:
@@ -175,7 +193,7 @@ class MultiHeadAttention(Module):
         The gradient of the input is then reduced over the mesh once, not three times.
         """
         layers = self.query, self.key, self.value
-        together = self.heads_over is not None and query is key and key is value
+        together = self.heads_over is not None and self.kv_heads == self.heads and query is key and key is value
         if not together or any([layer.in_features is None for layer in layers]):
             return self.query(query), self.key(key), self.value(value)
         x = einsum("btc,nfc->nbtf", query, stack([layer.weight for layer in layers]))
@@ -185,7 +203,11 @@ class MultiHeadAttention(Module):
 
     def _split(self, x: Tensor) -> Tensor:
         """Return ``(batch, heads, length, width / heads)``."""
-        return permute_dims(reshape(x, (x.shape[0], x.shape[1], self.heads, self.width // self.heads)), (0, 2, 1, 3))
+        return permute_dims(reshape(x, (x.shape[0], x.shape[1], -1, self.width // self.heads)), (0, 2, 1, 3))
+
+    def _shared(self, x: Tensor) -> Tensor:
+        """Return keys or values once for each head of their group."""
+        return x if self.kv_heads == self.heads else repeat(x, self.heads // self.kv_heads, axis=1)
 
     def _rotated(self, x: Tensor, before: Any) -> Tensor:
         """Rotate queries or keys by their positions; the halves of the last axis are the two coordinates."""
@@ -201,6 +223,7 @@ class MultiHeadAttention(Module):
         """Return the sizes and options."""
         options = [f"{name}=True" for name in ("is_causal", "rotary") if getattr(self, name)]
         options += [f"dropout={self.dropout}"] if self.dropout else []
+        options += [f"kv_heads={self.kv_heads}"] if self.kv_heads != self.heads else []
         return ", ".join([str(self.width), str(self.heads), *options])
 
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Self, cast
 from hybridflow.core.attached import attached
 from hybridflow.core.functions import Whole
 from hybridflow.core.keywords import take_foreign_keywords
+from hybridflow.core.module_calls import ACTIVE
 from hybridflow.core.settings import SETTINGS
 from hybridflow.core.variable import Variable
 from hybridflow.nn import show, state, tree
@@ -78,7 +79,7 @@ class Module(Whole):
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Call `forward`."""
         tree.prepare(self)
-        if SETTINGS.observers:
+        if SETTINGS.observers or ACTIVE:
             return observed(self, self.forward, args, kwargs)
         return self.forward(*args, **kwargs)
 
@@ -231,7 +232,7 @@ def _entered(own: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(own)
     def entered(self: Any, *args: Any, **kwargs: Any) -> Any:
         tree.prepare(self)
-        if SETTINGS.observers:
+        if SETTINGS.observers or ACTIVE:
             return observed(self, functools.partial(own, self), args, kwargs)
         return own(self, *args, **kwargs)
 
