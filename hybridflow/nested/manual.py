@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import jax
 import numpy as np
@@ -73,7 +73,7 @@ def shard_map(
         >>> total(hf.asarray([1.0, 2.0]))
         Tensor(3., dtype=float32)
     """
-    if not callable(fn) or not isinstance(mesh, Mesh):
+    if not callable(fn) or not isinstance(cast(object, mesh), Mesh):
         raise ArgumentTypeError(
             message("shard_map: takes a function and a hf.Mesh", got=f"{fn!r}, {mesh!r}"[:80],
                     hint='Write hf.shard_map(fn, hf.Mesh({"data": 8}), [("data",)], ()).')

@@ -7,8 +7,9 @@ from typing import Any, Unpack
 import numpy as np
 from jax import lax
 
+from hybridflow.backend.collectives import LOWERED_FOR
 from hybridflow.core.dispatch import bind
-from hybridflow.core.dtypes import LOW_PRECISION, bool_, float32
+from hybridflow.core.dtypes import LOW_PRECISION, bool_, float32, is_differentiable
 from hybridflow.core.errors import ShapeError, message
 from hybridflow.core.keywords import Other, respelled
 from hybridflow.core.op import Bad, Sample, Saves, Stops, on_host, op, public_names
@@ -272,6 +273,15 @@ def _extremum_kernel(ufunc: Any, negative: bool) -> Any:
     return kernel
 
 
+def _lower_extremum(reduce: Any, x: Any, axis: Axes) -> Any:
+    y = reduce(x, axis)
+    if LOWERED_FOR.get() is None or not is_differentiable(x.dtype):
+        return y
+    # Between devices, XLA:CPU leaves NaN out of a maximum or minimum.
+    nan = lax.reduce_or(lax.ne(x, x), axis)
+    return lax.select(nan, lax.full_like(y, np.nan), y)
+
+
 def _extremum_vjp(F: Any, g: Any, y: Any, x: Any, *, axis: Axes, keepdims: bool) -> Any:
     """Share the cotangent evenly among the elements that tie; if there is a NaN, exactly the NaN elements tie."""
     del keepdims
@@ -294,7 +304,7 @@ def _extremum_samples(rng: np.random.Generator) -> Any:
 
 @op(
     kernel=_extremum_kernel(np.maximum, False),
-    lower=lambda x, axis, keepdims: _keep(lax.reduce_max(x, axis), axis, keepdims),
+    lower=lambda x, axis, keepdims: _keep(_lower_extremum(lax.reduce_max, x, axis), axis, keepdims),
     infer=_reduction("max", REAL, empty=False),
     vjp=_extremum_vjp,
     saves=Saves(x=(0,), y=True),
@@ -339,7 +349,7 @@ def max(x: TensorLike, /, axis: Axis = None, *, keepdims: bool = False, **other:
 
 @op(
     kernel=_extremum_kernel(np.minimum, True),
-    lower=lambda x, axis, keepdims: _keep(lax.reduce_min(x, axis), axis, keepdims),
+    lower=lambda x, axis, keepdims: _keep(_lower_extremum(lax.reduce_min, x, axis), axis, keepdims),
     infer=_reduction("min", REAL, empty=False),
     vjp=_extremum_vjp,
     saves=Saves(x=(0,), y=True),

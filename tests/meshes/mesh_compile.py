@@ -326,6 +326,14 @@ def test_bad_calls(mesh, options, text):
         hf.compile(lambda: v + 1, mesh=mesh)()
 
 
+@pytest.mark.parametrize("reduce", [hf.max, hf.min])
+def test_nan_on_one_device_reaches_an_extremum(mesh, reduce):
+    x = np.tile(np.array([[1.0, np.nan], [np.inf, 2.0]], "f"), (8, 1))
+    run = hf.compile(lambda x: (reduce(x, axis=0), reduce(x)), mesh=mesh, batch="data")
+    for got, expected in zip(run(x), (reduce(hf.asarray(x), axis=0), reduce(hf.asarray(x))), strict=True):
+        np.testing.assert_array_equal(got.numpy(), expected.numpy())
+
+
 def test_many_calls_that_nobody_waits_for_end():
     for devices in (2, 8):
         mesh = hf.Mesh({"data": devices})
