@@ -41,6 +41,8 @@ EXTRAS = {
     "matplotlib": "plots; pip install 'hybridflow[viz]'",
     "tensorboard": "hf.summary; pip install 'hybridflow[tensorboard]'",
     "scikit-learn": "the demo's digits; pip install 'hybridflow[examples]'",
+    "uvicorn": "hybridflow serve; pip install 'hybridflow[serve]'",
+    "grpcio": "hybridflow serve --grpc-port; pip install 'hybridflow[grpc]'",
     "torch": "benchmarks beside PyTorch; pip install 'hybridflow[bench]'",
 }
 """Optional packages, each with its use."""
