@@ -17,6 +17,7 @@ from hybridflow.tracing.costing import Costing, Specs
 
 if TYPE_CHECKING:
     from hybridflow.tracing.explanation import Explanation
+    from hybridflow.tracing.function import CompiledFunction
     from hybridflow.tracing.lowered import Lowered
     from hybridflow.tracing.records import TraceRecord
     from hybridflow.tracing.replay import Replay
@@ -31,6 +32,7 @@ class Views(Generic[P, R]):
 
     if TYPE_CHECKING:
         _autograph: bool
+        _bound: bool
         _function: Callable[P, R]
         _hits: int
         _max_traces: int
@@ -40,6 +42,7 @@ class Views(Generic[P, R]):
         _trace_count: int
         _traces: TraceCache
 
+        def _like(self, function: Callable[..., Any], *, bound: bool = False) -> CompiledFunction[Any, Any]: ...
         def _trace_for(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Trace, Signature]: ...
         def _trace_of(self, given: Specs) -> tuple[Trace, Signature, bool]: ...
 
@@ -122,10 +125,10 @@ class Views(Generic[P, R]):
         return attached("report_of")(Costing.of(self._name, trace, signature, opened=opened))
 
     def replay(self, *args: P.args, **kwargs: P.kwargs) -> Replay:
-        """Return the call's graph as it was traced, and its inputs, for `hf.debugging.locate`."""
+        """Return the call's graph as it is traced, and its inputs; this function's own traces and counts stay."""
         from hybridflow.tracing.replay import Replay
 
-        return Replay.of(*self._trace_for(args, kwargs))
+        return Replay.of(*self._like(self._function, bound=self._bound)._trace_for(args, kwargs))
 
     def converted_code(self) -> str:
         """Return the converted code that is traced in place of the function, whose control flow accepts tensors.
