@@ -86,8 +86,8 @@ def drawn(axes, title, sizes, ours, xla, label=None):
 
 def main(folder: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
-    figure = empty_figure(10, 5)
-    places = figure.subplots(2, 4).flat
+    figure = empty_figure(7.5, 9)
+    places = figure.subplots(4, 2).flat
     for (law, (make, name, sizes, text)), axes in zip(LAWS.items(), places, strict=False):
         ours, xla = zip(*[flops(make, name, size) for size in sizes], strict=True)
         drawn(axes, f"FLOPs by {law}: {text}", sizes, ours, xla)

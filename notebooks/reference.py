@@ -27,12 +27,12 @@ MADE = {
     "coming_from": ("hybridflow/COMING_FROM.md", "Coming from PyTorch, JAX, Keras, NumPy"),
     "changes": ("CHANGELOG.md", "Changes"),
 }
-"""Pages made of files of the package: each with its file and its title in the book."""
+"""Pages made of files of the repository: each with its file and its title in the book."""
 SECTIONS = ("Args", "Returns", "Raises", "Yields", "Attributes", "Example", "Reference", "Kink")
 
 
 def write(folder: Path) -> None:
-    """Write the pages of the reference, and those of `MADE` beside its folder."""
+    """Write the pages of the reference, and those of `MADE`, into a folder."""
     folder.mkdir(exist_ok=True)
     names = [name for name in NAMESPACES if _members(name)]
     for name in names:
@@ -41,7 +41,7 @@ def write(folder: Path) -> None:
     _put(folder / "index.md", f"# API reference\n\nEvery public name, with its docstring.\n\n```{{toctree}}\n{lines}\n```\n")
     for name, (file, title) in MADE.items():
         text = re.sub(r"^# .*", f"# {title}", (ROOT / file).read_text("utf-8"), count=1, flags=re.MULTILINE)
-        _put(folder.parent / f"{name}.md", _relinked(text, file))
+        _put(folder / f"{name}.md", _relinked(text, file))
 
 
 def _put(path: Path, text: str) -> None:
@@ -152,19 +152,26 @@ def _relinked(text: str, file: str) -> str:
         target = (folder / found[1]).resolve()
         return f"](../{target.relative_to(ROOT)}" if target.is_relative_to(ROOT) and target.exists() else found[0]
 
-    return link_of(re.sub(r"\]\(((?!https?:|#)[^)#\s]+)", moved, text))
+    return link_of(re.sub(r"\]\(((?!https?:|#)[^)#\s]+)", moved, text), above="../")
 
 
-def link_of(text: str) -> str:
-    """Return a text with links to files that are pages of the book too as links to those, and no others out of it."""
+def link_of(text: str, above: str = "") -> str:
+    """Return a text whose links out of the book are links to pages of the book, where there are such, or no links.
+
+    Args:
+        text: the text.
+        above: the way from its folder to that of the pages.
+    """
     for name, (file, _) in MADE.items():
-        text = text.replace(f"](../{file}", f"]({name}.md")
-    text = text.replace("](../notebooks/", "](")
+        text = text.replace(f"](../{file}", f"](./{above}api/{name}.md")
+    text = text.replace("](../notebooks/", f"](./{above}")
     return re.sub(r"(?<!!)\[([^\[\]]*)\]\(\.\./[^)]*\)", r"\1", text)
 
 
 def link_out(app: Any, name: str, source: list[str]) -> None:
     """Change the links of a page that lead to files outside of the book, and the patterns in the list of contents."""
+    if name.startswith("api/"):
+        return  # made as it should be
     text = link_of(source[0])
     if name == "index":  # a pattern such as `model[s]` is a page that need not be there
         folder = Path(app.srcdir)

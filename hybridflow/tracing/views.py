@@ -18,6 +18,7 @@ from hybridflow.tracing.costing import Costing, Specs
 
 if TYPE_CHECKING:
     from hybridflow.tracing.explanation import Explanation
+    from hybridflow.tracing.function import CompiledFunction
     from hybridflow.tracing.lowered import Lowered
     from hybridflow.tracing.records import TraceRecord
     from hybridflow.tracing.replay import Replay
@@ -32,6 +33,7 @@ class Views(Generic[P, R]):
 
     if TYPE_CHECKING:
         _autograph: bool
+        _bound: bool
         _function: Callable[P, R]
         _hits: int
         _max_traces: int
@@ -41,6 +43,7 @@ class Views(Generic[P, R]):
         _trace_count: int
         _traces: TraceCache
 
+        def _like(self, function: Callable[..., Any], *, bound: bool = False) -> CompiledFunction[Any, Any]: ...
         def _trace_for(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Trace, Signature]: ...
         def _trace_of(self, given: Specs) -> tuple[Trace, Signature, bool]: ...
         def _traced_again(self, given: Specs) -> Graph: ...
@@ -126,10 +129,10 @@ class Views(Generic[P, R]):
         return attached("report_of")(replace(costing, retrace=lambda: self._traced_again(given)))
 
     def replay(self, *args: P.args, **kwargs: P.kwargs) -> Replay:
-        """Return the call's graph as it was traced, and its inputs, for `hf.debugging.locate`."""
+        """Return the call's graph as it is traced, and its inputs; this function's own traces and counts stay."""
         from hybridflow.tracing.replay import Replay  # not every program needs it: importing stays fast
 
-        return Replay.of(*self._trace_for(args, kwargs))
+        return Replay.of(*self._like(self._function, bound=self._bound)._trace_for(args, kwargs))
 
     def converted_code(self) -> str:
         """Return the converted code that is traced in place of the function, whose control flow accepts tensors.
