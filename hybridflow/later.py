@@ -17,6 +17,7 @@ NAMES = {
     "Comparison": "analysis.compare", "Comparisons": "analysis.compare", "Sweep": "analysis.compare",
     "compare": "analysis.compare", "CostReport": "analysis.cost", "XlaCheck": "analysis.cost", "cost": "analysis.cost",
     "Profile": "analysis.profile", "profile": "analysis.profile",
+    "quantize": "compress", "prune": "compress",
     "compile_recorded": "tracing.compile_recorded", "to_jax": "tracing.to_jax",
     "load": "saving.files", "save": "saving.files",
 }  # fmt: skip
@@ -32,7 +33,7 @@ ATTACHED = {
 }  # fmt: skip
 """Functions that modules need from further down in the import order, each with its module: see `core.attached`."""
 
-RECORDS = ("optim.rules", "optim.matrix_rules")
+RECORDS = ("optim.rules", "optim.matrix_rules", "ops.quantization", "ops.integer_products", "ops.quantized_products")
 """Modules that register ops which only they use. Parsing a graph's text with such an op imports them."""
 
 

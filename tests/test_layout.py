@@ -20,7 +20,7 @@ ROOT = Path(__file__).parent.parent
 PACKAGE = ROOT / "hybridflow"
 ORDER = [
     "backend", "core", "ir", "pictures", "ops", "autodiff", "nested", "passes", "xla", "guards", "convert", "tracing",
-    "explain", "transforms", "analysis", "nn", "optim", "data", "metrics", "saving", "train", "export", "serve",
+    "explain", "transforms", "analysis", "nn", "optim", "data", "metrics", "saving", "train", "compress", "export", "serve",
     "testing", "cli",
 ]  # fmt: skip
 """The rooms from the ground up: a room imports from those before it."""

@@ -9,7 +9,7 @@ from hybridflow.compress.scales import Stored, stored_weights
 from hybridflow.core.dtypes import float32
 from hybridflow.core.tensor import Tensor, as_tensor
 from hybridflow.core.variable import Variable
-from hybridflow.nn.layers.convolution import Conv, ConvTranspose
+from hybridflow.nn.layers.convolution import Conv
 from hybridflow.nn.layers.linear import Embedding, Linear
 from hybridflow.nn.layers.module import Module
 from hybridflow.ops.common import TensorLike, cast_to
@@ -179,7 +179,12 @@ class QuantizedEmbedding(_Quantized):
 
 def is_product(layer: Any) -> bool:
     """Whether a layer is a product whose weights and inputs can be stored."""
-    return isinstance(layer, Linear | Conv) and not isinstance(layer, ConvTranspose)
+    return isinstance(layer, Linear | Conv)
+
+
+def is_storable(layer: Any) -> bool:
+    """Whether a layer has a form with stored weights; a subclass with a ``forward`` of its own has none."""
+    return type(layer).forward in (Linear.forward, Conv.forward, Embedding.forward)
 
 
 def quantized(layer: Any, dtype: str = "int8", **options: Any) -> Any:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from fnmatch import fnmatchcase
-from typing import Any, TypeVar
+from typing import Any
 
 from hybridflow.core.errors import ArgumentError, ArgumentTypeError, message
 from hybridflow.nn.layers.module import Module
@@ -17,7 +17,6 @@ _SHOWN = 8
 """How many paths a message lists."""
 
 Patterns = str | Sequence[str]
-L = TypeVar("L", bound=Module)
 
 
 def require_module(what: str, model: Any) -> None:
@@ -35,20 +34,22 @@ def modules_of(model: Any) -> dict[str, Any]:
     return named(model, reads=False).modules
 
 
-def layers_of(what: str, model: Any, kinds: type[L] | tuple[type[L], ...], match: Patterns, skip: Patterns = ()) -> dict[str, L]:
-    """Return the layers of some classes by path, as far as they are asked for.
+def layers_of(
+    what: str, model: Any, fits: Callable[[Any], bool], match: Patterns, skip: Patterns = ()
+) -> dict[str, Any]:
+    """Return the layers of a kind by path, as far as they are asked for.
 
     Args:
         what: the name of the caller, for messages.
         model: the model.
-        kinds: the classes.
+        fits: whether a layer is of the kind.
         match: patterns of dotted paths; a layer has to match one.
         skip: patterns of paths that are left out.
 
     Raises:
         ArgumentError: a pattern that matches no such layer, or a layer whose sizes are not known yet.
     """
-    known = {path: one for path, one in modules_of(model).items() if isinstance(one, kinds)}
+    known = {path: one for path, one in modules_of(model).items() if fits(one)}
     wanted = _matching(what, known, match)
     left = _matching(what, known, skip)
     found = {path: one for path, one in known.items() if path in wanted and path not in left}

@@ -1,0 +1,142 @@
+"""The ranges of layers' inputs, found by running a model on batches."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import numpy as np
+
+from hybridflow.autodiff.requires_grad import no_grad
+from hybridflow.compress.replacing import watched
+from hybridflow.core.errors import ArgumentError, message
+from hybridflow.core.tensor import as_tensor
+from hybridflow.ops.common import one_of
+
+METHODS = ("minmax", "percentile", "entropy")
+_BINS = 4096
+_LEVELS = 256
+"""How many numbers int8 has."""
+_PARTS = np.linspace(0.1, 1.0, 91)
+"""The parts of the whole range that `entropy` tries."""
+
+Range = tuple[float, float]
+Array = np.ndarray[Any, Any]
+
+
+def ranges_of(
+    what: str, model: Any, paths: Iterable[str], batches: Sequence[tuple[Any, ...]], *, method: str = "minmax",
+    percentile: float = 99.99,
+) -> dict[str, Range]:  # fmt: skip
+    """Return the range of the inputs of each layer, over all batches.
+
+    Args:
+        what: the name of the caller, for messages.
+        model: the model; a copy runs in evaluation mode.
+        paths: the layers.
+        batches: arguments of the model.
+        method: ``"minmax"``, ``"percentile"`` or ``"entropy"``; see `hf.quantize.static`.
+        percentile: how many percent of the elements are within the range at each end.
+
+    Raises:
+        ArgumentError: an unknown method, or a layer that the model does not call.
+    """
+    one_of(what, "method", method, METHODS)
+    if not 50 < percentile <= 100:
+        raise ArgumentError(
+            message(f"{what}: percentile={percentile} is not above 50 and up to 100", hint="Use 99.9 or 99.99.")
+        )
+    paths = [*paths]
+    found: dict[str, Range] = {}
+
+    def widen(path: str) -> Any:
+        def tell(x: Any, y: Any) -> None:
+            del y
+            values = _finite(x)
+            if values.size:
+                low, high = found.get(path, (np.inf, -np.inf))
+                found[path] = min(low, float(values.min())), max(high, float(values.max()))
+
+        return tell
+
+    _run(watched(model, paths, widen), batches)
+    for path in paths:
+        if path not in found:
+            raise ArgumentError(
+                message(f"{what}: the batches do not reach {path!r}", got=f"{len(batches)} batches",
+                        hint="Leave the layer out with skip=.")
+            )  # fmt: skip
+    if method == "minmax":
+        return found
+    counts = {path: np.zeros(_BINS, np.int64) for path in paths}
+
+    def count(path: str) -> Any:
+        def tell(x: Any, y: Any) -> None:
+            del y
+            counts[path] += np.histogram(_finite(x), _BINS, found[path])[0]
+
+        return tell
+
+    _run(watched(model, paths, count), batches)
+    if method == "percentile":
+        return {path: by_percentile(counts[path], found[path], percentile) for path in paths}
+    return {path: by_entropy(counts[path], found[path]) for path in paths}
+
+
+def _finite(x: Any) -> Array:
+    values = np.asarray(as_tensor(x).numpy(), np.float32)
+    return values[np.isfinite(values)]
+
+
+def _run(model: Any, batches: Sequence[tuple[Any, ...]]) -> None:
+    with no_grad():
+        for one in batches:
+            model(*one)
+
+
+def by_percentile(counts: Array, around: Range, percentile: float) -> Range:
+    """Return the range without the outermost elements of a histogram, some percent at each end."""
+    edges = np.linspace(*around, len(counts) + 1)
+    below = np.cumsum(counts) / max(counts.sum(), 1)
+    rest = 1 - percentile / 100
+    first = int(np.searchsorted(below, rest, side="right"))
+    last = int(np.searchsorted(below, 1 - rest, side="left"))
+    return float(edges[min(first, len(counts) - 1)]), float(edges[min(last, len(counts) - 1) + 1])
+
+
+def by_entropy(counts: Array, around: Range) -> Range:
+    """Return the part of a range which, stored in 256 steps, loses the least information about a histogram.
+
+    Reference:
+        Migacz, "8-bit inference with TensorRT", 2017.
+    """
+    low, high = min(around[0], 0.0), max(around[1], 0.0)
+    edges = np.linspace(*around, len(counts) + 1)
+    middles = (edges[:-1] + edges[1:]) / 2
+    best, least = (low, high), np.inf
+    for part in _PARTS:
+        tried = low * part, high * part
+        inside = (middles >= tried[0]) & (middles <= tried[1])
+        if not counts[inside].sum():
+            continue
+        lost = _divergence(counts, inside)
+        if lost < least:
+            best, least = tried, lost
+    return best
+
+
+def _divergence(counts: Array, inside: Array) -> float:
+    """Return the Kullback-Leibler divergence of a histogram, its outer parts put to the ends, from its 256 steps."""
+    kept = counts[inside].astype(np.float64)
+    where = np.flatnonzero(inside)
+    whole = kept.copy()
+    whole[0] += counts[: where[0]].sum()
+    whole[-1] += counts[where[-1] + 1 :].sum()
+    levels = np.arange(len(kept)) * _LEVELS // max(len(kept), _LEVELS)
+    filled = kept > 0
+    sums = np.bincount(levels, kept)
+    sizes = np.bincount(levels, filled)
+    coarse = np.where(filled, sums[levels] / np.maximum(sizes[levels], 1), 0)
+    p, q = whole / whole.sum(), np.maximum(coarse / coarse.sum(), 1e-10)
+    some = p > 0
+    return float(np.sum(p[some] * np.log(p[some] / q[some])))
