@@ -10,14 +10,13 @@ from hybridflow.compress.batch_norm import fuse_batch_norm
 from hybridflow.compress.calibration import ranges_of
 from hybridflow.compress.layers import is_product, quantized
 from hybridflow.compress.quantized_models import chosen, require_bits
-from hybridflow.compress.replacing import Patterns, batches_of, copied, modules_of, require_module
+from hybridflow.compress.replacing import Patterns, batches_of, copied, modules_of, require_module, with_weight
 from hybridflow.compress.scales import input_scale
 from hybridflow.core.dtypes import float32, int8
 from hybridflow.core.errors import ArgumentError, message
 from hybridflow.core.tensor import Tensor, as_tensor
 from hybridflow.core.variable import Variable
 from hybridflow.nn.layers.module import Module
-from hybridflow.nn.tree import found_in
 from hybridflow.ops.choice import clip, maximum, minimum, where
 from hybridflow.ops.common import TensorLike, cast_to
 from hybridflow.ops.elementwise import abs, round, stop_gradient
@@ -49,15 +48,9 @@ class FakeQuantized(Module):
     def forward(self, x: TensorLike) -> Tensor:
         """Return what the layer gives for rounded weights and inputs."""
         x = as_tensor(x)
-        contents = found_in(self.layer)
-        leaves = [
-            self._weight(one) if name == "weight" else one
-            for name, one in zip(contents.plan.names, contents.leaves, strict=True)
-        ]
-        return contents.plan.made(leaves).forward(self._input(x) if self.has_range else x)
+        return with_weight(self.layer, self._weight, self._input(x) if self.has_range else x)
 
-    def _weight(self, weight: Any) -> Tensor:
-        w = as_tensor(weight)
+    def _weight(self, w: Tensor) -> Tensor:
         most = max(abs(stop_gradient(w)), axis=tuple(range(1, w.ndim)), keepdims=True)
         scale = where(most > 0, cast_to(most, float32) / float(2 ** (self.bits - 1) - 1), 1.0)
         return fake_quantize(w, scale)

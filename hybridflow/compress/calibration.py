@@ -73,7 +73,10 @@ def ranges_of(
     def count(path: str) -> Any:
         def tell(x: Any, y: Any) -> None:
             del y
-            counts[path] += np.histogram(_finite(x), _BINS, found[path])[0]
+            values = _finite(x)
+            if method == "entropy":
+                values = values[values != 0]  # which are stored exactly whatever the range, and would outweigh the rest
+            counts[path] += np.histogram(values, _BINS, found[path])[0]
 
         return tell
 

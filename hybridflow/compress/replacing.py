@@ -8,9 +8,10 @@ from fnmatch import fnmatchcase
 from typing import Any
 
 from hybridflow.core.errors import ArgumentError, ArgumentTypeError, message
+from hybridflow.core.tensor import Tensor, as_tensor
 from hybridflow.nn.layers.module import Module
 from hybridflow.nn.sizes import label, unsized
-from hybridflow.nn.tree import named
+from hybridflow.nn.tree import found_in, named
 from hybridflow.saving.values import require_eager
 
 _SHOWN = 8
@@ -136,3 +137,13 @@ def watched(model: Any, paths: Iterable[str], tell: Callable[[str], Callable[[An
     made = in_evaluation(model)
     modules = modules_of(made)
     return copied(made, {path: Watched(modules[path], tell(path)) for path in paths}).eval()
+
+
+def with_weight(layer: Any, change: Callable[[Tensor], Tensor], *args: Any) -> Any:
+    """Return what a layer gives with another weight, a function of its own one."""
+    contents = found_in(layer)
+    leaves = [
+        change(as_tensor(one)) if name == "weight" else one
+        for name, one in zip(contents.plan.names, contents.leaves, strict=True)
+    ]
+    return contents.plan.made(leaves).forward(*args)

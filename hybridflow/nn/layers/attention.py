@@ -66,6 +66,7 @@ class MultiHeadAttention(Module):
 
     Attributes:
         query, key, value, out: the linear layers.
+        head_width: the size of a head; it stays if heads are pruned.
 
     Example:
         >>> import hybridflow as hf
@@ -105,6 +106,7 @@ class MultiHeadAttention(Module):
             raise ArgumentError(
                 message("MultiHeadAttention: dropout must be from 0 to below 1", got=f"dropout={dropout!r}")
             )
+        self.head_width = width // heads
         self.width, self.heads, self.is_causal, self.rotary, self.base = width, heads, is_causal, rotary, base
         self.dropout = dropout
         self.dtype = dtype
@@ -115,7 +117,7 @@ class MultiHeadAttention(Module):
 
     def cache(self, batch: int, length: int) -> KeyValueCache:
         """Return a cache for sequences of up to `length` positions, for the calls of one generation."""
-        return KeyValueCache((batch, self.heads, length, self.width // self.heads), self.dtype)
+        return KeyValueCache((batch, self.heads, length, self.head_width), self.dtype)
 
     def forward(
         self,
@@ -159,11 +161,12 @@ class MultiHeadAttention(Module):
             causal = False
         dropped = self.dropout if self.training else 0.0
         y = scaled_dot_product_attention(q, k, v, mask, is_causal=causal, dropout=dropped)
-        return self.out(reshape(permute_dims(y, (0, 2, 1, 3)), (query.shape[0], query.shape[1], self.width)))
+        joined = (query.shape[0], query.shape[1], self.heads * self.head_width)
+        return self.out(reshape(permute_dims(y, (0, 2, 1, 3)), joined))
 
     def _split(self, x: Tensor) -> Tensor:
         """Return ``(batch, heads, length, width / heads)``."""
-        return permute_dims(reshape(x, (x.shape[0], x.shape[1], self.heads, self.width // self.heads)), (0, 2, 1, 3))
+        return permute_dims(reshape(x, (x.shape[0], x.shape[1], self.heads, self.head_width)), (0, 2, 1, 3))
 
     def _rotated(self, x: Tensor, before: Any) -> Tensor:
         """Return queries or keys rotated by their positions, the two halves of the last axis being the coordinates."""
