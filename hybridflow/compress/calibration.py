@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -24,6 +24,10 @@ Range = tuple[float, float]
 Array = np.ndarray[Any, Any]
 
 
+Inputs = Callable[[Callable[[Any, Any], None]], None]
+"""A function that runs a model and calls its argument with a key and an input of each layer."""
+
+
 def ranges_of(
     what: str, model: Any, paths: Iterable[str], batches: Sequence[tuple[Any, ...]], *, method: str = "minmax",
     percentile: float = 99.99,
@@ -35,66 +39,74 @@ def ranges_of(
         model: the model; a copy runs in evaluation mode.
         paths: the layers.
         batches: arguments of the model.
-        method: ``"minmax"``, ``"percentile"`` or ``"entropy"``; see `hf.quantize.static`.
-        percentile: how many percent of the elements are within the range at each end.
+        method, percentile: see `hf.quantize.static`.
 
     Raises:
         ArgumentError: an unknown method, or a layer that the model does not call.
     """
-    one_of(what, "method", method, METHODS)
-    if not 50 < percentile <= 100:
-        raise ArgumentError(
-            message(f"{what}: percentile={percentile} is not above 50 and up to 100", hint="Use 99.9 or 99.99.")
-        )
     paths = [*paths]
-    found: dict[str, Range] = {}
 
-    def widen(path: str) -> Any:
-        def tell(x: Any, y: Any) -> None:
-            del y
-            values = _finite(x)
-            if values.size:
-                low, high = found.get(path, (np.inf, -np.inf))
-                found[path] = min(low, float(values.min())), max(high, float(values.max()))
+    def run(tell: Callable[[Any, Any], None]) -> None:
+        told = watched(model, paths, lambda path: lambda x, y: tell(path, as_tensor(x).numpy()))
+        with no_grad():
+            for one in batches:
+                told(*one)
 
-        return tell
-
-    _run(watched(model, paths, widen), batches)
+    found = ranges_from(what, run, method, percentile)
     for path in paths:
         if path not in found:
             raise ArgumentError(
                 message(f"{what}: the batches do not reach {path!r}", got=f"{len(batches)} batches",
                         hint="Leave the layer out with skip=.")
             )  # fmt: skip
+    return found
+
+
+def ranges_from(what: str, run: Inputs, method: str, percentile: float = 99.99) -> dict[Any, Range]:
+    """Return the range of all inputs with the same key.
+
+    Args:
+        what: the name of the caller, for messages.
+        run: tells the inputs, once per call.
+        method, percentile: see `hf.quantize.static`.
+
+    Raises:
+        ArgumentError: an unknown method, or a percentile that is none.
+    """
+    one_of(what, "method", method, METHODS)
+    if not 50 < percentile <= 100:
+        raise ArgumentError(
+            message(f"{what}: percentile={percentile} is not above 50 and up to 100", hint="Use 99.9 or 99.99.")
+        )
+    found: dict[Any, Range] = {}
+
+    def widen(key: Any, x: Any) -> None:
+        values = _finite(x)
+        if values.size:
+            low, high = found.get(key, (np.inf, -np.inf))
+            found[key] = min(low, float(values.min())), max(high, float(values.max()))
+
+    run(widen)
     if method == "minmax":
         return found
-    counts = {path: np.zeros(_BINS, np.int64) for path in paths}
+    counts = {key: np.zeros(_BINS, np.int64) for key in found}
 
-    def count(path: str) -> Any:
-        def tell(x: Any, y: Any) -> None:
-            del y
-            values = _finite(x)
-            if method == "entropy":
-                values = values[values != 0]  # which are stored exactly whatever the range, and would outweigh the rest
-            counts[path] += np.histogram(values, _BINS, found[path])[0]
+    def count(key: Any, x: Any) -> None:
+        values = _finite(x)
+        if method == "entropy":
+            values = values[values != 0]  # which are stored exactly whatever the range, and would outweigh the rest
+        if key in counts:
+            counts[key] += np.histogram(values, _BINS, found[key])[0]
 
-        return tell
-
-    _run(watched(model, paths, count), batches)
+    run(count)
     if method == "percentile":
-        return {path: by_percentile(counts[path], found[path], percentile) for path in paths}
-    return {path: by_entropy(counts[path], found[path]) for path in paths}
+        return {key: by_percentile(counts[key], found[key], percentile) for key in found}
+    return {key: by_entropy(counts[key], found[key]) for key in found}
 
 
 def _finite(x: Any) -> Array:
-    values = np.asarray(as_tensor(x).numpy(), np.float32)
+    values = np.asarray(x, np.float32)
     return values[np.isfinite(values)]
-
-
-def _run(model: Any, batches: Sequence[tuple[Any, ...]]) -> None:
-    with no_grad():
-        for one in batches:
-            model(*one)
 
 
 def by_percentile(counts: Array, around: Range, percentile: float) -> Range:
