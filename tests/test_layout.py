@@ -20,8 +20,8 @@ ROOT = Path(__file__).parent.parent
 PACKAGE = ROOT / "hybridflow"
 ORDER = [
     "backend", "core", "ir", "pictures", "ops", "autodiff", "nested", "passes", "xla", "guards", "convert", "tracing",
-    "explain", "transforms", "analysis", "nn", "optim", "data", "metrics", "saving", "train", "compress", "export", "serve",
-    "testing", "cli",
+    "explain", "transforms", "analysis", "nn", "optim", "data", "metrics", "saving", "train", "compress", "export",
+    "serve", "testing", "cli",
 ]  # fmt: skip
 """The rooms from the ground up: a room imports from those before it."""
 FILES = sorted(PACKAGE.rglob("*.py"))

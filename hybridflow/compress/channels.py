@@ -21,7 +21,7 @@ from hybridflow.core.spec import TensorSpec
 from hybridflow.core.tensor import Tensor, as_tensor, asarray
 from hybridflow.core.variable import Variable
 from hybridflow.nn.layers.convolution import Conv
-from hybridflow.nn.layers.linear import Embedding, Linear
+from hybridflow.nn.layers.linear import Embedding
 from hybridflow.nn.layers.module import Module
 from hybridflow.nn.layers.normalization import BatchNorm
 

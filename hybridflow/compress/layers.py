@@ -191,4 +191,6 @@ def quantized(layer: Any, dtype: str = "int8", **options: Any) -> Any:
     """Return a layer with stored weights in place of another one."""
     if isinstance(layer, Embedding):
         return QuantizedEmbedding(layer, dtype, group=options.get("group"))
-    return (QuantizedLinear if isinstance(layer, Linear) else QuantizedConv)(layer, dtype, **options)
+    if isinstance(layer, Linear):
+        return QuantizedLinear(layer, dtype, **options)
+    return QuantizedConv(layer, dtype, **options)

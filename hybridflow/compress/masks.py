@@ -60,8 +60,9 @@ def is_prunable(layer: Any) -> bool:
 def _require_sparsity(what: str, sparsity: Any) -> float:
     if isinstance(sparsity, bool) or not isinstance(sparsity, int | float) or not 0 <= sparsity < 1:
         raise ArgumentError(
-            message(f"{what}: sparsity={sparsity!r} is not a part of the weights", hint="Use a number from 0 to below 1.")
-        )
+            message(f"{what}: sparsity={sparsity!r} is not a part of the weights",
+                    hint="Use a number from 0 to below 1.")
+        )  # fmt: skip
     return float(sparsity)
 
 
@@ -72,7 +73,8 @@ def _chosen(what: str, model: Any, match: Patterns, skip: Patterns) -> dict[str,
     def fits(layer: Any) -> bool:
         return is_prunable(layer) and not (match == "*" and isinstance(_inner(layer), Embedding))
 
-    inside = {f"{path}.layer" if path else "layer" for path, one in modules_of(model).items() if isinstance(one, Masked)}
+    outside = [path for path, one in modules_of(model).items() if isinstance(one, Masked)]
+    inside = {f"{path}.layer" if path else "layer" for path in outside}
     found = {path: one for path, one in layers_of(what, model, fits, match, skip).items() if path not in inside}
     if not found:
         raise ArgumentError(message(f"{what}: the model has no layer to prune", got=type(model).__name__))
@@ -184,7 +186,11 @@ def random(
         ArgumentError: as for `magnitude`.
     """
     rng = np.random.default_rng(seed)
-    return _pruned("random", model, sparsity, scope, match, skip, lambda path, layer: rng.random(_size(path, layer).shape))
+
+    def score(path: str, layer: Any) -> Array:
+        return rng.random(_size(path, layer).shape)
+
+    return _pruned("random", model, sparsity, scope, match, skip, score)
 
 
 class Movement:
@@ -241,8 +247,9 @@ class Movement:
 
 
 def movement(
-    model: Module, sparsity: float, scores: Movement, *, scope: str = "layer", match: Patterns = "*", skip: Patterns = ()
-) -> Any:
+    model: Module, sparsity: float, scores: Movement, *, scope: str = "layer", match: Patterns = "*",
+    skip: Patterns = (),
+) -> Any:  # fmt: skip
     """Return a copy of a model without the weights that training moved the most towards 0.
 
     Args:

@@ -78,7 +78,7 @@ class PruningReport(Printed):
             f"{format_size(self.bytes_before)} before, {format_size(self.bytes)} now."
         ]
         if self.sparsity > 0 and self.macs == self.macs_before:
-            found.append("Zeros are multiplied like other numbers here: only smaller layers, hf.prune.channels, save time.")
+            found.append("Zeros are multiplied like other numbers: only smaller layers, hf.prune.channels, save time.")
         return found
 
     def to_dict(self) -> dict[str, Any]:

@@ -103,7 +103,7 @@ class QuantizationReport(Printed):
         if self.score_before is not None and self.score_after is not None:
             found.append(f"Score: {self.score_before:.4g} before, {self.score_after:.4g} after.")
         sensitive, slowest = self.most_sensitive, self.slowest
-        found.append(f"Most sensitive: {sensitive.path}, which alone changes the result by {sensitive.sensitivity:.2%}.")
+        found.append(f"Most sensitive: {sensitive.path}; alone it changes the result by {sensitive.sensitivity:.2%}.")
         found.append(f"Slowest: {slowest.path}, {format_seconds(slowest.seconds_after)}.")
         if self.seconds_after > _CLEARLY * self.seconds_before:
             found.append(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from fnmatch import fnmatchcase
 from typing import Any
 
+import jax
 import numpy as np
 
 from hybridflow.autodiff.requires_grad import no_grad
@@ -69,7 +70,9 @@ def channels(
     """
     require_module("channels", model)
     if isinstance(amount, bool) or not 0 <= amount < 1:
-        raise ArgumentError(message(f"channels: amount={amount!r} is not a part", hint="Use a number from 0 to below 1."))
+        raise ArgumentError(
+            message(f"channels: amount={amount!r} is not a part of all", hint="Use a number from 0 to below 1.")
+        )
     one_of("channels", "by", by, ("l2", "l1", "random"))
     example = example_of(args)
     known = Channels(model, example)
@@ -122,14 +125,12 @@ def _families(known: Channels, match: Patterns, skip: Patterns) -> list[list[lis
     free = sorted({path for paths in families for path in paths})
     for pattern in _listed(match) + _listed(skip):
         if not any([fnmatchcase(path, pattern) for path in free]):
-            matched = [path for path in known.layers if fnmatchcase(path, pattern)]
+            matched = ", ".join([path for path in known.layers if fnmatchcase(path, pattern)][:8])
+            why = f"; those of {matched} reach the result, or a norm or sum that keeps its size" if matched else ""
             raise ArgumentError(
-                message(
-                    f"channels: no layer that matches {pattern!r} has channels that can go"
-                    + (f"; those of {', '.join(matched[:8])} reach the result, or a sum or norm of others" * bool(matched)),
-                    got=f"layers with channels that can go: {', '.join(free[:8]) or 'none'}",
-                )
-            )
+                message(f"channels: no layer that matches {pattern!r} has channels that can go{why}",
+                        got=f"layers with channels that can go: {', '.join(free[:8]) or 'none'}")
+            )  # fmt: skip
     return [
         groups for paths, groups in families.items()
         if _any(paths, match) and not _any(paths, skip)
@@ -208,7 +209,7 @@ def _shrink_both(layer: Any, numbers: list[int]) -> None:
         if value is not None:
             setattr(layer, name, _without(value, numbers, 0))
     if isinstance(layer, BatchNorm):
-        layer.size -= len(numbers)  # pyright: ignore[reportOptionalOperand]
+        layer.size = layer.running_mean.size
     elif is_depthwise(layer) and follows(layer):
         count = layer.out_channels - len(numbers)
         layer.in_channels = layer.out_channels = layer.groups = count
@@ -240,8 +241,6 @@ def _require_same(model: Any, made: Any, removed: Removed, example: tuple[Any, .
 
 
 def _result(model: Any, example: tuple[Any, ...]) -> list[Array]:
-    import jax
-
     with no_grad():
         leaves = jax.tree_util.tree_leaves(model(*example), is_leaf=lambda one: hasattr(one, "numpy"))
     return [np.asarray(as_tensor(one).numpy(), np.float64) for one in leaves]

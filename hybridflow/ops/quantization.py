@@ -520,7 +520,7 @@ def _dynamic_on_host(x: Any) -> Any:
 def _dynamic_lowered(x: Any) -> Any:
     finite = jnp.where(jnp.isfinite(x), x, 0)
     low, high = jnp.min(finite, initial=0), jnp.max(finite, initial=0)
-    width = high - low
+    width: Any = high - low
     scale = lax.div(width, hidden(jnp.full_like(width, 255), width))
     scale = jnp.where(scale > 0, scale, 1)
     rounded = lax.round(lax.div(-low, hidden(scale, low)), lax.RoundingMethod.TO_NEAREST_EVEN)
