@@ -400,8 +400,8 @@ def test_onnx_runtime_runs_quantized_models(name: str, tmp_path: Path):
         "of static": (hf.quantize.static(model, images[:200]), {}),
     }  # fmt: skip
     operators: dict[str, set[str]] = {}
-    for way, (given, options) in ways.items():
-        hf.export.onnx(given, spec, path, **options)
+    for way, (form, options) in ways.items():
+        hf.export.onnx(form, spec, path, **options)
         operators[way] = {node.op_type for node in onnx.load(path).graph.node}
         found = in_runtime(path, x)
         assert (found.argmax(1) == expected.argmax(1)).mean() >= 0.98, way

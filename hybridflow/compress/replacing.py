@@ -55,11 +55,20 @@ def layers_of(
     left = _matching(what, known, skip)
     found = {path: one for path, one in known.items() if path in wanted and path not in left}
     for one in found.values():
-        if unsized(one):
-            raise ArgumentError(
-                message(f"{what}: the size of {label(one)} is not known yet", hint="Call the model once before.")
-            )
+        require_sizes(what, one)
     return found
+
+
+def require_sizes(what: str, layer: Any) -> None:
+    """Raise if a layer waits for its first call to learn its sizes.
+
+    Raises:
+        ArgumentError: it does.
+    """
+    if unsized(layer) or (hasattr(layer, "in_channels") and layer.weight is None):
+        raise ArgumentError(
+            message(f"{what}: the size of {label(layer)} is not known yet", hint="Call the model once before.")
+        )
 
 
 def _matching(what: str, known: Mapping[str, Any], patterns: Patterns) -> set[str]:

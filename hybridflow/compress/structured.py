@@ -10,7 +10,8 @@ import numpy as np
 
 from hybridflow.autodiff.requires_grad import no_grad
 from hybridflow.compress.channels import FIXED, Channels, Slot, example_of, follows, is_depthwise
-from hybridflow.compress.replacing import Patterns, copied, in_evaluation, modules_of, require_module
+from hybridflow.compress.layers import is_storable
+from hybridflow.compress.replacing import Patterns, copied, in_evaluation, modules_of, require_module, require_sizes
 from hybridflow.core.errors import ArgumentError, HybridflowError, message
 from hybridflow.core.tensor import as_tensor
 from hybridflow.core.variable import Variable
@@ -75,7 +76,7 @@ def channels(
         )
     one_of("channels", "by", by, ("l2", "l1", "random"))
     example = example_of(args)
-    known = Channels(model, example)
+    known = _known("channels", model, example)
     families = _families(known, match, skip)
     rng = np.random.default_rng(seed)
     removed: Removed = {}
@@ -103,8 +104,15 @@ def prunable(model: Module, *args: Any) -> dict[str, int]:
         {'0': 16}
     """
     require_module("prunable", model)
-    known = Channels(model, example_of(args))
+    known = _known("prunable", model, example_of(args))
     return {path: len(groups) for groups in _families(known, "*", ()) for path in _producers(groups[0])}
+
+
+def _known(what: str, model: Any, example: tuple[Any, ...]) -> Channels:
+    for one in modules_of(model).values():
+        if is_storable(one) or follows(one):
+            require_sizes(what, one)
+    return Channels(model, example)
 
 
 def _producers(group: list[Slot]) -> tuple[str, ...]:
