@@ -200,8 +200,8 @@ def test_int8_costs_less_than_half_a_point_and_a_quarter_of_the_file(name: str, 
 
 class Mixed(nn.Module):
     def __init__(self):
-        self.table, self.conv = nn.Embedding(10, 6), nn.Conv(3, 4, 3, groups=1, padding=1)
-        self.last = nn.Conv(4, 4, 2, channels_last=True)
+        self.table, self.conv = nn.Embedding(10, 6), nn.Conv2d(3, 4, 3, padding=1)
+        self.last = nn.Conv2d(4, 4, 2, channels_last=True)
         self.out = nn.Linear(4, 5)
 
     def forward(self, ids: Any) -> Any:
@@ -262,8 +262,8 @@ def test_gradients_reach_what_stays_a_float():
 def test_normalisation_becomes_a_part_of_the_product_in_front():
     class Net(nn.Module):
         def __init__(self):
-            self.conv, self.norm = nn.Conv(2, 3, 2), nn.BatchNorm()
-            self.twice, self.other = nn.Conv(3, 3, 1), nn.BatchNorm()
+            self.conv, self.norm = nn.Conv2d(2, 3, 2), nn.BatchNorm()
+            self.twice, self.other = nn.Conv2d(3, 3, 1), nn.BatchNorm()
             self.head, self.last = nn.Linear(3, 4), nn.BatchNorm(scale=False)
 
         def forward(self, x: Any) -> Any:

@@ -15,9 +15,11 @@ from hybridflow.ops.common import one_of
 
 METHODS = ("minmax", "percentile", "entropy")
 _BINS = 4096
+_FEWEST = 128
+"""The fewest bins of a range that `entropy` tries."""
 _LEVELS = 256
 """How many numbers int8 has."""
-_PARTS = np.linspace(0.1, 1.0, 91)
+_PARTS = np.linspace(0.02, 1.0, 99)
 """The parts of the whole range that `entropy` tries."""
 
 Range = tuple[float, float]
@@ -130,9 +132,10 @@ def by_entropy(counts: Array, around: Range) -> Range:
     middles = (edges[:-1] + edges[1:]) / 2
     best, least = (low, high), np.inf
     for part in _PARTS:
-        tried = low * part, high * part
+        end = part * max(-low, high)
+        tried = max(low, -end), min(high, end)
         inside = (middles >= tried[0]) & (middles <= tried[1])
-        if not counts[inside].sum():
+        if inside.sum() < _FEWEST or not counts[inside].sum():
             continue
         lost = _divergence(counts, inside)
         if lost < least:

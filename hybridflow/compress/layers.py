@@ -6,7 +6,6 @@ from math import prod
 from typing import Any
 
 from hybridflow.compress.scales import Stored, stored_weights
-from hybridflow.core.dtypes import float32
 from hybridflow.core.tensor import Tensor, as_tensor
 from hybridflow.core.variable import Variable
 from hybridflow.nn.layers.convolution import Conv
@@ -53,7 +52,7 @@ class _Quantized(Module):
     def _dynamic(self, x: Tensor, product: Any, axis: int) -> Tensor:
         """Return a product of integers whose input is stored by its own range."""
         q, x_scale, zero = quantize_dynamic(x)
-        total = cast_to(product(q, zero), float32)
+        total = cast_to(product(q, zero), x_scale.dtype)
         shape = tuple([-1 if i == axis % total.ndim else 1 for i in range(total.ndim)])
         y = total * reshape(x_scale * self.scale, shape)
         return y if self.bias is None else y + reshape(self.bias, shape)

@@ -65,7 +65,7 @@ def require_sizes(what: str, layer: Any) -> None:
     Raises:
         ArgumentError: it does.
     """
-    if unsized(layer) or (hasattr(layer, "in_channels") and layer.weight is None):
+    if unsized(layer):
         raise ArgumentError(
             message(f"{what}: the size of {label(layer)} is not known yet", hint="Call the model once before.")
         )

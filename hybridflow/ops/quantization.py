@@ -15,7 +15,7 @@ import numpy as np
 from jax import lax
 
 from hybridflow.core.dispatch import bind
-from hybridflow.core.dtypes import DType, as_dtype, float32, int8, uint8
+from hybridflow.core.dtypes import DType, as_dtype, float32, float64, int8, uint8
 from hybridflow.core.errors import ArgumentError, DTypeError, ShapeError, message
 from hybridflow.core.op import Bad, Sample, Saves, Stops, op, public_names
 from hybridflow.ops.common import (
@@ -509,10 +509,10 @@ def fake_quantize(
 
 
 def _dynamic_on_host(x: Any) -> Any:
-    finite = np.where(np.isfinite(x), x, np.float32(0))
+    finite = np.where(np.isfinite(x), x, x.dtype.type(0))
     low, high = np.min(finite, initial=0), np.max(finite, initial=0)
-    scale = (high - low) / np.float32(255)
-    scale = np.asarray(scale if scale > 0 else 1, np.float32)
+    scale = (high - low) / x.dtype.type(255)
+    scale = np.asarray(scale if scale > 0 else 1, x.dtype)
     zero = np.clip(np.rint(-low / scale), 0, 255).astype(np.uint8)
     return quantize_on_host(x, scale, zero, dtype="uint8"), scale, np.asarray(zero)
 
@@ -529,9 +529,9 @@ def _dynamic_lowered(x: Any) -> Any:
 
 
 def _dynamic_infer(x: TensorSpec) -> tuple[TensorSpec, ...]:
-    if x.dtype != float32:
-        raise DTypeError(message(f"quantize_dynamic: does not take {x.dtype}, only float32", got=str(x)))
-    return make_spec(x.shape, uint8), make_spec((), float32), make_spec((), uint8)
+    if x.dtype not in (float32, float64):
+        raise DTypeError(message(f"quantize_dynamic: does not take {x.dtype}, only float32 and float64", got=str(x)))
+    return make_spec(x.shape, uint8), make_spec((), x.dtype), make_spec((), uint8)
 
 
 def _dynamic_samples(rng: np.random.Generator) -> Any:
@@ -560,7 +560,8 @@ def quantize_dynamic(x: TensorLike) -> tuple[Tensor, Tensor, Tensor]:
         x: floating-point.
 
     Returns:
-        The stored numbers, the scale and the zero point: uint8 in the shape of `x`, float32 and uint8 of shape ().
+        The stored numbers in the shape of `x`, the scale and the zero point of shape (): uint8, float32 (float64 for
+        that), and uint8.
 
     Example:
         >>> import hybridflow as hf
@@ -572,7 +573,7 @@ def quantize_dynamic(x: TensorLike) -> tuple[Tensor, Tensor, Tensor]:
         ONNX, operator DynamicQuantizeLinear.
     """
     (value,) = promote_float(x)
-    return bind(quantize_dynamic.op, (cast_to(value, float32),))
+    return bind(quantize_dynamic.op, (value if value.dtype == float64 else cast_to(value, float32),))
 
 
 # -- two numbers per byte -----------------------------------------------------------------------------------------
