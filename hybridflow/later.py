@@ -33,7 +33,8 @@ ATTACHED = {
 }  # fmt: skip
 """Functions that modules need from further down in the import order, each with its module: see `core.attached`."""
 
-RECORDS = ("optim.rules", "optim.matrix_rules", "ops.quantization", "ops.integer_products", "ops.quantized_products")
+RECORDS = ("optim.rules", "optim.matrix_rules", "ops.packing", "ops.quantization", "ops.integer_products",
+           "ops.quantized_products")  # fmt: skip
 """Modules that register ops which only they use. Parsing a graph's text with such an op imports them."""
 
 

@@ -18,11 +18,11 @@ from hybridflow.compress.calibration import by_entropy, by_percentile
 from hybridflow.compress.scales import stored_weights
 from hybridflow.core.errors import ArgumentError, ArgumentTypeError, DTypeError, HybridflowError, ShapeError
 from hybridflow.core.op import REGISTRY, No, Op, Sample
-from hybridflow.ops import integer_products, quantization, quantized_products
+from hybridflow.ops import integer_products, packing, quantization, quantized_products
 from hybridflow.testing.calls import capture
 from hybridflow.testing.checks import CALL_CHECKS, OP_CHECKS, samples_of
 
-ROOMS = (quantization, integer_products, quantized_products)
+ROOMS = (packing, quantization, integer_products, quantized_products)
 OPS = sorted({one.op.name for room in ROOMS for one in vars(room).values() if isinstance(getattr(one, "op", None), Op)})
 OPS = [name for name in OPS if REGISTRY[name].public.__module__ in {room.__name__ for room in ROOMS}]  # pyright: ignore
 EXAMPLES = int(os.environ.get("HYBRIDFLOW_QUANTIZE_EXAMPLES", "8"))

@@ -15,7 +15,8 @@ from hybridflow.ops.common import TensorLike, cast_to
 from hybridflow.ops.integer_products import integer_conv, integer_linear
 from hybridflow.ops.nn.convolution import conv
 from hybridflow.ops.nn.embeddings import embedding
-from hybridflow.ops.quantization import dequantize_linear, quantize_dynamic, unpack_int4
+from hybridflow.ops.packing import unpack_int4
+from hybridflow.ops.quantization import dequantize_linear, quantize_dynamic
 from hybridflow.ops.quantized_products import quantized_conv, quantized_linear, weight_only_linear
 from hybridflow.ops.rearrange import repeat
 from hybridflow.ops.shape import permute_dims, reshape

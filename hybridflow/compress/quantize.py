@@ -15,12 +15,12 @@ from hybridflow.compress.report import QuantizationReport as QuantizationReport
 from hybridflow.compress.report import report as report
 from hybridflow.ops.integer_products import integer_conv as integer_conv
 from hybridflow.ops.integer_products import integer_linear as integer_linear
+from hybridflow.ops.packing import pack_int4 as pack_int4
+from hybridflow.ops.packing import unpack_int4 as unpack_int4
 from hybridflow.ops.quantization import dequantize_linear as dequantize_linear
 from hybridflow.ops.quantization import fake_quantize as fake_quantize
-from hybridflow.ops.quantization import pack_int4 as pack_int4
 from hybridflow.ops.quantization import quantize_dynamic as quantize_dynamic
 from hybridflow.ops.quantization import quantize_linear as quantize_linear
-from hybridflow.ops.quantization import unpack_int4 as unpack_int4
 from hybridflow.ops.quantized_products import quantized_conv as quantized_conv
 from hybridflow.ops.quantized_products import quantized_linear as quantized_linear
 from hybridflow.ops.quantized_products import weight_only_linear as weight_only_linear

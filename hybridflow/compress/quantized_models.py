@@ -73,7 +73,7 @@ def dynamic(model: Module, *, bits: int = 8, match: Patterns = "*", skip: Patter
     """Return a copy of a model that multiplies in int8, with scales of the inputs from their own range at each call.
 
     It needs no data. The range is that of the whole input, so the result for an example depends a little on the batch
-    that it is in. On CPUs, XLA is slower with it at small batches; ONNX Runtime is faster, see `hf.export.onnx`.
+    that it is in. On CPUs, XLA can be slower with it than with floats; ONNX Runtime is faster, see `hf.export.onnx`.
 
     Args:
         model: the module.

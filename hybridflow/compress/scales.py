@@ -7,7 +7,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from hybridflow.core.errors import ArgumentError, message
-from hybridflow.ops.quantization import FORMATS, packed, quantize_on_host
+from hybridflow.ops.packing import packed
+from hybridflow.ops.quantization import FORMATS, quantize_on_host
 from hybridflow.ops.quantized_products import require_group
 
 Array = np.ndarray[Any, Any]

@@ -39,16 +39,14 @@ from hybridflow.ops.jax_rule import RuleFromLowering
 from hybridflow.ops.matmul import accumulate_in
 from hybridflow.ops.nn.common import compute_dtype
 from hybridflow.ops.nn.windows import output_sizes, reach
+from hybridflow.ops.packing import onnx_unpacked, packed, unpacked
 from hybridflow.ops.padding import constant, dense
 from hybridflow.ops.padding_windows import windowed
 from hybridflow.ops.quantization import (
     FORMATS,
     in_format,
-    onnx_unpacked,
-    packed,
     quantize_lowered,
     quantize_on_host,
-    unpacked,
 )
 
 # -- weights alone ------------------------------------------------------------------------------------------------
