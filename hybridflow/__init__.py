@@ -140,6 +140,8 @@ if _TYPE_CHECKING:  # `later` imports these on first use
     from hybridflow.analysis.cost import cost as cost
     from hybridflow.analysis.profile import Profile as Profile
     from hybridflow.analysis.profile import profile as profile
+    from hybridflow.compress import prune as prune
+    from hybridflow.compress import quantize as quantize
     from hybridflow.nested.manual import shard_map as shard_map
     from hybridflow.saving.files import load as load
     from hybridflow.saving.files import save as save

@@ -21,6 +21,7 @@ NAMES = {
     "compare": "analysis.compare", "CostReport": "analysis.cost", "XlaCheck": "analysis.cost", "cost": "analysis.cost",
     "Advice": "analysis.advise", "advise": "analysis.advise",
     "Profile": "analysis.profile", "profile": "analysis.profile",
+    "quantize": "compress", "prune": "compress",
     "compile_recorded": "tracing.compile_recorded", "to_jax": "tracing.to_jax",
     "shard_map": "nested.manual",
     "load": "saving.files", "save": "saving.files",
@@ -42,7 +43,8 @@ ATTACHED = {
 }  # fmt: skip
 """Functions that a module needs from one that is imported after it, each with that module: see `core.attached`."""
 
-RECORDS = ("optim.rules", "optim.matrix_rules")
+RECORDS = ("optim.rules", "optim.matrix_rules", "ops.packing", "ops.quantization", "ops.integer_products",
+           "ops.quantized_products")  # fmt: skip
 """Modules that register ops which only they use. Parsing a graph's text with such an op imports them."""
 
 

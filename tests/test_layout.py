@@ -21,7 +21,7 @@ PACKAGE = ROOT / "hybridflow"
 ORDER = [
     "backend", "core", "ir", "pictures", "ops", "autodiff", "nested", "passes", "xla", "guards", "convert", "tracing",
     "explain", "transforms", "analysis", "distribute", "nn", "optim", "data", "metrics", "saving", "train", "models",
-    "export", "serve", "testing", "cli",
+    "compress", "export", "serve", "testing", "cli",
 ]  # fmt: skip
 """The rooms from the ground up: a room imports from those before it."""
 FILES = sorted(PACKAGE.rglob("*.py"))

@@ -189,11 +189,41 @@ RESERVED = ("functions", "metadata", "named_variables", "self_test", "variables"
 
 
 def _function(name: str, function: Any, specs: tuple[Any, ...], weights: Weights) -> Function:
-    graph, fields = traced(name, function, specs, weights)
+    return _written(name, *traced(name, function, specs, weights))
+
+
+def _written(name: str, graph: Graph, fields: dict[str, Any]) -> Function:
     _require_text(name, graph)
     specs = graph.input_specs[: len(fields["inputs"])], graph.output_specs[: len(fields["outputs"])]
     versions = {node.op.name: node.op.version for node in graph.walk()}
     return Function(print_graph(graph, elide=None) + "\n", fields, specs, versions)
+
+
+def write_functions(
+    target: Path, functions: Mapping[str, tuple[Graph, dict[str, Any]]], weights: Weights, metadata: Mapping[str, str],
+    *, overwrite: bool,
+) -> None:  # fmt: skip
+    """Write functions that have graphs already.
+
+    Args:
+        target: the directory.
+        functions: the graphs and entries in the manifest, as `traced` returns them, by name.
+        weights: the values of their weights.
+        metadata: texts to store with them.
+        overwrite: whether to replace an existing artifact.
+
+    Raises:
+        FileThereError: the path exists already.
+        FileError: the directory cannot be written.
+    """
+    require_eager("export")
+    if os.path.lexists(target) and not overwrite:
+        raise writer.there("export", target)
+    made = {name: _written(name, *given) for name, given in functions.items()}
+    raw = snapshot_of(weights.values, "export", copy=False)
+    arrays = {WEIGHTS: {one: on_host(value) for one, value in raw.items()}}
+    writer.check(arrays[WEIGHTS], "export")
+    _write(target, made, arrays, weights.kinds(), dict(metadata))
 
 
 def traced(

@@ -14,13 +14,18 @@ from hybridflow.export.loaded import Function
 from hybridflow.export.onnx_format import write
 from hybridflow.export.onnx_format.model import Writer
 from hybridflow.export.onnx_format.package import OPSET, OPSETS
+from hybridflow.export.quantized import Plan, quantized_function
+from hybridflow.ops.common import one_of
 from hybridflow.passes.dead_code import dead_code
 from hybridflow.passes.dead_residuals import dead_residuals
 from hybridflow.saving.reader import PathLike
 from hybridflow.tracing.xla_inputs import raw_value
 
 
-def onnx(target: Any, args: Any, path: PathLike, *, function: str = "predict", opset: int = OPSET) -> None:
+def onnx(
+    target: Any, args: Any, path: PathLike, *, function: str = "predict", opset: int = OPSET,
+    quantize: str | None = None, batches: Any = None,
+) -> None:  # fmt: skip
     """Write a function and its weights as an ONNX model, for ONNX Runtime and others.
 
     Inputs have the names that an artifact gives them: the parameter, ``x``, or the path, ``given_x``. Results are named
@@ -35,10 +40,16 @@ def onnx(target: Any, args: Any, path: PathLike, *, function: str = "predict", o
         path: the file; an existing one is replaced. Weights of more than 1 GiB are written to a file beside it.
         function: which function of an artifact.
         opset: the version of ONNX's operators: 21, 22 or 23.
+        quantize: how the weights of products are stored, in int8: ``"weights"`` alone; ``"dynamic"`` with products of
+            integers, whose inputs are stored by their own range, as ONNX Runtime is fast with; ``"static"`` with ranges
+            found on `batches`, in the QDQ form that accelerators take. Convolutions stay floats with ``"dynamic"``,
+            since runtimes are slow with them. Models of `hf.quantize` are written as they are.
+        batches: for ``"static"``: an array that the function is called with, or an iterable of such, or of tuples of
+            arguments.
 
     Raises:
         ExportError: ONNX has no counterpart of some ops; the error names each of them with its line.
-        ArgumentError: another version of the operators.
+        ArgumentError: another version of the operators, or another way to quantize.
         MissingPackageError: the package ``onnx`` is not installed.
 
     Example:
@@ -55,7 +66,26 @@ def onnx(target: Any, args: Any, path: PathLike, *, function: str = "predict", o
                     hint=f"Choose one of {', '.join(map(str, OPSETS))}.")
         )  # fmt: skip
     specs = () if args is None else specs_of(args if isinstance(args, tuple) else (args,))
-    write(model_of(function_of("onnx", target, specs, function), opset), path)
+    found = function_of("onnx", target, specs, function)
+    if quantize is not None:
+        found = _quantized(found, one_of("onnx", "quantize", quantize, [*_INPUTS]), batches)
+    elif batches is not None:
+        raise ArgumentError(message("onnx: batches= are for quantize=\"static\"", got="quantize=None"))
+    write(model_of(found, opset), path)
+
+
+_INPUTS = {"weights": "float", "dynamic": "dynamic", "static": "static"}
+
+
+def _quantized(function: Function, quantize: str, batches: Any) -> Function:
+    products = ("linear", "matmul") if quantize == "dynamic" else ("linear", "matmul", "conv")
+    made = quantized_function("onnx", function, Plan(_INPUTS[quantize], batches=batches, products=products))
+    if made is function:
+        raise ArgumentError(
+            message(f"onnx: quantize={quantize!r}: the function has no products with weights", got=function.name,
+                    hint="Leave quantize= out.")
+        )  # fmt: skip
+    return made
 
 
 def model_of(function: Function, opset: int = OPSET) -> Any:

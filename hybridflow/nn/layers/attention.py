@@ -72,6 +72,7 @@ class MultiHeadAttention(Module):
 
     Attributes:
         query, key, value, out: the linear layers.
+        head_width: the size of a head; it stays if heads are pruned.
 
     Example:
         >>> import hybridflow as hf
@@ -121,6 +122,7 @@ class MultiHeadAttention(Module):
             raise ArgumentError(
                 message("MultiHeadAttention: dropout must be from 0 to below 1", got=f"dropout={dropout!r}")
             )
+        self.head_width = width // heads
         self.width, self.heads, self.is_causal, self.rotary, self.base = width, heads, is_causal, rotary, base
         self.dropout = dropout
         self.dtype = dtype
@@ -141,7 +143,7 @@ class MultiHeadAttention(Module):
 
     def cache(self, batch: int, length: int) -> KeyValueCache:
         """Return a cache for sequences of up to `length` positions, for the calls of one generation."""
-        return KeyValueCache((batch, self.kv_heads, length, self.width // self.heads), self.dtype)
+        return KeyValueCache((batch, self.kv_heads, length, self.head_width), self.dtype)
 
     def forward(
         self,
@@ -185,7 +187,8 @@ class MultiHeadAttention(Module):
             causal = False
         dropped = self.dropout if self.training else 0.0
         y = scaled_dot_product_attention(q, self._shared(k), self._shared(v), mask, is_causal=causal, dropout=dropped)
-        return self.out(reshape(permute_dims(y, (0, 2, 1, 3)), (query.shape[0], query.shape[1], self.width)))
+        joined = (query.shape[0], query.shape[1], self.heads * self.head_width)
+        return self.out(reshape(permute_dims(y, (0, 2, 1, 3)), joined))
 
     def _projected(self, query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, ...]:
         """Return queries, keys and values, as one product if the heads are split and all are of the same input.
@@ -194,7 +197,7 @@ class MultiHeadAttention(Module):
         """
         layers = self.query, self.key, self.value
         together = self.heads_over is not None and self.kv_heads == self.heads and query is key and key is value
-        if not together or any([layer.in_features is None for layer in layers]):
+        if not together or any([type(layer) is not Linear or layer.in_features is None for layer in layers]):
             return self.query(query), self.key(key), self.value(value)
         x = einsum("btc,nfc->nbtf", query, stack([layer.weight for layer in layers]))
         if self.query.bias is not None:
@@ -203,7 +206,7 @@ class MultiHeadAttention(Module):
 
     def _split(self, x: Tensor) -> Tensor:
         """Return ``(batch, heads, length, width / heads)``."""
-        return permute_dims(reshape(x, (x.shape[0], x.shape[1], -1, self.width // self.heads)), (0, 2, 1, 3))
+        return permute_dims(reshape(x, (x.shape[0], x.shape[1], -1, self.head_width)), (0, 2, 1, 3))
 
     def _shared(self, x: Tensor) -> Tensor:
         """Return keys or values once for each head of their group."""

@@ -1,0 +1,158 @@
+"""Copies of models with other layers in some places, and the patterns that say which."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from fnmatch import fnmatchcase
+from typing import Any
+
+from hybridflow.core.errors import ArgumentError, ArgumentTypeError, message
+from hybridflow.core.tensor import Tensor, as_tensor
+from hybridflow.nn.layers.module import Module
+from hybridflow.nn.sizes import label, unsized
+from hybridflow.nn.tree import found_in, named
+from hybridflow.saving.values import require_eager
+
+_SHOWN = 8
+"""How many paths a message lists."""
+
+Patterns = str | Sequence[str]
+
+
+def require_module(what: str, model: Any) -> None:
+    """Raise unless a model is a module, and this code is not traced."""
+    require_eager(what)
+    if not isinstance(model, Module):
+        raise ArgumentTypeError(
+            message(f"{what}: the model is a {type(model).__name__}, not a module", got=repr(model)[:80],
+                    hint="Artifacts and functions are quantized by hf.export.quantize.")
+        )  # fmt: skip
+
+
+def modules_of(model: Any) -> dict[str, Any]:
+    """Return the modules in a model by path, each once."""
+    return named(model, reads=False).modules
+
+
+def layers_of(
+    what: str, model: Any, fits: Callable[[Any], bool], match: Patterns, skip: Patterns = ()
+) -> dict[str, Any]:
+    """Return the layers of a kind by path, as far as they are asked for.
+
+    Args:
+        what: the name of the caller, for messages.
+        model: the model.
+        fits: whether a layer is of the kind.
+        match: patterns of dotted paths; a layer has to match one.
+        skip: patterns of paths that are left out.
+
+    Raises:
+        ArgumentError: a pattern that matches no such layer, or a layer whose sizes are not known yet.
+    """
+    known = {path: one for path, one in modules_of(model).items() if fits(one)}
+    wanted = _matching(what, known, match)
+    left = _matching(what, known, skip)
+    found = {path: one for path, one in known.items() if path in wanted and path not in left}
+    for one in found.values():
+        require_sizes(what, one)
+    return found
+
+
+def require_sizes(what: str, layer: Any) -> None:
+    """Raise if a layer waits for its first call to learn its sizes.
+
+    Raises:
+        ArgumentError: it does.
+    """
+    if unsized(layer):
+        raise ArgumentError(
+            message(f"{what}: the size of {label(layer)} is not known yet", hint="Call the model once before.")
+        )
+
+
+def _matching(what: str, known: Mapping[str, Any], patterns: Patterns) -> set[str]:
+    found: set[str] = set()
+    for pattern in [patterns] if isinstance(patterns, str) else patterns:
+        some = {path for path in known if fnmatchcase(path, pattern)}
+        if not some:
+            more = f" and {len(known) - _SHOWN} more" if len(known) > _SHOWN else ""
+            raise ArgumentError(
+                message(f"{what}: no layer matches {pattern!r}",
+                        got=", ".join([*known][:_SHOWN]) + more or "a model without such layers",
+                        hint="Paths are dotted, such as \"blocks.0.*\".")
+            )  # fmt: skip
+        found |= some
+    return found
+
+
+def copied(model: Any, layers: Mapping[str, Any] | None = None) -> Any:
+    """Return a deep copy of a model; the layers at some paths are others, which are not copied."""
+    modules, layers = modules_of(model), layers or {}
+    if "" in layers:
+        return layers[""]
+    memo: dict[int, Any] = {id(modules[path]): one for path, one in layers.items()}
+    made = copy.deepcopy(model, memo)
+    modules_of(made)
+    return made
+
+
+def in_evaluation(model: Any) -> Any:
+    """Return a copy of a model in evaluation mode."""
+    return copied(model).eval()
+
+
+def inputs_of(batch: Any) -> tuple[Any, ...]:
+    """Return what a model is called with for a batch: an array alone, or the items of a tuple."""
+    return batch if isinstance(batch, tuple) else (batch,)
+
+
+def batches_of(what: str, batches: Any) -> list[tuple[Any, ...]]:
+    """Return batches as tuples of arguments: of an iterable, or of one array or tensor, which is one batch.
+
+    Raises:
+        ArgumentError: there are none.
+    """
+    if hasattr(batches, "dtype") and hasattr(batches, "shape"):
+        batches = [batches]
+    made = [inputs_of(one) for one in batches]
+    if not made:
+        raise ArgumentError(
+            message(f"{what}: there are no batches", hint="Give an array, or an iterable of arrays or tuples of them.")
+        )
+    return made
+
+
+class Watched(Module):
+    """A layer whose inputs and results a function is told.
+
+    Args:
+        layer: the layer.
+        tell: a function of the input and the result.
+    """
+
+    def __init__(self, layer: Any, tell: Callable[[Any, Any], None]) -> None:
+        self.layer, self.tell = layer, tell
+
+    def forward(self, x: Any) -> Any:
+        """Return what the layer returns."""
+        y = self.layer(x)
+        self.tell(x, y)
+        return y
+
+
+def watched(model: Any, paths: Iterable[str], tell: Callable[[str], Callable[[Any, Any], None]]) -> Any:
+    """Return a copy of a model in evaluation mode whose layers at some paths are watched."""
+    made = in_evaluation(model)
+    modules = modules_of(made)
+    return copied(made, {path: Watched(modules[path], tell(path)) for path in paths}).eval()
+
+
+def with_weight(layer: Any, change: Callable[[Tensor], Tensor], *args: Any) -> Any:
+    """Return what a layer gives with another weight, a function of its own one."""
+    contents = found_in(layer)
+    leaves = [
+        change(as_tensor(one)) if name == "weight" else one
+        for name, one in zip(contents.plan.names, contents.leaves, strict=True)
+    ]
+    return contents.plan.made(leaves).forward(*args)

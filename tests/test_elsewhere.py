@@ -1,0 +1,67 @@
+"""The page of `notebooks/elsewhere.md` answers in a browser what the model answers here."""
+
+from __future__ import annotations
+
+import functools
+import http.server
+import json
+import re
+import shutil
+import subprocess
+import threading
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from pages import ROOT, blocks
+
+import hybridflow as hf
+from hybridflow import nn
+
+CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome")
+NPM = shutil.which("npm")
+
+
+class Quiet(http.server.SimpleHTTPRequestHandler):
+    """A server of files that says nothing."""
+
+    extensions_map = {**http.server.SimpleHTTPRequestHandler.extensions_map, ".mjs": "text/javascript"}
+
+    def log_message(self, format: str, *args: Any) -> None:
+        pass
+
+
+@pytest.mark.browser
+@pytest.mark.slow
+@pytest.mark.skipif(CHROMIUM is None, reason="no chromium on this machine")
+@pytest.mark.skipif(NPM is None, reason="no npm on this machine, which gets onnxruntime-web")
+def test_the_page_answers_what_the_model_answers(tmp_path: Path):
+    pytest.importorskip("onnx")
+    assert CHROMIUM is not None
+    assert NPM is not None
+    install = [NPM, "install", "--no-audit", "--no-fund", "--ignore-scripts", "onnxruntime-web@1"]
+    got = subprocess.run(install, cwd=tmp_path, capture_output=True, text=True, timeout=300, check=False)
+    if got.returncode:
+        pytest.skip(f"npm cannot get onnxruntime-web: {got.stderr.strip()[-200:]}")
+    (page,) = [block.text for block in blocks(ROOT / "notebooks/elsewhere.md") if block.language == "html"]
+    (tmp_path / "index.html").write_text(page)
+    nn.init.seed(0)
+    model = nn.Sequential(nn.Linear(784, 64), nn.relu, nn.Linear(64, 10))
+    x = np.random.default_rng(0).random((1, 784)).astype(np.float32)
+    hf.export.onnx(model, hf.TensorSpec([None, 784]), tmp_path / "digits.onnx", quantize="dynamic")
+    (tmp_path / "image.json").write_text(json.dumps(x[0].tolist()))
+    expected = hf.quantize.dynamic(model)(x).numpy()[0]
+    handler = functools.partial(Quiet, directory=tmp_path)
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        options = ["--headless", "--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-background-networking",
+                   f"--user-data-dir={tmp_path / 'profile'}", "--virtual-time-budget=60000", "--dump-dom"]  # fmt: skip
+        url = f"http://127.0.0.1:{server.server_address[1]}/index.html"
+        done = subprocess.run([CHROMIUM, *options, url], capture_output=True, text=True, timeout=180, check=True)
+        server.shutdown()
+    found = re.search(r'<output id="answer">(\{.*?\})</output>', done.stdout)
+    assert found is not None, done.stdout[-2000:] + done.stderr[-2000:]
+    answer = json.loads(found[1])
+    assert answer["best"] == int(expected.argmax())
+    np.testing.assert_allclose(answer["logits"], expected, rtol=1e-4, atol=1e-4)
