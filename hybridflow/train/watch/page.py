@@ -55,7 +55,7 @@ def page_of(nonce: str) -> str:
 <p id="none" class="quiet" hidden>There are no runs here yet. A
 run appears when its first step has logged something.</p>
 <div id="runs" class="cards"></div>
-<div id="tools"><label><input type="checkbox" id="log"> logarithmic scale</label></div>
+<div id="tools" hidden><label><input type="checkbox" id="log"> logarithmic scale</label></div>
 <div id="curves" class="cards"></div></main>
 <script nonce="{nonce}">{script}</script></body></html>
 """
