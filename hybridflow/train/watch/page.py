@@ -35,6 +35,7 @@ svg .axis { stroke: var(--line); } svg .curve { fill: none; stroke-width: 1.6; s
 svg .at { stroke: var(--quiet); stroke-dasharray: 3 3; }
 .read { min-height: 1.5em; font-size: .85rem; font-variant-numeric: tabular-nums; overflow-wrap: anywhere; }
 #lost { color: #fff; background: #a40000; padding: .4rem .7rem; border-radius: 6px; }
+.pair { white-space: nowrap; margin-right: .5rem; }
 [hidden] { display: none !important; }
 """
 
