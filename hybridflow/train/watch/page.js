@@ -142,7 +142,8 @@ function read(element) {
       found = curve.reduce((best, one) => Math.abs(one[0] - wanted) < Math.abs(best[0] - wanted) ? one : best, found);
     }
     const key = made("span", "key"); key.style.background = colourOf(run.name);
-    parts.push(key, short(found[1]) + " at " + found[0] + "  ");
+    const pair = made("span", "pair"); pair.append(key, short(found[1]) + " at " + found[0]);
+    parts.push(pair, " ");
   }
   if (typeof element.x === "number" && element.shown.length) {
     const x = LEFT + element.x * (WIDTH - LEFT - RIGHT);

@@ -35,6 +35,7 @@ svg .axis { stroke: var(--line); } svg .curve { fill: none; stroke-width: 1.6; s
 svg .at { stroke: var(--quiet); stroke-dasharray: 3 3; }
 .read { min-height: 1.5em; font-size: .85rem; font-variant-numeric: tabular-nums; overflow-wrap: anywhere; }
 #lost { color: #fff; background: #a40000; padding: .4rem .7rem; border-radius: 6px; }
+.pair { white-space: nowrap; margin-right: .5rem; }
 [hidden] { display: none !important; }
 """
 
@@ -55,7 +56,7 @@ def page_of(nonce: str) -> str:
 <p id="none" class="quiet" hidden>There are no runs here yet. A
 run appears when its first step has logged something.</p>
 <div id="runs" class="cards"></div>
-<div id="tools"><label><input type="checkbox" id="log"> logarithmic scale</label></div>
+<div id="tools" hidden><label><input type="checkbox" id="log"> logarithmic scale</label></div>
 <div id="curves" class="cards"></div></main>
 <script nonce="{nonce}">{script}</script></body></html>
 """
