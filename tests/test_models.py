@@ -68,10 +68,10 @@ def test_the_page_has_the_models_in_their_order():
 
 
 def test_the_command_prints_a_table(capsys: Any):
-    main(["lenet"])
+    main(["lenet-5"])
     printed = capsys.readouterr().out
     assert "LeNet-5" in printed
-    main(["lenet", "--markdown", "--xla"])
+    main(["lenet-5", "--markdown", "--xla"])
     assert "XLA, training" in capsys.readouterr().out
 
 
