@@ -138,6 +138,15 @@ def positive(x: Any) -> Any:
     return x @ x.T + 2 * hf.eye(x.shape[0])
 
 
+def until_large(x: Any) -> Any:
+    total = hf.zeros((3,))
+    for row in x:
+        if hf.sum(total) > 1.5:
+            break
+        total = hf.tanh(total) + row * row / 3
+    return total
+
+
 OPEN = hf.TensorSpec([None, 3])
 CASES: dict[str, tuple[Function, Sequence[Any], Callable[[int], Arrays]]] = {
     "means": (lambda x: (hf.mean(x, axis=0), hf.mean(x), hf.var(x, axis=0), hf.std(x)), [OPEN], lambda n: [rows(n)]),
@@ -203,6 +212,15 @@ CASES: dict[str, tuple[Function, Sequence[Any], Callable[[int], Arrays]]] = {
     ),
     "branch": (lambda x: hf.cond(hf.sum(x) > 0, lambda: x * 2, lambda: x[::-1]), [OPEN], lambda n: [rows(n)]),
     "while": (lambda x: hf.while_loop(lambda a: squares(a) > 1e-3, lambda a: a * 0.5, x), [OPEN], lambda n: [rows(n)]),
+    "a loop that ends early": (
+        lambda x: (until_large(x), hf.grad(lambda x: squares(until_large(x)))(x)), [OPEN], lambda n: [rows(n)],
+    ),
+    "as many steps as rows": (
+        lambda x: (hf.while_loop(lambda a: hf.sum(a * a) > -1, lambda a: hf.sin(a + 1), x, x.shape[0]),
+                   hf.grad(lambda x: hf.sum(hf.while_loop(lambda a: hf.sum(a * a) > -1, lambda a: hf.sin(a + 1), x,
+                                                          x.shape[0])))(x)),
+        [OPEN], lambda n: [rows(n)],
+    ),
     "convolution": (
         lambda x, w: hf.value_and_grad(lambda x, w: squares(nn.max_pool(nn.conv(x, w), 2)), argnums=(0, 1))(x, w),
         [hf.TensorSpec([None, 1, 6, 6]), hf.TensorSpec([2, 1, 3, 3])], lambda n: [rows(n, 1, 6, 6), rows(2, 1, 3, 3)],
@@ -381,6 +399,30 @@ def is_array(value: Any) -> bool:
     return isinstance(value, np.ndarray | np.generic | hf.Tensor)
 
 
+Opened = dict[int, dict[int, str]]
+"""For each array that has open axes, their names."""
+
+
+def all_openings(arrays: Arrays) -> Iterator[Opened]:
+    """Yield which axes of the arrays are open: one, with those of other arrays that have its size, or two."""
+    axes = [axis for axis, size in enumerate(arrays[0].shape) if size > 1] if arrays else []
+    for axis in axes:
+        for opened in openings(arrays, axis):
+            yield {number: {own: "n"} for number, own in opened.items()}
+    if len(axes) > 1:
+        pair = {axes[0]: "n", axes[-1]: "m"}
+        yield {0: pair}
+        same = [number for number, array in enumerate(arrays) if array.shape == arrays[0].shape]
+        if len(same) > 1:
+            yield dict.fromkeys(same, pair)
+
+
+def resized(array: Any, opened: dict[int, str], n: int) -> Any:
+    for axis, name in opened.items():
+        array = with_size(array, axis, n if name == "n" else 9 - n if n else 0)
+    return array
+
+
 @pytest.mark.parametrize("name", sorted(REGISTRY))
 def test_operations_are_the_same_at_every_size(name: str):
     op = REGISTRY[name]
@@ -389,8 +431,9 @@ def test_operations_are_the_same_at_every_size(name: str):
     if name == "searchsorted":
         pytest.skip("it searches a sorted row, which a longer sample is not; it is among the programs above")
     compared = ruled = 0
+    plain = op.padded is None  # all such operations have one rule, for which a few comparisons are enough
     for sample in op.samples(np.random.default_rng(0)):
-        if not isinstance(sample, Sample) or compared > 100:
+        if not isinstance(sample, Sample) or compared > (16 if plain else 80):
             continue
         places = [number for number, value in enumerate(sample.args) if is_array(value)]
         arrays = [np.asarray(sample.args[number]) for number in places]
@@ -402,16 +445,15 @@ def test_operations_are_the_same_at_every_size(name: str):
             return op.public(*full, **sample.kwargs)  # pyright: ignore[reportOptionalCall]
 
         functions = [call, slopes(call, arrays) if sample.gradient else None]
-        axes = [axis for axis, size in enumerate(arrays[0].shape) if size > 1] if arrays else []
-        for opened in [one for axis in axes for one in openings(arrays, axis)]:
+        for opened in all_openings(arrays):
             specs = [
-                hf.TensorSpec([*array.shape[: opened[number]], "n", *array.shape[opened[number] + 1 :]], array.dtype)
-                if number in opened else hf.TensorSpec(array.shape, array.dtype)
+                hf.TensorSpec([opened.get(number, {}).get(axis, size) for axis, size in enumerate(array.shape)],
+                              array.dtype)
                 for number, array in enumerate(arrays)
             ]  # fmt: skip
 
-            def make(n: int, opened: dict[int, int] = opened, arrays: Arrays = arrays) -> Arrays:
-                return [with_size(one, opened[k], n) if k in opened else one for k, one in enumerate(arrays)]
+            def make(n: int, opened: Opened = opened, arrays: Arrays = arrays) -> Arrays:
+                return [resized(one, opened.get(number, {}), n) for number, one in enumerate(arrays)]
 
             for function in functions:
                 if function is None:
@@ -419,7 +461,7 @@ def test_operations_are_the_same_at_every_size(name: str):
                 with warnings.catch_warnings():
                     warnings.simplefilter("ignore")
                     try:
-                        compared += check(function, specs, make, (0, 1, 2, 5, 8))
+                        compared += check(function, specs, make, (0, 1, 5, 8))
                         ruled += 1
                     except NoRule:
                         continue
@@ -460,14 +502,14 @@ def test_a_training_step_with_any_batch():
             optimizer.update(tape.gradient(loss, [weight]))
             return loss
 
-        losses = [float(step(hf.asarray(rows(n)))) for n in (*range(2, 30), 16, 5)]
+        losses = [float(step(hf.asarray(rows(n)))) for n in (*range(2, 12), 8, 5)]
         return losses, np.asarray(weight.read()), step.compile_count
 
     exact, weight, many = trained("exact")
     bounded_, found, few = trained("bounded")
     np.testing.assert_allclose(bounded_, exact, rtol=1e-4)
     np.testing.assert_allclose(found, weight, rtol=1e-4)
-    assert many == 28
+    assert many == 10
     assert few <= 3
 
 
@@ -573,11 +615,11 @@ def spectrum(x: Any) -> Any:
 
 
 def test_exact_sizes_make_room(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("hybridflow.tracing.choice.EXECUTABLES", 4)
+    monkeypatch.setattr("hybridflow.tracing.choice.EXECUTABLES", 3)
     f = hf.compile(spectrum)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", hf.RetraceWarning)
-        for n in (*range(2, 12), 3):
+        for n in (*range(2, 7), 3):
             x = hf.asarray(rows(n))
             close(f(x), spectrum(x))
             with hf.GradientTape() as tape:
@@ -585,15 +627,15 @@ def test_exact_sizes_make_room(monkeypatch: pytest.MonkeyPatch):
                 y = f(x)
             assert tape.gradient(y, x).shape == x.shape
     trace = f._last
-    assert f.compile_count >= 11, "the oldest made room, and was compiled again"
-    assert len(trace.bounds._choice._exact) == 4
-    assert [len(one._choice._exact) for one in trace.bounded_gradients.values()] == [4]
+    assert f.compile_count >= 6, "the oldest made room, and was compiled again"
+    assert len(trace.bounds._choice._exact) == 3
+    assert [len(one._choice._exact) for one in trace.bounded_gradients.values()] == [3]
 
 
 def test_many_exact_sizes_are_warned_about_once():
 
     def call_all(f: Any) -> None:
-        for n in range(2, 12):
+        for n in range(2, 9):
             f(hf.asarray(rows(n)))
 
     with pytest.warns(hf.RetraceWarning, match=r"spectrum was compiled for 5 sizes, one by one") as found:
@@ -623,13 +665,15 @@ def recorded(sizes: Any) -> tuple[list[Any], Any]:
     model = Small()
     f = model.forward if sizes is None else hf.compile(model.forward, sizes=sizes)
     found = []
-    for n in (3, 5, 7, 4, 12):
+    for n in (3, 5, 7, 12):
         x = hf.asarray(rows(n, 8))
         with hf.GradientTape(persistent=True) as tape:
             tape.watch(x)
             loss, h = f(x)
             total = loss + hf.sum(h * h)
-        found.append([total, h, *tape.gradient(total, [x, *model.parameters()]), tape.jacobian(h, x)])
+        found.append([total, h, *tape.gradient(total, [x, *model.parameters()])])
+        if n == 7:
+            found.append(tape.jacobian(h, x))
     return [*found, model.buffers()], f
 
 

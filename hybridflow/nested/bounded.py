@@ -319,16 +319,26 @@ def _mentions_sizes(graph: Graph) -> bool:
 # -- operations that carry graphs -------------------------------------------------------------------------------------
 
 
-def _body(b: Engine, graph: Graph, xs: Sequence[Padded], results: list[Axes]) -> Any:
-    """Trace a nested graph on padded values; return the trace, and add the outputs' axes to `results`."""
+class _Step(NamedTuple):
+    """What a nested graph computes of padded values, and the graph's name."""
+
+    name: str
+    run: Callable[[list[Padded]], list[Padded]]
+
+
+def _step(b: Engine, graph: Graph) -> _Step:
+    return _Step(graph.name, lambda xs: b.evaluate(graph, xs))
+
+
+def _body(step: _Step, xs: Sequence[Padded], results: list[Axes]) -> Any:
+    """Trace a step on padded values; return the trace, and add the outputs' axes to `results`."""
 
     def run(*tensors: Any) -> list[Any]:
-        padded = [Padded(value, x.axes) for value, x in zip(tensors, xs, strict=True)]
-        made = b.evaluate(graph, padded)
+        made = step.run([Padded(value, x.axes) for value, x in zip(tensors, xs, strict=True)])
         results[:] = [one.axes for one in made]
         return [one.value for one in made]
 
-    return trace_body(run, [x.value.spec for x in xs], graph.name)
+    return trace_body(run, [x.value.spec for x in xs], step.name)
 
 
 def _plain_attrs(call: Call) -> dict[str, Any]:
@@ -359,7 +369,7 @@ def _scan(b: Engine, call: Call) -> list[Padded]:
     rows = [_slice(x) for x in xs[carry:end]]
     constants = xs[end:]
     results: list[Axes] = []
-    traced = _body(b, attrs["body"], [*state, *rows, *constants], results)
+    traced = _body(_step(b, attrs["body"]), [*state, *rows, *constants], results)
     _same_axes([one.axes for one in state], results[:carry])
     count = call.xs[0].value if counted else b.count(length) if isinstance(length, Dim) else None
     if counted and isinstance(length, Dim):
@@ -374,12 +384,10 @@ def _scan(b: Engine, call: Call) -> list[Padded]:
     return [Padded(value, own) for value, own in zip(made, axes, strict=True)]
 
 
-def _traced(
-    b: Engine, graphs: Sequence[Graph], xs: Sequence[Padded]
-) -> tuple[list[Graph], list[Any], list[list[Axes]]]:
-    """Trace the graphs of one node; return them, the values that they read besides `xs`, and their outputs' axes."""
-    results: list[list[Axes]] = [[] for _ in graphs]
-    traced = [_body(b, graph, xs, own) for graph, own in zip(graphs, results, strict=True)]
+def _traced(steps: Sequence[_Step], xs: Sequence[Padded]) -> tuple[list[Graph], list[Any], list[list[Axes]]]:
+    """Trace the steps of one node; return them, the values that they read besides `xs`, and their outputs' axes."""
+    results: list[list[Axes]] = [[] for _ in steps]
+    traced = [_body(step, xs, own) for step, own in zip(steps, results, strict=True)]
     shared = Shared()
     positions = [shared.add(inputs_around(one)) for one in traced]
     around = shared.tensors()
@@ -391,7 +399,7 @@ def _traced(
 def _cond(b: Engine, call: Call) -> list[Padded]:
     attrs = _plain_attrs(call)
     pred, *xs = call.xs
-    (true, false), around, results = _traced(b, (attrs["true"], attrs["false"]), xs)
+    (true, false), around, results = _traced((_step(b, attrs["true"]), _step(b, attrs["false"])), xs)
     _same_axes(*results)
     made = bind_all(COND, [pred.value, *[x.value for x in xs], *around], {"true": true, "false": false})
     return [Padded(value, _anything(axes)) for value, axes in zip(made, results[0], strict=True)]
@@ -402,14 +410,38 @@ def _while(b: Engine, call: Call) -> list[Padded]:
     attrs = _plain_attrs(call)
     carry, bound = attrs["carry"], attrs["bound"]
     xs = [*[Padded(x.value, _anything(x.axes)) for x in call.xs[:carry]], *call.xs[carry:]]
-    (test, body), around, (_, results) = _traced(b, (attrs["cond"], attrs["body"]), xs)
-    _same_axes([one.axes for one in xs[:carry]], results[:carry])
-    given = {"cond": test, "body": body, "carry": carry, "bound": bound}
-    made = bind_all(WHILE, [*[x.value for x in xs], *around], given)
+    steps, own = (_step(b, attrs["cond"]), _step(b, attrs["body"])), carry
+    if isinstance(bound, Dim):
+        steps, own = _ending(b, steps, bound, carry), carry + 1
+        xs.insert(carry, Padded(asarray(0, dtype="int32"), ()))
+    (test, body), around, (_, results) = _traced(steps, xs)
+    _same_axes([one.axes for one in xs[:own]], results[:own])
+    limit = b.bound(bound) if isinstance(bound, Dim) else bound
+    given = {"cond": test, "body": body, "carry": own, "bound": limit}
+    made = [*bind_all(WHILE, [*[x.value for x in xs], *around], given)]
     axes: list[Axes] = [one.axes for one in xs[:carry]]
     if bound is not None:
-        axes = [(), *axes, *[(None, *_anything(one)) for one in results[carry:]]]
-    return [Padded(value, own) for value, own in zip(made, axes, strict=True)]
+        first = Open(canonical([bound]), 0) if isinstance(bound, Dim) else None
+        axes = [(), *axes, *[(first, *_anything(one)) for one in results[own:]]]
+    if own > carry:
+        del made[carry + 1]  # the number of steps is the first result already
+    return [Padded(value, own_axes) for value, own_axes in zip(made, axes, strict=True)]
+
+
+def _ending(b: Engine, steps: tuple[_Step, _Step], bound: Dim, carry: int) -> tuple[_Step, _Step]:
+    """Return a loop's condition and body that also count steps behind the carried values, up to a real size."""
+    test, body = steps
+    limit = b.count(bound)
+
+    def go_on(xs: list[Padded]) -> list[Padded]:
+        (found,) = test.run([*xs[:carry], *xs[carry + 1 :]])
+        return [Padded(b.F.logical_and(found.value, b.F.less(xs[carry].value, limit)), ())]
+
+    def advance(xs: list[Padded]) -> list[Padded]:
+        made = body.run([*xs[:carry], *xs[carry + 1 :]])
+        return [*made[:carry], Padded(xs[carry].value + 1, ()), *made[carry:]]
+
+    return _Step(test.name, go_on), _Step(body.name, advance)
 
 
 @separate
@@ -426,7 +458,7 @@ def _custom(b: Engine, call: Call) -> list[Padded]:
 @separate
 def _checkpoint(b: Engine, call: Call) -> list[Padded]:
     attrs = _plain_attrs(call)
-    (graph,), around, (axes,) = _traced(b, (attrs["graph"],), call.xs)
+    (graph,), around, (axes,) = _traced((_step(b, attrs["graph"]),), call.xs)
     waited = len(call.xs) - attrs["after"]  # the inputs to wait for stay the last ones
     inputs = graph.inputs
     ordered = (*inputs[:waited], *inputs[len(call.xs) :], *inputs[waited : len(call.xs)])
@@ -442,7 +474,7 @@ def _vmap(b: Engine, call: Call) -> list[Padded]:
     """Map over slices; what slices beyond the real size give is no part of a sum."""
     mapped, summed, size = call.attrs["mapped"], call.attrs["summed"], call.attrs["size"]
     slices = [_slice(x) if one else x for x, one in zip(call.xs, mapped, strict=True)]
-    (graph,), around, (axes,) = _traced(b, (call.attrs["graph"],), slices)
+    (graph,), around, (axes,) = _traced((_step(b, call.attrs["graph"]),), slices)
     first = Open(canonical([size])) if isinstance(size, Dim) else None
     added = summed if first is None else (False,) * len(summed)
     made = bind_all(
