@@ -33,9 +33,10 @@ on_gradients(gradients)
 class Session:
     """Runs parts of a graph that was made by hand.
 
-    A run computes only what is fetched. It reads every Variable at its start. At its end it assigns those whose
-    assignment is fetched, all or none of them. Each combination of fetches, fed tensors and shapes is compiled once.
-    Neither tapes nor `.backward()` record a run: gradients are part of the graph.
+    A run computes only what is fetched. Effects and checks (`hf.print`, `hf.debugging.check`, writers of summaries)
+    happen if everything they read is computed or fed. A run reads every Variable at its start. At its end it assigns
+    those whose assignment is fetched, all or none of them. Each combination of fetches, fed tensors and shapes is
+    compiled once. Neither tapes nor `.backward()` record a run: gradients are part of the graph.
 
     Args:
         graph: the graph; it may still grow.
@@ -219,7 +220,7 @@ class _Program(NamedTuple):
         moving = [state for state in states if state.variable.moves_on and state.original[0] in needed]
         outputs += [state.edge for state in moving]
         needed = construction.needed(outputs, given)
-        side = construction.side_roots(needed, outputs)
+        side = construction.side_roots(needed, outputs, given)
         needed = construction.needed([*outputs, *side], given)
         for node in construction.arguments:
             if node in needed:
