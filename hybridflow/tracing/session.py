@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, Self, cast
 
 import jax
@@ -97,15 +97,8 @@ class Session:
             raise TraceError(message("Session: it was closed", hint="Make a new hf.Session(graph)."))
         if current().tracer is not None:
             raise TraceError(message("Session: run inside a compiled function or a graph", hint="Run it outside."))
-        leaves, tree = flatten(fetches)
-        for leaf in leaves:
-            if not isinstance(leaf, Tensor | Variable):
-                raise ArgumentTypeError(
-                    message(f"Session: a fetch is a {type(leaf).__name__}, not a tensor", got=repr(leaf)[:60],
-                            hint="Fetch tensors and Variables of the graph.")
-                )  # fmt: skip
         edges, values = self._fed(feed or {})
-        wanted = tuple([leaf if isinstance(leaf, Variable) else self._construction.own_edge(leaf) for leaf in leaves])
+        tree, wanted = self._wanted(fetches)
         key = (tuple([id(one) if isinstance(one, Variable) else one for one in wanted]), edges)
         program = self._programs.get(key)
         if program is None:
@@ -117,6 +110,53 @@ class Session:
         with context_of(None, (), current().device, grad=False):
             return jax.tree_util.tree_unflatten(tree, program(values))
 
+    def function(self, fetches: Any, feed: Sequence[Any] = ()) -> Callable[..., Any]:
+        """Return what a run computes as a function, which can be compiled, exported, and called by other functions.
+
+        Args:
+            fetches: as for `run`.
+            feed: the tensors whose values are the function's arguments, in order.
+
+        Returns:
+            A function of the fed values that returns the structure of the fetches. In eager code a call is a run.
+
+        Raises:
+            ArgumentError, ArgumentTypeError, LeakError: as for `run`.
+
+        Example:
+            >>> import hybridflow as hf
+            >>> with hf.Graph() as g:
+            ...     x = hf.placeholder((None,), name="x")
+            ...     y = x * 2
+            >>> double = hf.Session(g).function(y, [x])
+            >>> hf.compile(lambda v: double(v) + 1)(hf.asarray([1.0]))
+            Tensor([3.], dtype=float32)
+        """
+        given = tuple([self._construction.own_edge(tensor) for tensor in feed])
+        order = sorted(range(len(given)), key=lambda number: (given[number][0].sequence, given[number][1]))
+        edges = tuple([given[number] for number in order])
+        tree, wanted = self._wanted(fetches)
+        program = _Program.of(self._construction, wanted, edges)
+
+        def call(*values: Any) -> Any:
+            if current().tracer is None:
+                return self.run(fetches, dict(zip(feed, values, strict=True)))
+            fed = [_fed_value(edge, values[number]) for edge, number in zip(edges, order, strict=True)]
+            self._check_sizes(edges, fed)
+            return jax.tree_util.tree_unflatten(tree, program.run(fed))
+
+        return call
+
+    def variables(self, fetches: Any, feed: Sequence[Any] = ()) -> tuple[Variable, ...]:
+        """Return the Variables whose values a run reads.
+
+        Args:
+            fetches: as for `run`.
+            feed: the tensors to be fed.
+        """
+        edges = tuple([self._construction.own_edge(tensor) for tensor in feed])
+        return _Program.of(self._construction, self._wanted(fetches)[1], edges).variables
+
     def graph(self, fetches: Any, feed: Sequence[Any] = ()) -> Graph:
         """Return the part of the graph that a run of these fetches computes, as a graph of its own.
 
@@ -127,6 +167,22 @@ class Session:
         leaves, _ = flatten(fetches)
         own = self._construction.own_edge
         return self._construction.pruned([own(leaf) for leaf in leaves], [own(tensor) for tensor in feed])
+
+    def _wanted(self, fetches: Any) -> tuple[Any, tuple[Edge | Variable, ...]]:
+        """Return the structure of the fetches, and their edges and Variables.
+
+        Raises:
+            ArgumentTypeError: a fetch is no tensor.
+        """
+        leaves, tree = flatten(fetches)
+        for leaf in leaves:
+            if not isinstance(leaf, Tensor | Variable):
+                raise ArgumentTypeError(
+                    message(f"Session: a fetch is a {type(leaf).__name__}, not a tensor", got=repr(leaf)[:60],
+                            hint="Fetch tensors and Variables of the graph.")
+                )  # fmt: skip
+        own = self._construction.own_edge
+        return tree, tuple([leaf if isinstance(leaf, Variable) else own(leaf) for leaf in leaves])
 
     def _fed(self, feed: Mapping[Any, Any]) -> tuple[tuple[Edge, ...], list[Tensor]]:
         given: dict[Edge, Tensor] = {}
