@@ -141,7 +141,7 @@ class Session:
         def call(*values: Any) -> Any:
             if current().tracer is None:
                 return self.run(fetches, dict(zip(feed, values, strict=True)))
-            fed = [_fed_value(edge, values[number]) for edge, number in zip(edges, order, strict=True)]
+            fed = [_fed_value(edge, values[number], traced=True) for edge, number in zip(edges, order, strict=True)]
             self._check_sizes(edges, fed)
             return jax.tree_util.tree_unflatten(tree, program.run(fed))
 
@@ -228,12 +228,13 @@ def _named(node: Node, index: int = 0) -> str:
     return f"{name}: {str(shape).split('[')[0]}[{open_shape}]{where}"
 
 
-def _fed_value(edge: Edge, value: Any) -> Tensor:
+def _fed_value(edge: Edge, value: Any, *, traced: bool = False) -> Tensor:
     """Return a fed value as a tensor; raise unless it has the dtype and shape of the graph's tensor."""
     node, index = edge
     spec = node.spec(index)
     made = as_tensor(value) if hasattr(value, "dtype") else asarray(value, dtype=spec.dtype)
-    require_value(made, "Session")
+    if not traced:
+        require_value(made, "Session")
     if made.dtype != spec.dtype:
         raise DTypeError(
             message(f"Session: {made.dtype} was fed for {spec.dtype}", got=f"{made.spec} for {_named(node, index)}",
@@ -247,7 +248,7 @@ def _fed_value(edge: Edge, value: Any) -> Tensor:
             message("Session: a value of another shape was fed", got=f"{made.spec} for {_named(node, index)}",
                     hint="Feed its shape; ? is any size.")
         )  # fmt: skip
-    return make_tensor(made._value)
+    return made if traced else make_tensor(made._value)
 
 
 class _Program(NamedTuple):
