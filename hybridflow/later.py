@@ -12,7 +12,9 @@ from typing import Any
 
 from hybridflow.core.attached import attach
 
-MODULES = ("analysis", "data", "debugging", "export", "metrics", "optim", "serve", "summary", "testing", "train")
+MODULES = (
+    "analysis", "compat", "data", "debugging", "export", "metrics", "optim", "serve", "summary", "testing", "train",
+)  # fmt: skip
 NAMES = {
     "Comparison": "analysis.compare", "Comparisons": "analysis.compare", "Sweep": "analysis.compare",
     "compare": "analysis.compare", "CostReport": "analysis.cost", "XlaCheck": "analysis.cost", "cost": "analysis.cost",
