@@ -11,6 +11,7 @@ import numpy as np
 import hybridflow as hf
 from hybridflow.compat.v1.graph import Graph, Handle, Operation, Tensor, added, get_default_graph, lifted, mapped
 from hybridflow.core.context import current
+from hybridflow.core.dims import Dim
 from hybridflow.core.dtypes import as_dtype, float32
 from hybridflow.core.errors import ArgumentError, ArgumentTypeError, message
 from hybridflow.core.tensor import Tensor as Value
@@ -388,7 +389,7 @@ def squeeze(input: Any, axis: Any = None, name: str = "Squeeze") -> Any:
     """Take away axes of size 1."""
 
     def squeezed(x: Any) -> Any:
-        sizes = [number for number, size in enumerate(x.shape) if isinstance(size, int) and size == 1]
+        sizes = [number for number, size in enumerate(x.shape) if not isinstance(size, Dim) and size == 1]
         chosen = sizes if axis is None else axis if isinstance(axis, list | tuple) else [axis]
         return hf.squeeze(x, axis=tuple(chosen))
 

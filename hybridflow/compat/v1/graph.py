@@ -9,6 +9,7 @@ from contextvars import ContextVar
 from typing import Any, cast
 
 from hybridflow.core.context import current
+from hybridflow.core.dims import Dim
 from hybridflow.core.errors import ArgumentError, ArgumentTypeError, TracedValueError, TraceError, message
 from hybridflow.core.node import Node, name_scope
 from hybridflow.core.tensor import Tensor as Value
@@ -173,7 +174,7 @@ class Graph:
         def wrap(one: Any) -> Any:
             if not isinstance(one, Value):
                 return one
-            if current().tracer is None and one._value is not None:
+            if one._value is not None and current().tracer is self.construction:
                 one = make_tensor(None, self.construction.edge_of(one))
             handle = Tensor(self, one, name, len(made))
             made.append(handle)
@@ -282,7 +283,7 @@ class Handle:
 
     def get_shape(self) -> TensorShape:
         """Return the sizes, as far as they are known."""
-        return TensorShape([Dimension(size) if isinstance(size, int) else Open() for size in self.spec().shape])
+        return TensorShape([Open() if isinstance(size, Dim) else Dimension(size) for size in self.spec().shape])
 
     @property
     def shape(self) -> TensorShape:

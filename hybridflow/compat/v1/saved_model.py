@@ -154,7 +154,7 @@ def load(sess: Session, tags: Sequence[str], export_dir: str | os.PathLike[str])
     with sess.graph.as_default() as graph:
         for name, names in json.loads(loaded.metadata[_KEY]).items():
             function: Any = getattr(loaded, name)
-            specs = dict(zip(names["inputs"], function.input_specs, strict=True))
+            specs = dict(zip(names["inputs"], function.inputs.values(), strict=True))
             inputs = {
                 key: placeholder(spec.dtype, list(spec.shape), names["inputs"][key].partition(":")[0])
                 for key, spec in specs.items()

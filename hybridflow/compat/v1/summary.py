@@ -8,6 +8,7 @@ from typing import Any
 
 from hybridflow.compat.v1.functions import convert_to_tensor
 from hybridflow.compat.v1.graph import Graph, GraphKeys, Tensor, get_default_graph
+from hybridflow.compat.v1.variables import Variable
 from hybridflow.summary import Writer, encoded
 
 
@@ -42,7 +43,7 @@ class Summary:
 
 def _made(kind: str, name: str, value: Any, collections: Any) -> Summary:
     graph = get_default_graph()
-    tensor = convert_to_tensor(value)
+    tensor = value.value() if isinstance(value, Variable) else convert_to_tensor(value)
     made = Summary(kind, graph.unique_name(name), tensor)
     for key in collections or [GraphKeys.SUMMARIES]:
         graph.add_to_collection(key, made)

@@ -12,6 +12,7 @@ import hybridflow as hf
 from hybridflow.compat.v1.functions import constant, glorot_uniform_initializer
 from hybridflow.compat.v1.graph import Graph, GraphKeys, Handle, Operation, Tensor, added, get_default_graph
 from hybridflow.core.context import context_of
+from hybridflow.core.dims import Dim
 from hybridflow.core.dtypes import as_dtype, float32
 from hybridflow.core.errors import ArgumentError, ShapeError, message
 from hybridflow.core.tensor import Tensor as Value
@@ -80,7 +81,7 @@ class Variable(Handle):
         self.trainable = trainable
         self.initial_value = initial_value
         spec = initial_value.spec()
-        if not all([isinstance(size, int) for size in spec.shape]):
+        if any([isinstance(size, Dim) for size in spec.shape]):
             raise ShapeError(
                 message(f"Variable: the initial value of {name!r} has an open size", got=str(spec),
                         hint="Give all of its sizes.")
