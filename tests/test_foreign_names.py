@@ -14,7 +14,8 @@ import pytest
 import hybridflow as hf
 from hybridflow import foreign, foreign_page, later
 from hybridflow.core.errors import ForeignNameError
-from hybridflow.core.foreign_names import HINTS, KEYWORDS, NAMES
+from hybridflow.core.foreign_hints import HINTS
+from hybridflow.core.foreign_names import KEYWORDS, NAMES
 from hybridflow.core.methods import TensorMethods
 from tests import foreign_corpus
 

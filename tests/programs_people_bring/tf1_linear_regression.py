@@ -28,6 +28,6 @@ with tf.Session() as sess:
         if (epoch + 1) % display_step == 0:
             c = sess.run(cost, feed_dict={X: train_x, Y: train_y})
             costs.append(c)
-            print("Epoch:", "%04d" % (epoch + 1), "cost=", "{:.9f}".format(c), "W=", sess.run(W), "b=", sess.run(b))
+            print("Epoch:", "%04d" % (epoch + 1), "cost=", f"{c:.9f}", "W=", sess.run(W), "b=", sess.run(b))
     training_cost = sess.run(cost, feed_dict={X: train_x, Y: train_y})
     weight, bias = sess.run([W, b])

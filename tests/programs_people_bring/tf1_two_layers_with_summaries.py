@@ -23,7 +23,8 @@ def variable_summaries(var):
 
 def nn_layer(input_tensor, input_dim, output_dim, layer_name, act=tf.nn.relu):
     with tf.variable_scope(layer_name):
-        weights = tf.get_variable("weights", [input_dim, output_dim], initializer=tf.truncated_normal_initializer(stddev=0.1))
+        start = tf.truncated_normal_initializer(stddev=0.1)
+        weights = tf.get_variable("weights", [input_dim, output_dim], initializer=start)
         biases = tf.get_variable("biases", [output_dim], initializer=tf.constant_initializer(0.1))
         variable_summaries(weights)
         return act(tf.matmul(input_tensor, weights) + biases, name="activation")

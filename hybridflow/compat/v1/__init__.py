@@ -194,3 +194,5 @@ tuple = tuple_of
 bool = bool_
 
 _foreign.name_module("v1", __name__)
+for _part in ("layers", "nn", "summary", "train"):
+    _foreign.name_module(f"v1.{_part}", f"{__name__}.{_part}")
