@@ -374,7 +374,7 @@ BAD_TEXTS = [
     ("graph f[b=1]() -> () { guard b == 1 is 3 return }", 1, 40, "expected True or False, found '3'"),
     ("graph f[b=1]() -> () { guard b == 1 is maybe return }", 1, 40, "expected True or False, found 'maybe'"),
     (body("  %0 = tahn(%x) : f32[2]"), 2, 8, "\n         ^\n  Did you mean"),
-    (body("  %0 = zzzzzzz(%x) : f32[2]"), 2, 8, "No registered operation is called so."),
+    (body("  %0 = zzzzzzz(%x) : f32[2]"), 2, 8, "No registered operation is called so;"),
     (body("  %0 = tanh(%y) : f32[2]"), 2, 13, "expected a value defined above, found '%y'"),
     (body("  %0 = tanh(%1) : f32[2]", "  %1 = tanh(%0) : f32[2]"), 2, 13, "expected a value defined above, found '%1'"),
     (body("  %0 tanh(%x) : f32[2]"), 2, 6, "expected '=', found 'tanh'"),

@@ -19,15 +19,19 @@ class Settings:
         full_tracebacks: whether errors of compiled calls show hybridflow's own lines too.
         cache_dir: the folder of the store of executables; True takes the environment's, False turns the store off.
         cache_bytes: the size limit of the store; None takes the environment's.
+        matmul_precision: what XLA may round the factors of float32 products to: ``highest``, ``high`` or ``default``.
         plain: whether a call on the fast path needs no special treatment.
     """
 
-    __slots__ = ("_can_run", "cache_bytes", "cache_dir", "checks", "eager", "full_tracebacks", "plain")
+    __slots__ = (
+        "_can_run", "cache_bytes", "cache_dir", "checks", "eager", "full_tracebacks", "matmul_precision", "plain",
+    )  # fmt: skip
 
     def __init__(self) -> None:
         self.eager = False
         self.checks = True
         self.full_tracebacks = False
+        self.matmul_precision = "highest"
         self.plain = True
         self._can_run = True
         self.cache_dir: Path | bool = True
@@ -44,7 +48,8 @@ class Settings:
         self._decide()
 
     def _decide(self) -> None:
-        self.plain = self.checks and not self.eager and self._can_run  # the only setting that the fast path reads
+        usual = self.checks and self.matmul_precision == "highest"
+        self.plain = usual and not self.eager and self._can_run  # the only setting that the fast path reads
 
 
 SETTINGS = Settings()

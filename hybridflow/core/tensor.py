@@ -14,7 +14,7 @@ from hybridflow.core.context import context_now, current
 from hybridflow.core.convert import NUMBERS, common_dtype, is_number
 from hybridflow.core.convert import to_numpy as to_numpy
 from hybridflow.core.device import DeviceLike, device_name, device_of, device_string, find_device, place
-from hybridflow.core.device import device as Device
+from hybridflow.core.device import device as device_type
 from hybridflow.core.dims import Dim, SizeFloat
 from hybridflow.core.dtypes import (
     DType,
@@ -194,12 +194,12 @@ class Tensor(TensorMethods):
             >>> hf.asarray([1, 2]).to(hf.float32)
             Tensor([1., 2.], dtype=float32)
         """
-        devices: list[str | Device] = [device] if device is not None else []
+        devices: list[str | device_type] = [device] if device is not None else []
         dtypes = [dtype] if dtype is not None else []
         if isinstance(target, TensorMethods):
             other = as_tensor(target)
             devices, dtypes = [other.device, *devices], [other.dtype, *dtypes]
-        elif isinstance(target, str | Device):
+        elif isinstance(target, str | device_type):
             devices.append(target)
         elif target is not None:
             dtypes.append(target)
@@ -213,7 +213,7 @@ class Tensor(TensorMethods):
             result = cast(Tensor, cast(Any, self).astype(as_dtype(dtypes[0])))
         return result._on(devices[0]) if devices else result
 
-    def _on(self, device: str | Device) -> Tensor:
+    def _on(self, device: str | device_type) -> Tensor:
         target = find_device(device)
         if self._value is None and device_string(None) == device_name(target):
             return self

@@ -82,6 +82,9 @@ def parse(text: str, *, nodes: int | None = None, tokens: int | None = None, dep
     return graph
 
 
+_UNREGISTERED = "No registered operation is called so; one of another package is registered when that is imported."
+
+
 def _where(place: tuple[str, int, str] | None) -> Where | None:
     if place is None:
         return None
@@ -289,7 +292,7 @@ class _Parser:
             attached("register_rest")()
             op = REGISTRY.get(token.text)
         if op is None:
-            hint = _suggest(token.text, REGISTRY, "No registered operation is called so.")
+            hint = _suggest(token.text, REGISTRY, _UNREGISTERED)
             self.fail("an operation", token, hint=hint)
         return op
 

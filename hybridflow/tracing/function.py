@@ -524,18 +524,20 @@ def _cache_key(signature: Signature) -> Any:
     return signature.key, signature.types, *_around()
 
 
-def _around() -> tuple[Any, Any, bool]:
-    """Return the rest of a trace's key besides its signature: device, autocast, and whether checks are kept."""
+def _around() -> tuple[Any, Any, bool, str]:
+    """Return the rest of a trace's key besides its signature: device, autocast, checks, and precision of products."""
     context = current()
-    return context.device, context.autocast and context.autocast.dtype, SETTINGS.checks
+    return context.device, context.autocast and context.autocast.dtype, SETTINGS.checks, SETTINGS.matmul_precision
 
 
-def _changed_around(key: Any, around: tuple[Any, Any, bool]) -> list[tuple[str, str, str]]:
+def _changed_around(key: Any, around: tuple[Any, Any, bool, str]) -> list[tuple[str, str, str]]:
     """Return ``(what, before, after)`` for each difference between `_around` and the key of an earlier trace."""
-    _, _, device, _, checks = key
+    _, _, device, _, checks, precision = key
     changes: list[tuple[str, str, str]] = []
     if device != around[0]:
         changes.append(("hf.device", device_label(device), device_label(around[0])))
     if checks != around[2]:
         changes.append(("hf.config.checks", str(checks), str(around[2])))
+    if precision != around[3]:
+        changes.append(("hf.config.matmul_precision", precision, around[3]))
     return changes
