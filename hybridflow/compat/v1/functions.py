@@ -9,10 +9,20 @@ from typing import Any
 import numpy as np
 
 import hybridflow as hf
-from hybridflow.compat.v1.graph import Graph, Handle, Operation, Tensor, added, get_default_graph, lifted, mapped
+from hybridflow.compat.v1.graph import (
+    Graph,
+    Handle,
+    Operation,
+    Tensor,
+    added,
+    dtype_of,
+    get_default_graph,
+    lifted,
+    mapped,
+)
 from hybridflow.core.context import current
 from hybridflow.core.dims import Dim
-from hybridflow.core.dtypes import as_dtype, float32
+from hybridflow.core.dtypes import float32
 from hybridflow.core.errors import ArgumentError, ArgumentTypeError, message
 from hybridflow.core.tensor import Tensor as Value
 from hybridflow.ir.builder import READ
@@ -39,7 +49,7 @@ def placeholder(dtype: Any, shape: Any = None, name: str | None = None) -> Tenso
     full = graph.unique_name(name or "Placeholder")
     sizes = list(shape) if isinstance(shape, list | tuple) else [shape]
     with graph.adding() as construction:
-        made = construction.placeholder([_size(size) for size in sizes], as_dtype(dtype), full.replace("/", "_"))
+        made = construction.placeholder([_size(size) for size in sizes], dtype_of(dtype), full.replace("/", "_"))
         return graph.wrapped(made, full)
 
 
@@ -51,7 +61,7 @@ def constant(value: Any, dtype: Any = None, shape: Any = None, name: str = "Cons
     """Add a value to the graph; with a shape, it is broadcast to it."""
     if isinstance(value, Handle):
         raise ArgumentTypeError(message("constant: it is given a tensor of the graph", got=repr(value)))
-    array = np.asarray(hf.asarray(value, dtype=dtype))
+    array = np.asarray(hf.asarray(value, dtype=None if dtype is None else dtype_of(dtype)))
     if shape is not None:
         array = np.broadcast_to(array, shape) if array.size == 1 else array.reshape(shape)
     graph = get_default_graph()
@@ -72,7 +82,7 @@ def convert_to_tensor(value: Any, dtype: Any = None, name: str = "Const") -> Any
 
 def _filled(function: Callable[..., Any], name: str) -> Callable[..., Any]:
     def fill(shape: Any, dtype: Any = float32, name: str = name) -> Any:
-        return added(lambda sizes: function(tuple(sizes), dtype=dtype), (_sizes(shape),), {}, name)
+        return added(lambda sizes: function(tuple(sizes), dtype=dtype_of(dtype)), (_sizes(shape),), {}, name)
 
     fill.__name__ = fill.__qualname__ = name
     fill.__doc__ = f"Add {name} of a shape."
@@ -143,7 +153,8 @@ def random_normal(
 ) -> Any:  # fmt: skip
     """Add normally distributed numbers, which are new in every run."""
     draw = _source(seed).normal
-    return added(lambda m, s: draw(tuple(_sizes(shape)), dtype=dtype, mean=m, std=s), (mean, stddev), {}, name)
+    kind = dtype_of(dtype)
+    return added(lambda m, s: draw(tuple(_sizes(shape)), dtype=kind, mean=m, std=s), (mean, stddev), {}, name)
 
 
 def truncated_normal(
@@ -152,7 +163,7 @@ def truncated_normal(
 ) -> Any:  # fmt: skip
     """Add normally distributed numbers that are not further than two standard deviations from the mean."""
     draw = _source(seed).truncated_normal
-    return added(lambda m, s: draw(tuple(_sizes(shape)), dtype=dtype) * s + m, (mean, stddev), {}, name)
+    return added(lambda m, s: draw(tuple(_sizes(shape)), dtype=dtype_of(dtype)) * s + m, (mean, stddev), {}, name)
 
 
 def random_uniform(
@@ -161,12 +172,13 @@ def random_uniform(
 ) -> Any:  # fmt: skip
     """Add numbers evenly distributed over [minval, maxval); integers if the dtype is an integer."""
     source = _source(seed)
-    if np.issubdtype(as_dtype(dtype), np.integer):
+    if np.issubdtype(dtype_of(dtype), np.integer):
         if maxval is None:
             raise ArgumentError(message("random_uniform: integers need maxval", hint="Write maxval=n."))
         return added(lambda: hf.astype(source.integers(minval, maxval, tuple(_sizes(shape))), dtype), (), {}, name)
     high = 1.0 if maxval is None else maxval
-    return added(lambda a, b: source.uniform(tuple(_sizes(shape)), a, b, dtype=dtype), (minval, high), {}, name)
+    kind = dtype_of(dtype)
+    return added(lambda a, b: source.uniform(tuple(_sizes(shape)), a, b, dtype=kind), (minval, high), {}, name)
 
 
 def _initializer(name: str, make: Callable[..., Any]) -> Callable[..., Any]:
@@ -271,7 +283,7 @@ cumsum = lifted(lambda x, axis=0: hf.cumulative_sum(x, axis=axis), "cumsum")
 
 def cast(x: Any, dtype: Any, name: str = "Cast") -> Any:
     """Add a conversion to another dtype."""
-    return added(lambda value: hf.astype(hf.asarray(value), as_dtype(dtype)), (x,), {}, name)
+    return added(lambda value: hf.astype(hf.asarray(value), dtype_of(dtype)), (x,), {}, name)
 
 
 def to_float(x: Any, name: str = "ToFloat") -> Any:

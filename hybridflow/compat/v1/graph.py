@@ -10,6 +10,7 @@ from typing import Any, cast
 
 from hybridflow.core.context import current
 from hybridflow.core.dims import Dim
+from hybridflow.core.dtypes import as_dtype, float16, float32, float64, int64
 from hybridflow.core.errors import ArgumentError, ArgumentTypeError, TracedValueError, TraceError, message
 from hybridflow.core.node import Node, name_scope
 from hybridflow.core.tensor import Tensor as Value
@@ -494,6 +495,15 @@ def as_operation(value: Any) -> Operation | None:
     raise ArgumentTypeError(
         message(f"a {type(value).__name__} is no operation", got=repr(value)[:60], hint="Pass operations or tensors.")
     )
+
+
+_DTYPES: dict[Any, Any] = {"float": float32, float: float32, "half": float16, "double": float64, int: int64}
+"""Names that mean another dtype in TensorFlow than in NumPy."""
+
+
+def dtype_of(dtype: Any) -> Any:
+    """Return a dtype that is given as TensorFlow takes it: ``"float"`` is float32."""
+    return as_dtype(_DTYPES.get(dtype, dtype) if isinstance(dtype, str | type) else dtype)
 
 
 # -- functions of tensors -----------------------------------------------------------------------------------------

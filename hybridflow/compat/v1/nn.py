@@ -113,7 +113,7 @@ def conv2d(
     stride, dilation = _spatial("conv2d", strides), _spatial("conv2d", dilations)
 
     def convolved(x: Any, kernel: Any) -> Any:
-        ours = hf.permute_dims(hf.asarray(kernel), (3, 2, 0, 1))
+        ours = hf.permute_dims(hf.asarray(kernel), (3, 0, 1, 2))
         return hf.nn.conv(
             x, ours, stride=stride, padding=padding.lower(), dilation=dilation, channels_last=True
         )  # fmt: skip

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 import os
 from collections.abc import Mapping, Sequence
 from types import SimpleNamespace
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import hybridflow as hf
 from hybridflow.compat.v1.functions import placeholder
@@ -100,7 +101,7 @@ class SavedModelBuilder:
             )
         for name, signature in signature_def_map.items():
             inputs, outputs = _tensors(signature.inputs), _tensors(signature.outputs)
-            function = _keyed(sess.function(outputs, inputs), [*signature.outputs])
+            function = _keyed(sess.function(outputs, inputs), [*signature.inputs], [*signature.outputs])
             specs = [
                 hf.TensorSpec([size.value for size in one.get_shape()], one.dtype, key)
                 for key, one in zip(signature.inputs, inputs, strict=True)
@@ -123,10 +124,14 @@ def _tensors(infos: Mapping[str, TensorInfo]) -> list[Tensor]:
     return [one.tensor for one in infos.values() if one.tensor is not None]
 
 
-def _keyed(function: Any, keys: Sequence[str]) -> Any:
-    def call(*values: Any) -> dict[str, Any]:
-        return dict(zip(keys, function(*values), strict=True))
+def _keyed(function: Any, inputs: Sequence[str], outputs: Sequence[str]) -> Any:
+    """Return a function whose parameters and results have the names of a signature."""
 
+    def call(*values: Any) -> dict[str, Any]:
+        return dict(zip(outputs, function(*values), strict=True))
+
+    kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
+    cast(Any, call).__signature__ = inspect.Signature([inspect.Parameter(one, kind) for one in inputs])
     return call
 
 

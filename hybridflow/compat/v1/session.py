@@ -8,10 +8,9 @@ from typing import Any, NamedTuple, Self
 
 import numpy as np
 
-from hybridflow.compat.v1.graph import Graph, Handle, Operation, Tensor, get_default_graph, mapped
+from hybridflow.compat.v1.graph import Graph, Handle, Operation, Tensor, dtype_of, get_default_graph, mapped
 from hybridflow.compat.v1.summary import Summary
 from hybridflow.compat.v1.variables import Variable
-from hybridflow.core.dtypes import as_dtype
 from hybridflow.core.errors import ArgumentError, ArgumentTypeError, message
 from hybridflow.core.node import Node
 from hybridflow.core.tensor import Tensor as Value
@@ -158,7 +157,7 @@ class Session:
                             hint="Feed NumPy arrays and numbers; run the tensor first.")
                 )  # fmt: skip
             array = np.asarray(value)
-            wanted = as_dtype(tensor.dtype)
+            wanted = dtype_of(tensor.dtype)
             if array.dtype != wanted and array.dtype.kind == "f" and np.issubdtype(wanted, np.integer):
                 raise ArgumentTypeError(
                     message(f"run: {array.dtype} is fed for {tensor.name}, which is {wanted}", hint="Feed integers.")

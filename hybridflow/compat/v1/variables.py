@@ -10,10 +10,10 @@ import numpy as np
 
 import hybridflow as hf
 from hybridflow.compat.v1.functions import constant, glorot_uniform_initializer
-from hybridflow.compat.v1.graph import Graph, GraphKeys, Handle, Operation, Tensor, added, get_default_graph
+from hybridflow.compat.v1.graph import Graph, GraphKeys, Handle, Operation, Tensor, added, dtype_of, get_default_graph
 from hybridflow.core.context import context_of
 from hybridflow.core.dims import Dim
-from hybridflow.core.dtypes import as_dtype, float32
+from hybridflow.core.dtypes import float32
 from hybridflow.core.errors import ArgumentError, ShapeError, message
 from hybridflow.core.tensor import Tensor as Value
 from hybridflow.core.tensor import as_tensor
@@ -66,7 +66,7 @@ class Variable(Handle):
             if callable(initial_value) and not isinstance(initial_value, Handle):
                 initial_value = initial_value()
             made = constant(initial_value) if not isinstance(initial_value, Handle) else initial_value
-            wanted = made.dtype if dtype is None else as_dtype(dtype)
+            wanted = made.dtype if dtype is None else dtype_of(dtype)
             if made.dtype != wanted:
                 made = added(lambda value: hf.astype(value, wanted), (made,), {}, "initial_value")
             self._fill(graph, graph.scope, made, trainable)
@@ -315,9 +315,9 @@ def _fits(found: Variable, full: str, scope: VariableScope, shape: Any, dtype: A
                     hint="Write `with tf.variable_scope(name, reuse=tf.AUTO_REUSE):` to share it.")
         )  # fmt: skip
     wanted = found.spec().shape if shape is None else tuple(shape if isinstance(shape, list | tuple) else (shape,))
-    if tuple([int(size) for size in wanted]) != found.spec().shape or as_dtype(dtype) != found.dtype:
+    if tuple([int(size) for size in wanted]) != found.spec().shape or dtype_of(dtype) != found.dtype:
         raise ArgumentError(
-            message(f"get_variable: {full!r} is {found.spec()}, asked for is {as_dtype(dtype)} of shape {wanted}",
+            message(f"get_variable: {full!r} is {found.spec()}, asked for is {dtype_of(dtype)} of shape {wanted}",
                     hint="Ask for the same shape and dtype.")
         )  # fmt: skip
 
@@ -328,11 +328,11 @@ def _start(full: str, initializer: Any, shape: Any, dtype: Any) -> Any:
     if shape is None:
         raise ArgumentError(message(f"get_variable: the shape of {full!r} is not given", hint="Write shape=[...]."))
     if initializer is None:
-        floats = np.issubdtype(as_dtype(dtype), np.inexact)
+        floats = np.issubdtype(dtype_of(dtype), np.inexact)
         initializer = glorot_uniform_initializer() if floats else _zeros
     made: Callable[..., Any] = initializer() if isinstance(initializer, type) else initializer
     return made(list(shape) if isinstance(shape, list | tuple) else [shape], dtype)
 
 
 def _zeros(shape: Any, dtype: Any) -> Any:
-    return np.zeros(shape, as_dtype(dtype))
+    return np.zeros(shape, dtype_of(dtype))
