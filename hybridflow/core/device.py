@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from contextlib import AbstractContextManager, ContextDecorator, nullcontext
 from functools import cache
-from typing import Any, cast
+from typing import Any, TypeAlias, cast
 
 import jax
 import numpy as np
@@ -118,7 +118,7 @@ class device(ContextDecorator):  # noqa: N801 (used like a function)
         return self.name
 
 
-DeviceLike = str | device | None
+DeviceLike: TypeAlias = str | device | None
 """A device as functions take it: its name, or what `hf.device` returns; None is that of the context."""
 
 

@@ -113,10 +113,7 @@ def conv2d(
     stride, dilation = _spatial("conv2d", strides), _spatial("conv2d", dilations)
 
     def convolved(x: Any, kernel: Any) -> Any:
-        ours = hf.permute_dims(hf.asarray(kernel), (3, 0, 1, 2))
-        return hf.nn.conv(
-            x, ours, stride=stride, padding=padding.lower(), dilation=dilation, channels_last=True
-        )  # fmt: skip
+        return hf.nn.conv(x, kernel, stride=stride, padding=padding.lower(), dilation=dilation, channels_last=True)
 
     return added(convolved, (input, filter if filter is not None else filters), {}, name)
 
