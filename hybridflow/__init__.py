@@ -118,6 +118,7 @@ from hybridflow import foreign as _foreign
 from hybridflow import later as _later
 
 if _TYPE_CHECKING:  # `later` imports these on first use
+    from hybridflow import compat as compat
     from hybridflow import data as data
     from hybridflow import debugging as debugging
     from hybridflow import distribute as distribute

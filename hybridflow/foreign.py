@@ -17,13 +17,16 @@ from types import ModuleType
 from typing import Any, cast
 
 from hybridflow.core.errors import ArgumentTypeError, ForeignNameError, MutationError, message
-from hybridflow.core.foreign_names import HINTS, NAMES, Hint, Name
+from hybridflow.core.foreign_hints import HINTS
+from hybridflow.core.foreign_names import NAMES, Hint, Name
 from hybridflow.core.keywords import meant
 from hybridflow.core.methods import TensorMethods
 from hybridflow.core.tensor import describe
 
-_MODULES = ("hf", "hf.nn", "hf.random")
+_MODULES = ("hf", "hf.nn", "hf.nn.init", "hf.random")
 _OBJECTS = ("x", "model", "opt")
+_ASSIGNED = frozenset([("model", "trainable")])
+"""Names that other packages assign, where an attribute of that name would be ignored."""
 _CALL = re.compile(r"(?P<name>[\w.]+)(?:\((?P<parameters>.*)\))?$")
 _TITLES = {"torch": "PyTorch", "numpy": "NumPy", "tensorflow": "TensorFlow", "jax": "JAX"}
 
@@ -133,9 +136,10 @@ def _names_of(owner: str) -> frozenset[str]:
 
 def name_class(cls: type, owner: str) -> None:
     """Give a class the names that the table has for ``x``, ``model`` or ``opt``; `dir` does not list them."""
-    names, kind = _names_of(owner), _Settable if owner == "opt" else _Foreign
+    names = _names_of(owner)
     for name in names:
-        setattr(cls, name, kind(f"{owner}.{name}"))
+        settable = owner == "opt" or (owner, name) in _ASSIGNED
+        setattr(cls, name, (_Settable if settable else _Foreign)(f"{owner}.{name}"))
 
     def dir_(self: Any) -> list[str]:
         """Return the names of the attributes, foreign ones left out."""

@@ -13,7 +13,7 @@ from typing import Any
 from hybridflow.core.attached import attach
 
 MODULES = (
-    "analysis", "data", "debugging", "distribute", "export", "metrics", "models", "optim", "serve", "summary",
+    "analysis", "compat", "data", "debugging", "distribute", "export", "metrics", "models", "optim", "serve", "summary",
     "testing", "train",
 )  # fmt: skip
 NAMES = {

@@ -124,6 +124,16 @@ class Writer:
         event = tensorboard_module("event", "summary.graph").Event
         self._add(event(graph_def=graph_def_of(graph).SerializeToString()))
 
+    def add_summary(self, summary: bytes, step: int) -> None:
+        """Write summaries that `encoded` made, outside of compiled functions.
+
+        Args:
+            summary: their bytes; those of several summaries may be joined.
+            step: an integer.
+        """
+        made = tensorboard_module("summary", "summary.add_summary").Summary.FromString(summary)
+        self._add(_event(made, int(step)))
+
     # -- the file ---------------------------------------------------------------------------------------------
 
     def flush(self) -> None:
@@ -234,6 +244,20 @@ def _text(name: str, text: str) -> Any:
 _KINDS = {"scalar": _scalar, "histogram": _histogram, "image": _image, "text": _text}
 
 
+def encoded(kind: str, name: str, value: Any) -> bytes:
+    """Return a summary in the form in which TensorBoard's files have it; `Writer.add_summary` writes it.
+
+    Args:
+        kind: ``"scalar"``, ``"histogram"``, ``"image"`` or ``"text"``.
+        name, value: as the method of `Writer` with that name takes them.
+
+    Raises:
+        MissingPackageError: the `tensorboard` package is not installed.
+    """
+    options = (30,) if kind == "histogram" else ()
+    return _KINDS[kind](name, value, *options).SerializeToString()
+
+
 def _png(pixels: np.ndarray[Any, Any]) -> bytes:
     """Return pixels of shape (height, width, channels) as a PNG file (ISO/IEC 15948)."""
     height, width, channels = pixels.shape
@@ -249,4 +273,4 @@ def _png(pixels: np.ndarray[Any, Any]) -> bytes:
     )
 
 
-__all__ = ["Writer"]
+__all__ = ["Writer", "encoded"]

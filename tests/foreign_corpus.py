@@ -330,7 +330,6 @@ HINTS = {
     "torch.utils.data.DataLoader": "hf.data.Batches",
     "torch.optim.lr_scheduler.StepLR": "hf.optim.cosine",
     "torch.Tensor([1.0])": "hf.asarray",
-    "x.to(torch.device('cpu'))": "given by its name",
     "torch.autograd.grad": "hf.GradientTape",
     "torch.cuda.is_available()": "hf.device",
     "torch.inference_mode()": "hf.no_grad",

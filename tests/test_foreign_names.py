@@ -13,8 +13,10 @@ import pytest
 
 import hybridflow as hf
 from hybridflow import foreign, foreign_page, later
+from hybridflow.compat import v1
 from hybridflow.core.errors import ForeignNameError
-from hybridflow.core.foreign_names import HINTS, KEYWORDS, NAMES
+from hybridflow.core.foreign_hints import HINTS
+from hybridflow.core.foreign_names import KEYWORDS, NAMES
 from hybridflow.core.methods import TensorMethods
 from tests import foreign_corpus
 
@@ -119,7 +121,7 @@ def _places(package, prefix):
     torch = pytest.importorskip("torch")
     return {
         "hf": [torch], "x": [torch.Tensor], "hf.nn": [torch.nn.functional, torch.nn], "hf.optim": [torch.optim],
-        "hf.data": [torch.utils.data], "model": [torch.nn.Module],
+        "hf.data": [torch.utils.data], "hf.nn.init": [torch.nn.init], "model": [torch.nn.Module],
         "opt": [torch.optim.SGD([torch.nn.Parameter(torch.ones(1))])],
     }[prefix]  # fmt: skip
 
@@ -140,7 +142,9 @@ def test_names_are_there_once_and_none_is_ours():
     assert len(ROWS) == len(NAMES) + len(HINTS)
     own = {"hf": {*vars(hf), *later.MODULES, *later.NAMES}, "hf.nn": set(vars(hf.nn)),
            "hf.random": set(vars(hf.random)), "x": {*dir(hf.asarray(1.0)), *dir(hf.Variable(1.0))},
-           "hf.optim": set(vars(hf.optim)), "hf.data": set(vars(hf.data)),
+           "hf.optim": set(vars(hf.optim)), "hf.data": set(vars(hf.data)), "hf.nn.init": set(vars(hf.nn.init)),
+           "hf.metrics": set(vars(hf.metrics)), "hf.train": set(vars(hf.train)), "v1": set(vars(v1)),
+           **{f"v1.{part}": set(vars(getattr(v1, part))) for part in ("layers", "nn", "summary", "train")},
            "model": set(dir(hf.nn.Identity())), "opt": set(dir(optimizer()))}  # fmt: skip
     for name in ROWS:
         prefix, _, last = name.rpartition(".")
@@ -154,11 +158,13 @@ def test_every_name_that_works_is_tried():
     assert untried == {
         "hf.manual_seed", "x.cuda",  # no value to compare, no such device
         "hf.nn.ModuleList", "hf.nn.ModuleDict", "model.modules", "model.zero_grad",  # tests/test_foreign_keywords.py
+        *[name for name in names if name.startswith("hf.nn.init.")],  # below
     }  # fmt: skip
 
 
 def test_every_name_means_something_or_raises():
-    known = {"hf": hf, "x": hf.asarray([[1.0, 2.0]]), "model": hf.nn.Identity(), "opt": optimizer()}
+    known = {"hf": hf, "x": hf.asarray([[1.0, 2.0]]), "model": hf.nn.Identity(), "opt": optimizer(),
+             "v1": v1}  # fmt: skip
     for name, row in ROWS.items():
         value = eval(name.rpartition(".")[0], known)
         last = name.rpartition(".")[2]
@@ -168,6 +174,18 @@ def test_every_name_means_something_or_raises():
                 getattr(value, last)
         else:
             assert getattr(value, last) is not None, name
+
+
+def test_initial_values_are_assigned():
+    w = hf.Variable(hf.zeros((3, 3)))
+    init = hf.nn.init
+    assert init.constant_(w, 2.0).tolist() == [[2.0] * 3] * 3
+    assert (init.zeros_(w).tolist(), init.ones_(w).tolist()) == ([[0.0] * 3] * 3, [[1.0] * 3] * 3)
+    for drawn in (init.normal_(w, 5.0, 0.1), init.uniform_(w, 4.0, 6.0)):
+        assert ((drawn.numpy() > 4.0) & (drawn.numpy() < 6.0)).all()
+    assert np.abs(init.xavier_uniform_(w).numpy()).max() < 1.0 > np.abs(init.xavier_normal_(w, 0.1).numpy()).max()
+    turned = init.orthogonal_(w).numpy()
+    np.testing.assert_allclose(turned @ turned.T, np.eye(3), atol=1e-5)
 
 
 def test_names_of_tensorflow():

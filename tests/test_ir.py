@@ -374,7 +374,7 @@ BAD_TEXTS = [
     ("graph f[b=1]() -> () { guard b == 1 is 3 return }", 1, 40, "expected True or False, found '3'"),
     ("graph f[b=1]() -> () { guard b == 1 is maybe return }", 1, 40, "expected True or False, found 'maybe'"),
     (body("  %0 = tahn(%x) : f32[2]"), 2, 8, "\n         ^\n  Did you mean"),
-    (body("  %0 = zzzzzzz(%x) : f32[2]"), 2, 8, "No registered operation is called so."),
+    (body("  %0 = zzzzzzz(%x) : f32[2]"), 2, 8, "No registered operation is called so;"),
     (body("  %0 = tanh(%y) : f32[2]"), 2, 13, "expected a value defined above, found '%y'"),
     (body("  %0 = tanh(%1) : f32[2]", "  %1 = tanh(%0) : f32[2]"), 2, 13, "expected a value defined above, found '%1'"),
     (body("  %0 tanh(%x) : f32[2]"), 2, 6, "expected '=', found 'tanh'"),
@@ -585,3 +585,17 @@ def test_the_error_shows_the_ir_around_the_node_and_the_users_line():
         f"  %4 = multiply(%3, %x0) : f32[2]  # test_ir.py:{line}",
         f"  at {__file__}:{line}: {source.strip()}",
     ])  # fmt: skip
+
+
+def test_name_scopes_are_read_as_they_are_written(tmp_path):
+    def scoped(x: Any) -> Any:
+        with hf.name_scope("encoder/layer 1"):
+            return hf.tanh(x)
+
+    graph = hf.compile(scoped).graph(hf.asarray([1.0]))
+    text = hf.ir.print_graph(graph)
+    assert text.splitlines()[1].endswith(" encoder/layer 1")
+    assert hf.ir.print_graph(hf.ir.parse(text)) == text
+    assert [node.scope_name for node in hf.ir.parse(text).nodes] == ["encoder/layer 1"]
+    hf.export.save(tmp_path / "f.hf", scoped, hf.TensorSpec([1]))
+    assert [node.scope_name for node in hf.export.load(tmp_path / "f.hf").predict.graph().nodes] == ["encoder/layer 1"]

@@ -340,3 +340,36 @@ def test_random_graphs_run_as_their_eager_twins(data):
     found = hf.Session(g).run([values[i] for i in fetch], feed=dict(zip(inputs, eager[:2], strict=True)))
     for one, i in zip(found, fetch, strict=True):
         np.testing.assert_allclose(one.numpy(), eager[i].numpy(), rtol=2e-6)
+
+
+def test_what_reads_only_fed_values_happens_though_no_fetch_needs_them(capfd, tmp_path):
+    with hf.Graph() as g:
+        x, step, other = hf.placeholder((), name="x"), hf.placeholder((), hf.int32, name="step"), hf.placeholder(())
+        hf.print("step is", step)
+        hf.debugging.check(step >= 0, "step is below zero")
+        writer = hf.summary.Writer(tmp_path)
+        writer.scalar("rate", x, step)
+        hf.print("never fed", other)
+        one, two = hf.unstack(hf.stack([x, other]))
+        hf.print("half of a pair", two)
+        y = hf.asarray(2.0) * 3
+    s = hf.Session(g)
+    assert s.run(y, feed={x: 0.5, step: 4}).item() == 6.0
+    hf.synchronize()
+    assert capfd.readouterr().out == "step is Tensor(4, dtype=int32)\n"
+    assert s.run(y, feed={step: 5}).item() == 6.0
+    assert s.run(y, feed={one: 1.0}).item() == 6.0
+    hf.synchronize()
+    assert capfd.readouterr().out == "step is Tensor(5, dtype=int32)\n"
+    s.run(y, feed={two: 7.0})
+    s.run(x, feed={x: 7.0})
+    hf.synchronize()
+    assert capfd.readouterr().out == "half of a pair Tensor(7., dtype=float32)\n"
+    with pytest.raises(AssertionError, match="step is below zero"):
+        s.run(y, feed={step: -1}).item()
+    writer.close()
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    read = EventAccumulator(str(tmp_path))
+    read.Reload()
+    assert [one.step for one in read.Tensors("rate")] == [4]

@@ -31,6 +31,7 @@ from hybridflow.core.forked import require_xla
 from hybridflow.core.node import Edge, Node, in_gradient
 from hybridflow.core.op import REGISTRY, Flat, Joint, No, Op, Stops
 from hybridflow.core.profiling import PROFILER
+from hybridflow.core.settings import SETTINGS
 from hybridflow.core.slice_gradient import SliceGradient, SliceSum, add_slice, whole
 from hybridflow.core.spec import TensorSpec
 from hybridflow.core.tensor import Tensor, make_tensor
@@ -227,7 +228,7 @@ class RawEngine:
                 cache = value.executables
         arrays = [leaf for leaf in leaves if not isinstance(leaf, TensorSpec)]
         quick = quick_to_compile(op, arrays)
-        key = ("vjp", op.name, quick, attrs_key(attrs), wanted, fixed, tree)
+        key = ("vjp", op.name, quick, SETTINGS.matmul_precision, attrs_key(attrs), wanted, fixed, tree)
         run_jitted = cache.get(key)
         if run_jitted is None:
 

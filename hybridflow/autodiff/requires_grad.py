@@ -10,6 +10,7 @@ from typing import Any, ClassVar, Self, cast
 
 from hybridflow.autodiff.gradients_on_demand import settle
 from hybridflow.core.context import CONTEXT, Context, current, is_tracing
+from hybridflow.core.device import DeviceLike
 from hybridflow.core.dtypes import is_differentiable
 from hybridflow.core.errors import (
     ArgumentTypeError,
@@ -33,7 +34,7 @@ _numbers = itertools.count()
 
 
 def tensor(
-    obj: Any, /, *, dtype: Any = None, device: str | None = None, copy: bool | None = None, requires_grad: bool = False
+    obj: Any, /, *, dtype: Any = None, device: DeviceLike = None, copy: bool | None = None, requires_grad: bool = False
 ) -> Tensor:
     """Return a tensor made from a value, as `hf.asarray` does; with `requires_grad`, a new leaf of `.backward()`.
 
@@ -97,21 +98,25 @@ def is_leaf(self: Tensor | Variable) -> bool:
 def requires_grad_(self: Tensor, requires_grad: bool = True) -> Tensor:
     """Set whether gradients accumulate in a leaf's ``.grad``, and return the leaf.
 
+    For a Variable that was made with ``requires_grad=True``, such as a parameter of a model, it sets `trainable`.
+
     Args:
         requires_grad: whether they do.
 
     Raises:
         GradientError: for False, if the tensor is not a leaf.
         DTypeError: for True, if the dtype has no gradient.
-        ArgumentTypeError: if a Variable was made with another value, which is fixed.
+        ArgumentTypeError: for True, if a Variable was made with ``requires_grad=False``.
     """
     if isinstance(self, Variable):
-        if bool(requires_grad) is (self._notes is not None):
-            return cast(Any, self)
-        raise ArgumentTypeError(
-            message(f"requires_grad_: Variable {self.name!r} was made with requires_grad={not requires_grad}, "
-                    "and keeps it", hint=f"Make it with hf.Variable(value, requires_grad={requires_grad}).")
-        )  # fmt: skip
+        if self._notes is not None and self.trainable is not bool(requires_grad):
+            self.trainable = bool(requires_grad)
+        if self._notes is None and requires_grad:
+            raise ArgumentTypeError(
+                message(f"requires_grad_: Variable {self.name!r} was made with requires_grad=False, and keeps it",
+                        hint="Make it with hf.Variable(value, requires_grad=True).")
+            )  # fmt: skip
+        return cast(Any, self)
     edge = _inner_edge(self, "requires_grad_")
     notes = notes_at(edge)
     leaf = notes is not None and notes.leaf

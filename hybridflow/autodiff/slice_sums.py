@@ -11,10 +11,10 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jax import lax
 
 from hybridflow.core.dtypes import LOW_PRECISION
 from hybridflow.core.node import Edge, Node
+from hybridflow.core.settings import SETTINGS
 from hybridflow.core.spec import TensorSpec
 from hybridflow.ir.evaluate import lower_graph
 from hybridflow.ir.graph import Graph
@@ -77,7 +77,7 @@ def total(values: Any) -> Any:
 def _contract(product: _Product, a: Any, b: Any, spec: TensorSpec) -> Any:
     a, b = [x.reshape((x.shape[0], *shape)) for x, shape in zip((a, b), product.shapes, strict=True)]
     wide = jnp.float32 if a.dtype.num in LOW_PRECISION else a.dtype
-    result = jnp.einsum(product.equation, a, b, precision=lax.Precision.HIGHEST, preferred_element_type=wide)
+    result = jnp.einsum(product.equation, a, b, precision=SETTINGS.matmul_precision, preferred_element_type=wide)
     return result.astype(a.dtype).reshape(spec.shape)
 
 

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, ContextDecorator, nullcontext
 from functools import cache
-from typing import Any, cast
+from typing import Any, TypeAlias, cast
 
 import jax
 import numpy as np
@@ -24,13 +23,17 @@ def default_is_host() -> bool:
     return jax.default_backend() == "cpu"
 
 
-@cache
-def find_device(name: str) -> Any:
+def find_device(name: str | device) -> Any:
     """Return the jax device of a name such as ``cpu``, ``gpu`` or ``gpu:1``.
 
     Raises:
         DeviceError: if there is no such device.
     """
+    return _found(name.name if isinstance(name, device) else name)
+
+
+@cache
+def _found(name: str) -> Any:
     platform, _, index = name.partition(":")
     try:
         return jax.devices({"cuda": "gpu"}.get(platform, platform))[int(index or 0)]
@@ -73,15 +76,16 @@ def place(value: Any, device: Any) -> Any:
         return jax.device_put(value, device or jax.devices()[0])
 
 
-@contextmanager
-def device(name: str) -> Generator[None, None, None]:
+class device(ContextDecorator):  # noqa: N801 (used like a function)
     """Use a device for new tensors and for operations without operands, inside a ``with`` block.
+
+    What takes ``device=`` takes it too, and ``x.to``: ``hf.zeros(3, device=hf.device("cpu"))``.
 
     Args:
         name: ``cpu``, ``gpu``, ``gpu:1`` or ``tpu:0``.
 
     Raises:
-        DeviceError: if there is no such device.
+        DeviceError: at the start of the block, if there is no such device.
 
     Example:
         >>> import hybridflow as hf
@@ -89,9 +93,34 @@ def device(name: str) -> Generator[None, None, None]:
         ...     hf.asarray([1.0]).device
         'cpu'
     """
-    chosen = find_device(name)
-    context = current()
-    if chosen is jax.devices()[0]:
-        chosen = None  # the default device, named explicitly: calls still share their executables
-    with context_of(context.tracer, context.tapes, chosen, context.grad, context.autocast):
-        yield
+
+    def __init__(self, name: str | device) -> None:
+        self.name: str = name.name if isinstance(name, device) else name
+        self._entered: list[Any] = []
+
+    def __enter__(self) -> None:
+        chosen = find_device(self.name)
+        context = current()
+        if chosen is jax.devices()[0]:
+            chosen = None  # the default device, named explicitly: calls still share their executables
+        block = context_of(context.tracer, context.tapes, chosen, context.grad, context.autocast)
+        block.__enter__()
+        self._entered.append(block)
+
+    def __exit__(self, *error: Any) -> None:
+        self._entered.pop().__exit__(*error)
+
+    def __repr__(self) -> str:
+        return f"device({self.name!r})"
+
+    def __str__(self) -> str:
+        return self.name
+
+
+DeviceLike: TypeAlias = str | device | None
+"""A device as functions take it: its name, or what `hf.device` returns; None is that of the context."""
+
+
+def placed(where: DeviceLike) -> AbstractContextManager[None]:
+    """Return the block of a function with ``device=``: that of the device, or one without effect for None."""
+    return nullcontext() if where is None else device(where)

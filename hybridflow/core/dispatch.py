@@ -24,6 +24,7 @@ from hybridflow.core.inline import inlined
 from hybridflow.core.node import FOREVER, Edge, user_place
 from hybridflow.core.op import No, Op, Stops
 from hybridflow.core.recording import recorded_node
+from hybridflow.core.settings import SETTINGS
 from hybridflow.core.tensor import Tensor, describe, host_array, leak_text, make_tensor
 
 ANY_DTYPE = frozenset({"layout", "random"})
@@ -259,7 +260,7 @@ def jitted(op: Op, attrs: dict[str, Any], values: Iterable[Any]) -> Callable[...
         if hasattr(value, "executables"):
             cache = value.executables
     quick = quick_to_compile(op, values)
-    key: Any = (op.name, quick, attrs_key(attrs))
+    key: Any = (op.name, quick, SETTINGS.matmul_precision, attrs_key(attrs))
     around = SIZES.get()
     if around is not None and cache is not op.jitted:
         key = (*key, *around[1].items())  # nested graphs may use sizes that their inputs do not determine

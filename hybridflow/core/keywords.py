@@ -60,6 +60,16 @@ def meant(
     return our_keyword(function, keyword, names, given)
 
 
+def plain(function: str, other: dict[str, Any]) -> None:
+    """Take foreign keywords that a function has no equivalents for, if they mean what it does anyway.
+
+    Raises:
+        ArgumentTypeError: one means something else; the text says what to write.
+    """
+    for keyword, value in other.items():
+        meant(function, keyword, value, ("dtype", "device"))
+
+
 def respelled(function: Callable[..., Any], given: dict[str, Any]) -> Any:
     """Call a public function again, with foreign keywords replaced by its own.
 
@@ -115,6 +125,10 @@ def _accepting(init: Callable[..., None]) -> Callable[..., None]:
                 message(f"{label}: {most} argument{'s' * (most != 1)} at most by position, not {len(args)}",
                         hint=f"Options are given by name: {', '.join(f'{one}=' for one in options) or 'it has none'}.")
             )  # fmt: skip
+        if names[:1] == ["target"] and not args and "target" not in kwargs and "params" not in kwargs:
+            raise ArgumentTypeError(
+                message(f"{label}: it is not given what to optimize", hint=f"Write {label}(model, rate=...).")
+            )
         foreign = [one for one in kwargs if one not in names]
         if foreign:
             if variadic and not _ANY.isdisjoint(foreign):

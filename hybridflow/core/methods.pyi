@@ -6,6 +6,7 @@ from typing import Any, Unpack
 
 import hybridflow.autodiff.grad_fn
 import hybridflow.autodiff.requires_grad
+import hybridflow.core.device
 import hybridflow.ops.updates
 from hybridflow.core.keywords import Other
 from hybridflow.core.tensor import Tensor
@@ -119,7 +120,9 @@ class TensorMethods:
         """Compute the angle in radians whose sine is each element; NaN outside [-1, 1]."""
     def asinh(self, /) -> Tensor:
         """Compute the inverse hyperbolic sine of every element."""
-    def astype(self, /, dtype: Any, *, copy: bool = True, device: str | None = None) -> Tensor:
+    def astype(
+        self, /, dtype: Any, *, copy: bool = True, device: str | hybridflow.core.device.device | None = None,
+    ) -> Tensor:
         """Convert to another dtype; the gradient is converted back."""
     @property
     def at(self) -> hybridflow.ops.updates.IndexUpdater:

@@ -43,17 +43,22 @@ class Settings:
         full_tracebacks: whether errors of compiled calls show hybridflow's own lines too.
         cache_dir: the folder of the store of executables; True takes the environment's, False turns the store off.
         cache_bytes: the size limit of the store; None takes the environment's.
+        matmul_precision: what XLA may round the factors of float32 products to: ``highest``, ``high`` or ``default``.
         observers: what is told of every call of a module: see `Observer`. Compiled functions have traces of their own
             for each set of observers.
         plain: whether a call on the fast path needs no special treatment.
     """
 
-    __slots__ = ("_can_run", "cache_bytes", "cache_dir", "checks", "eager", "full_tracebacks", "observers", "plain")
+    __slots__ = (
+        "_can_run", "cache_bytes", "cache_dir", "checks", "eager", "full_tracebacks", "matmul_precision", "observers",
+        "plain",
+    )  # fmt: skip
 
     def __init__(self) -> None:
         self.eager = False
         self.checks = True
         self.full_tracebacks = False
+        self.matmul_precision = "highest"
         self.observers: tuple[Observer, ...] = ()
         self.plain = True
         self._can_run = True
@@ -71,8 +76,8 @@ class Settings:
         self._decide()
 
     def _decide(self) -> None:
-        # The only setting that the fast path reads:
-        self.plain = self.checks and not self.eager and self._can_run and not self.observers
+        usual = self.checks and self.matmul_precision == "highest" and not self.observers
+        self.plain = usual and not self.eager and self._can_run  # the only setting that the fast path reads
 
 
 SETTINGS = Settings()

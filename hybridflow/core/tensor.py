@@ -13,7 +13,8 @@ from hybridflow.core.attached import attached
 from hybridflow.core.context import context_now, current
 from hybridflow.core.convert import NUMBERS, common_dtype, is_number
 from hybridflow.core.convert import to_numpy as to_numpy
-from hybridflow.core.device import device_name, device_of, device_string, find_device, place
+from hybridflow.core.device import DeviceLike, device_name, device_of, device_string, find_device, place
+from hybridflow.core.device import device as device_type
 from hybridflow.core.dims import Dim, SizeFloat
 from hybridflow.core.dtypes import (
     DType,
@@ -176,7 +177,7 @@ class Tensor(TensorMethods):
         self._note_left()
         return array.tolist()
 
-    def to(self, target: Any = None, /, dtype: Any = None, *, device: str | None = None) -> Tensor:
+    def to(self, target: Any = None, /, dtype: Any = None, *, device: DeviceLike = None) -> Tensor:
         """Return the tensor in another dtype, on another device, or both; gradients come back in its own dtype.
 
         Args:
@@ -193,18 +194,13 @@ class Tensor(TensorMethods):
             >>> hf.asarray([1, 2]).to(hf.float32)
             Tensor([1., 2.], dtype=float32)
         """
-        devices = [device] if device is not None else []
+        devices: list[str | device_type] = [device] if device is not None else []
         dtypes = [dtype] if dtype is not None else []
         if isinstance(target, TensorMethods):
             other = as_tensor(target)
             devices, dtypes = [other.device, *devices], [other.dtype, *dtypes]
-        elif isinstance(target, str):
+        elif isinstance(target, str | device_type):
             devices.append(target)
-        elif hasattr(target, "__enter__"):
-            raise ArgumentTypeError(
-                message("to: a device is given by its name", got=repr(target)[:80],
-                        hint="Write t.to('gpu:0'); hf.device('gpu:0') is a context for `with`.")
-            )  # fmt: skip
         elif target is not None:
             dtypes.append(target)
         if max(len(devices), len(dtypes)) != 1:
@@ -217,7 +213,7 @@ class Tensor(TensorMethods):
             result = cast(Tensor, cast(Any, self).astype(as_dtype(dtypes[0])))
         return result._on(devices[0]) if devices else result
 
-    def _on(self, device: str) -> Tensor:
+    def _on(self, device: str | device_type) -> Tensor:
         target = find_device(device)
         if self._value is None and device_string(None) == device_name(target):
             return self
@@ -435,7 +431,7 @@ def host_array(tensor: Tensor) -> np.ndarray[Any, Any]:
 # -- conversion ---------------------------------------------------------------------------------------------------
 
 
-def asarray(obj: Any, /, *, dtype: Any = None, device: str | None = None, copy: bool | None = None) -> Tensor:
+def asarray(obj: Any, /, *, dtype: Any = None, device: DeviceLike = None, copy: bool | None = None) -> Tensor:
     """Return a tensor made from a number, nested sequence, array, tensor or Variable.
 
     Arrays keep their dtype; Python floats become float32 and integers int32. A user's array is copied; one of jax that

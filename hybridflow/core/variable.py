@@ -17,7 +17,7 @@ from hybridflow.backend.host import run_quietly
 from hybridflow.backend.parallel import LARGE
 from hybridflow.core.context import HOST_FUNCTION, context_now, context_of
 from hybridflow.core.convert import Wide
-from hybridflow.core.device import device_of, device_string, place
+from hybridflow.core.device import DeviceLike, device_of, device_string, place
 from hybridflow.core.dtypes import DType, is_differentiable
 from hybridflow.core.errors import DTypeError, MutationError, ShapeError, TraceError, message
 from hybridflow.core.forked import require_xla
@@ -413,7 +413,7 @@ class Variable(TensorMethods):
     def __dlpack_device__(self) -> Any:
         return self.read().__dlpack_device__()
 
-    def to(self, target: Any = None, /, dtype: Any = None, *, device: str | None = None) -> Tensor:
+    def to(self, target: Any = None, /, dtype: Any = None, *, device: DeviceLike = None) -> Tensor:
         """Return the current value as a tensor in another dtype or on another device; see `Tensor.to`."""
         return self.read().to(target, dtype, device=device)
 

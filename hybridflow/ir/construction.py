@@ -9,7 +9,7 @@ from typing import Any, cast
 from hybridflow.core.context import CONTEXT, Context, context_of, current
 from hybridflow.core.dims import Dim
 from hybridflow.core.dtypes import as_dtype, float32
-from hybridflow.core.errors import LeakError, ShapeError, TraceError, message
+from hybridflow.core.errors import CheckError, LeakError, ShapeError, TraceError, message
 from hybridflow.core.node import Edge, Node, format_where, user_place
 from hybridflow.core.op import Op
 from hybridflow.core.sources import CONSTANT
@@ -166,30 +166,38 @@ class Construction(GraphBuilder):
             stack.extend([edge for edge in node.inputs if edge is not None and edge not in given])
         return needed
 
-    def side_roots(self, needed: set[Node], outputs: Sequence[Edge]) -> list[Edge]:
-        """Return the checks and effects that only use values which a run computes or is fed anyway."""
-        known = needed | {edge[0] for node in needed for edge in node.inputs if edge is not None}
-        known |= {node for node, _ in outputs} | {node for node in self.nodes if node.op is CONSTANT}
-        ends = [cast(Edge, check.ok._edge) for check in self.checks]
-        private = self._private({node for node, _ in ends})
-        roots = [end for end in ends if all(node in known for node in self._looked_at(end[0], private))]
+    def side_roots(self, needed: set[Node], outputs: Sequence[Edge], given: set[Edge]) -> list[Edge]:
+        """Return the checks and effects that only use values which a run computes or is fed anyway.
+
+        A check that an operation brings along, such as that of an index, is that operation's: a fed index that is used
+        for nothing is not checked.
+        """
+        known = needed | {node for node in self.nodes if node.op is CONSTANT}
+        used = {edge for node in needed for edge in node.inputs if edge in given}.union(outputs)
+        private = self._private({cast(Edge, check.ok._edge)[0] for check in self.checks})
+        roots: list[Edge] = []
+        for check in self.checks:
+            end = cast(Edge, check.ok._edge)
+            fed = given if issubclass(check.error, CheckError) else used
+            if all([edge in fed or edge[0] in known for edge in self._looked_at(end, private, fed)]):
+                roots.append(end)
         for node in self.nodes:
-            if has_effect(node) and all(edge is None or edge[0] in known for edge in node.inputs):
+            if has_effect(node) and all([e is None or e in given or e[0] in known for e in node.inputs]):
                 known.add(node)
                 roots.append((node, 0))
         return roots
 
     @staticmethod
-    def _looked_at(end: Node, private: set[Node]) -> set[Node]:
-        """Return the nodes that a check uses, without the private nodes that only serve checks."""
-        reached: set[Node] = set()
+    def _looked_at(end: Edge, private: set[Node], given: set[Edge]) -> set[Edge]:
+        """Return the values that a check uses: those that are fed, or that not only checks use."""
+        reached: set[Edge] = set()
         stack = [end]
         while stack:
-            node = stack.pop()
-            if node in private:
-                stack.extend([edge[0] for edge in node.inputs if edge is not None])
+            edge = stack.pop()
+            if edge[0] in private and edge not in given:
+                stack.extend([before for before in edge[0].inputs if before is not None])
             else:
-                reached.add(node)
+                reached.add(edge)
         return reached
 
     def _private(self, ends: set[Node]) -> set[Node]:

@@ -82,8 +82,15 @@ def parse(text: str, *, nodes: int | None = None, tokens: int | None = None, dep
     return graph
 
 
-def _where(place: tuple[str, int] | None) -> Where | None:
-    return None if place is None else (_NOWHERE.replace(co_filename=place[0], co_firstlineno=place[1]), -1)
+_UNREGISTERED = "No registered operation is called so; one of another package is registered when that is imported."
+
+
+def _where(place: tuple[str, int, str] | None) -> Where | None:
+    if place is None:
+        return None
+    file, line, scope = place
+    code = _NOWHERE.replace(co_filename=file, co_firstlineno=line)
+    return (code, -1, scope) if scope else (code, -1)
 
 
 class _Parser:
@@ -285,7 +292,7 @@ class _Parser:
             attached("register_rest")()
             op = REGISTRY.get(token.text)
         if op is None:
-            hint = _suggest(token.text, REGISTRY, "No registered operation is called so.")
+            hint = _suggest(token.text, REGISTRY, _UNREGISTERED)
             self.fail("an operation", token, hint=hint)
         return op
 

@@ -19,8 +19,7 @@ _TOKEN = re.compile(
 )
 _SHOWN = 60
 """The largest number of characters that a message shows of a token, and of a line on either side of an error."""
-_DIGITS = 9
-"""The largest number of digits in a line number."""
+_LINE = re.compile(r":([0-9]{1,9})(?=\s|$)")
 
 
 class Token(NamedTuple):
@@ -30,13 +29,13 @@ class Token(NamedTuple):
         kind: its kind; ``other`` is a character that begins no token, where reading stops.
         text: the text.
         position: the index of its first character.
-        place: the file and line in the comment after it.
+        place: the file, line and name scope in the comment after it.
     """
 
     kind: str
     text: str
     position: int
-    place: tuple[str, int] | None = None
+    place: tuple[str, int, str] | None = None
 
     def __str__(self) -> str:
         return "the end of the text" if self.kind == "end" else shortened(repr(self.text))
@@ -63,10 +62,11 @@ def tokens_of(text: str) -> Iterator[Token]:
     yield Token("end", "", len(text))
 
 
-def _place(comment: str) -> tuple[str, int] | None:
-    """Return the file and line in a comment such as ``# file.py:31``, or None."""
-    file, colon, line = comment[1:].strip().rpartition(":")
-    return (file, int(line)) if colon and file and line.isdecimal() and len(line) <= _DIGITS else None
+def _place(comment: str) -> tuple[str, int, str] | None:
+    """Return the file, line and name scope in a comment such as ``# file.py:31 encoder``, or None."""
+    found = _LINE.search(comment)
+    file = "" if found is None else comment[1 : found.start()].strip()
+    return None if found is None or not file else (file, int(found[1]), comment[found.end() :].strip())
 
 
 def place_in(text: str, position: int) -> tuple[int, int, str]:

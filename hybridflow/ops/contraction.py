@@ -10,6 +10,7 @@ import numpy as np
 from jax import lax
 
 from hybridflow.backend import products
+from hybridflow.core.settings import SETTINGS
 from hybridflow.ops.xla_algebra import float_sum
 
 # -- contracting two operands -------------------------------------------------------------------------------------
@@ -111,7 +112,7 @@ class LaxPart:
         if pair.summed:
             contracted = (_axes(term_a, pair.summed), _axes(term_b, pair.summed))
             batch = (_axes(term_a, pair.batch), _axes(term_b, pair.batch))
-            return lax.dot_general(a, b, (contracted, batch), precision=lax.Precision.HIGHEST)
+            return lax.dot_general(a, b, (contracted, batch), precision=SETTINGS.matmul_precision)
         sizes = dict(zip(term_a + term_b, a.shape + b.shape, strict=True))
         shape = tuple([sizes[label] for label in pair.result])
         return lax.mul(*[

@@ -9,6 +9,7 @@ import jax
 import numpy as np
 from jax import lax
 
+from hybridflow.core.device import DeviceLike
 from hybridflow.core.device import device as on_device
 from hybridflow.core.dims import Dim, SizeFloat
 from hybridflow.core.dispatch import bind
@@ -25,6 +26,7 @@ from hybridflow.core.dtypes import (
     kind_of,
 )
 from hybridflow.core.errors import ArgumentError, ArgumentTypeError, DTypeError, ShapeError, message
+from hybridflow.core.keywords import plain
 from hybridflow.core.op import Bad, Op, Sample, Stops, op, public_names
 from hybridflow.core.staged_number import StagedNumber
 from hybridflow.core.traced_float import TracedFloat
@@ -86,7 +88,7 @@ def _full_samples(rng: np.random.Generator) -> Any:
     onnx=lambda o, *, shape, fill_value, dtype: o.Expand(o.value(fill_value, dtype), o.ints(shape)),
     padded=made_of_size,
 )
-def full(shape: Any, fill_value: TensorLike, *, dtype: Any = None, device: str | None = None) -> Tensor:
+def full(shape: Any, fill_value: TensorLike, *, dtype: Any = None, device: DeviceLike = None, **other: Any) -> Tensor:
     """Make a tensor of one repeated value.
 
     Args:
@@ -107,6 +109,8 @@ def full(shape: Any, fill_value: TensorLike, *, dtype: Any = None, device: str |
         >>> hf.full((2,), 3.0)
         Tensor([3., 3.], dtype=float32)
     """
+    if other:
+        plain("full", other)
     if device is not None:
         with on_device(device):
             return full(shape, fill_value, dtype=dtype)
@@ -149,7 +153,7 @@ def _one_shape(name: str, shape: Any, sizes: tuple[Any, ...]) -> Any:
     return (shape, *sizes) if sizes else shape
 
 
-def zeros(shape: Any, *sizes: int, dtype: Any = None, device: str | None = None) -> Tensor:
+def zeros(shape: Any, *sizes: int, dtype: Any = None, device: DeviceLike = None, **other: Any) -> Tensor:
     """Make a tensor of zeros.
 
     Args:
@@ -166,10 +170,12 @@ def zeros(shape: Any, *sizes: int, dtype: Any = None, device: str | None = None)
         >>> hf.zeros((2,))
         Tensor([0., 0.], dtype=float32)
     """
+    if other:
+        plain("zeros", other)
     return full(_one_shape("zeros", shape, sizes), 0, dtype=float32 if dtype is None else dtype, device=device)
 
 
-def ones(shape: Any, *sizes: int, dtype: Any = None, device: str | None = None) -> Tensor:
+def ones(shape: Any, *sizes: int, dtype: Any = None, device: DeviceLike = None, **other: Any) -> Tensor:
     """Make a tensor of ones.
 
     Args:
@@ -186,10 +192,14 @@ def ones(shape: Any, *sizes: int, dtype: Any = None, device: str | None = None) 
         >>> hf.ones((2,), dtype=hf.int32)
         Tensor([1, 1], dtype=int32)
     """
+    if other:
+        plain("ones", other)
     return full(_one_shape("ones", shape, sizes), 1, dtype=float32 if dtype is None else dtype, device=device)
 
 
-def full_like(x: TensorLike, /, fill_value: TensorLike, *, dtype: Any = None, device: str | None = None) -> Tensor:
+def full_like(
+    x: TensorLike, /, fill_value: TensorLike, *, dtype: Any = None, device: DeviceLike = None, **other: Any
+) -> Tensor:
     """Make a tensor of one repeated value, shaped like another.
 
     Args:
@@ -206,11 +216,13 @@ def full_like(x: TensorLike, /, fill_value: TensorLike, *, dtype: Any = None, de
         >>> hf.full_like([1.0, 2.0], 7)
         Tensor([7., 7.], dtype=float32)
     """
+    if other:
+        plain("full_like", other)
     tensor = as_tensor(x)
     return full(tensor.shape, fill_value, dtype=tensor.dtype if dtype is None else dtype, device=device)
 
 
-def zeros_like(x: TensorLike, /, *, dtype: Any = None, device: str | None = None) -> Tensor:
+def zeros_like(x: TensorLike, /, *, dtype: Any = None, device: DeviceLike = None, **other: Any) -> Tensor:
     """Make a tensor of zeros, shaped like another.
 
     Args:
@@ -226,10 +238,12 @@ def zeros_like(x: TensorLike, /, *, dtype: Any = None, device: str | None = None
         >>> hf.zeros_like([1, 2])
         Tensor([0, 0], dtype=int32)
     """
+    if other:
+        plain("zeros_like", other)
     return full_like(x, 0, dtype=dtype, device=device)
 
 
-def ones_like(x: TensorLike, /, *, dtype: Any = None, device: str | None = None) -> Tensor:
+def ones_like(x: TensorLike, /, *, dtype: Any = None, device: DeviceLike = None, **other: Any) -> Tensor:
     """Make a tensor of ones, shaped like another.
 
     Args:
@@ -245,10 +259,12 @@ def ones_like(x: TensorLike, /, *, dtype: Any = None, device: str | None = None)
         >>> hf.ones_like([1, 2])
         Tensor([1, 1], dtype=int32)
     """
+    if other:
+        plain("ones_like", other)
     return full_like(x, 1, dtype=dtype, device=device)
 
 
-def empty(shape: Any, *sizes: int, dtype: Any = None, device: str | None = None) -> Tensor:
+def empty(shape: Any, *sizes: int, dtype: Any = None, device: DeviceLike = None, **other: Any) -> Tensor:
     """Make a tensor whose values do not matter; they are zeros, so that eager and compiled results agree.
 
     Args:
@@ -265,10 +281,12 @@ def empty(shape: Any, *sizes: int, dtype: Any = None, device: str | None = None)
         >>> hf.empty((2,)).shape
         (2,)
     """
+    if other:
+        plain("empty", other)
     return zeros(shape, *sizes, dtype=dtype, device=device)
 
 
-def empty_like(x: TensorLike, /, *, dtype: Any = None, device: str | None = None) -> Tensor:
+def empty_like(x: TensorLike, /, *, dtype: Any = None, device: DeviceLike = None, **other: Any) -> Tensor:
     """Make a tensor whose values do not matter, shaped like another; see `empty`.
 
     Args:
@@ -284,10 +302,12 @@ def empty_like(x: TensorLike, /, *, dtype: Any = None, device: str | None = None
         >>> hf.empty_like([1, 2]).dtype
         dtype('int32')
     """
+    if other:
+        plain("empty_like", other)
     return zeros_like(x, dtype=dtype, device=device)
 
 
-def from_dlpack(x: Any, /, *, device: str | None = None, copy: bool | None = None) -> Tensor:
+def from_dlpack(x: Any, /, *, device: DeviceLike = None, copy: bool | None = None) -> Tensor:
     """Make a tensor of another library's array, by the DLPack protocol.
 
     Args:
@@ -382,8 +402,9 @@ def _arange_onnx(o: Any, *, start: Any, step: Any, size: Any, dtype: Any) -> Any
     padded=counted_up,
 )
 def arange(
-    start: float, /, stop: float | None = None, step: float = 1, *, dtype: Any = None, device: str | None = None
-) -> Tensor:
+    start: float, /, stop: float | None = None, step: float = 1, *, dtype: Any = None, device: DeviceLike = None,
+    **other: Any,
+) -> Tensor:  # fmt: skip
     """Make a tensor of evenly spaced numbers: ``start, start + step, ...`` up to but without `stop`.
 
     Args:
@@ -405,6 +426,8 @@ def arange(
         >>> hf.arange(2, 8, 2)
         Tensor([2, 4, 6], dtype=int32)
     """
+    if other:
+        plain("arange", other)
     first, end = (0, start) if stop is None else (start, stop)
     if step == 0:
         raise ArgumentError(message("arange: the step is 0", got=f"arange({first}, {end}, 0)", hint="Use 1 or -1."))
@@ -426,7 +449,7 @@ def arange(
     return _bind_on(device, arange.op, {"start": first, "step": step, "size": size, "dtype": result_dtype})
 
 
-def _bind_on(device: str | None, op: Op, attrs: dict[str, Any]) -> Tensor:
+def _bind_on(device: DeviceLike, op: Op, attrs: dict[str, Any]) -> Tensor:
     """Bind an op without inputs on a device, or wherever its result goes by default."""
     if device is None:
         return bind(op, (), attrs)
@@ -479,8 +502,9 @@ def _linspace_samples(rng: np.random.Generator) -> Any:
     padded=evenly_spaced,
 )
 def linspace(
-    start: complex, stop: complex, /, num: int, *, dtype: Any = None, device: str | None = None, endpoint: bool = True
-) -> Tensor:
+    start: complex, stop: complex, /, num: int, *, dtype: Any = None, device: DeviceLike = None, endpoint: bool = True,
+    **other: Any,
+) -> Tensor:  # fmt: skip
     """Make a tensor of a number of evenly spaced points.
 
     Args:
@@ -503,6 +527,8 @@ def linspace(
         >>> hf.linspace(0, 1, 5)
         Tensor([0.  , 0.25, 0.5 , 0.75, 1.  ], dtype=float32)
     """
+    if other:
+        plain("linspace", other)
     endpoint = truth("linspace", "endpoint", endpoint)
     whole = isinstance(start, complex) or isinstance(stop, complex)
     result_dtype = as_dtype(dtype) if dtype is not None else complex64 if whole else float32
@@ -567,8 +593,9 @@ def _eye_onnx(o: Any, *, rows: Any, columns: Any, offset: int, dtype: Any) -> An
     padded=made_of_size,
 )
 def eye(
-    n_rows: int, n_cols: int | None = None, /, *, k: int = 0, dtype: Any = None, device: str | None = None
-) -> Tensor:
+    n_rows: int, n_cols: int | None = None, /, *, k: int = 0, dtype: Any = None, device: DeviceLike = None,
+    **other: Any,
+) -> Tensor:  # fmt: skip
     """Make a matrix with ones on a diagonal and zeros elsewhere.
 
     Args:
@@ -590,6 +617,8 @@ def eye(
         Tensor([[0., 1., 0.],
                 [0., 0., 1.]], dtype=float32)
     """
+    if other:
+        plain("eye", other)
     rows, columns = normalize_shape("eye", (n_rows, n_rows if n_cols is None else n_cols))
     result_dtype = float32 if dtype is None else as_dtype(dtype)
     attrs = {"rows": rows, "columns": columns, "offset": int(k), "dtype": result_dtype}

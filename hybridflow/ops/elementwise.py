@@ -8,6 +8,7 @@ import numpy as np
 from jax import lax
 
 from hybridflow.core.convert import Wide
+from hybridflow.core.device import DeviceLike
 from hybridflow.core.dispatch import bind
 from hybridflow.core.dtypes import (
     as_dtype,
@@ -124,7 +125,7 @@ def _astype_onnx(o: Any, x: Any, *, dtype: Any) -> Any:
     method="astype",
     onnx=_astype_onnx,
 )
-def astype(x: TensorLike, /, dtype: Any, *, copy: bool = True, device: str | None = None) -> Tensor:
+def astype(x: TensorLike, /, dtype: Any, *, copy: bool = True, device: DeviceLike = None) -> Tensor:
     """Convert to another dtype; the gradient is converted back.
 
     Floats become integers towards zero; one outside the range becomes the nearest integer there is, and NaN becomes 0.

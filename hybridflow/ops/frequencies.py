@@ -7,6 +7,7 @@ from typing import Any, Unpack
 
 import numpy as np
 
+from hybridflow.core.device import DeviceLike
 from hybridflow.core.dispatch import bind
 from hybridflow.core.dtypes import as_dtype, float32, kind_of
 from hybridflow.core.errors import ArgumentError, DTypeError, message
@@ -24,7 +25,7 @@ from hybridflow.ops.joining import concat
 
 
 def _frequencies(
-    name: str, counts: Callable[[int], Any], n: int, d: float, dtype: Any, device: str | None
+    name: str, counts: Callable[[int], Any], n: int, d: float, dtype: Any, device: DeviceLike
 ) -> Tensor:
     size = n.__index__()
     if size < 1:
@@ -35,7 +36,7 @@ def _frequencies(
     return asarray((counts(size) / (size * d)).astype(result_dtype), device=device)
 
 
-def fftfreq(n: int, /, *, d: float = 1.0, dtype: Any = None, device: str | None = None) -> Tensor:
+def fftfreq(n: int, /, *, d: float = 1.0, dtype: Any = None, device: DeviceLike = None) -> Tensor:
     """Return the frequencies of the elements of a transform: 0 and up, then the negative ones.
 
     Args:
@@ -59,7 +60,7 @@ def fftfreq(n: int, /, *, d: float = 1.0, dtype: Any = None, device: str | None 
     return _frequencies("fftfreq", lambda n: (np.arange(n) + n // 2) % n - n // 2, n, d, dtype, device)
 
 
-def rfftfreq(n: int, /, *, d: float = 1.0, dtype: Any = None, device: str | None = None) -> Tensor:
+def rfftfreq(n: int, /, *, d: float = 1.0, dtype: Any = None, device: DeviceLike = None) -> Tensor:
     """Return the frequencies of the elements of a transform of real numbers.
 
     Args:

@@ -12,6 +12,7 @@ from hybridflow.core.dispatch import bind
 from hybridflow.core.dtypes import LOW_PRECISION
 from hybridflow.core.errors import DTypeError, ShapeError, message
 from hybridflow.core.op import Bad, MultiplyAdds, Sample, Saves, on_host, op, public_names
+from hybridflow.core.settings import SETTINGS
 from hybridflow.ops.common import (
     NUMERIC,
     Tensor,
@@ -54,7 +55,7 @@ def _lower_dot(a: Any, b: Any) -> Any:
             left,
             right,
             (((contract[0],), (contract[1],)), (shared, shared)),
-            precision=lax.Precision.HIGHEST,
+            precision=SETTINGS.matmul_precision,
             preferred_element_type=accumulate_in(a.dtype),
         )
 

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from hybridflow.core.device import DeviceLike, placed
 from hybridflow.core.dtypes import float32, int32
 from hybridflow.core.op import public_names
 from hybridflow.core.tensor import Tensor
@@ -26,7 +27,10 @@ from hybridflow.ops.generator_default import seed as seed
 from hybridflow.ops.random_distributions import *  # noqa: F403
 
 
-def uniform(shape: Any = (), low: TensorLike = 0.0, high: TensorLike = 1.0, dtype: Any = float32) -> Tensor:
+def uniform(
+    shape: Any = (), low: TensorLike = 0.0, high: TensorLike = 1.0, dtype: Any = float32, *,
+    device: DeviceLike = None,
+) -> Tensor:  # fmt: skip
     """Draw numbers evenly distributed over [low, high) from the default generator.
 
     Args:
@@ -34,6 +38,7 @@ def uniform(shape: Any = (), low: TensorLike = 0.0, high: TensorLike = 1.0, dtyp
         low: the least value; gradients flow to a tensor.
         high: the upper bound, never drawn unless it equals `low`; gradients flow to a tensor.
         dtype: a floating-point dtype.
+        device: the device of the draws; that of the context if None.
 
     Returns:
         The draws, in the dtype.
@@ -47,10 +52,14 @@ def uniform(shape: Any = (), low: TensorLike = 0.0, high: TensorLike = 1.0, dtyp
         >>> hf.random.uniform((2, 3), -1, 1).shape
         (2, 3)
     """
-    return default_generator().uniform(shape, low, high, dtype)
+    with placed(device):
+        return default_generator().uniform(shape, low, high, dtype)
 
 
-def normal(shape: Any = (), dtype: Any = float32, mean: TensorLike = 0.0, std: TensorLike = 1.0) -> Tensor:
+def normal(
+    shape: Any = (), dtype: Any = float32, mean: TensorLike = 0.0, std: TensorLike = 1.0, *,
+    device: DeviceLike = None,
+) -> Tensor:  # fmt: skip
     """Draw normally distributed numbers from the default generator.
 
     Args:
@@ -58,6 +67,7 @@ def normal(shape: Any = (), dtype: Any = float32, mean: TensorLike = 0.0, std: T
         dtype: a floating-point dtype.
         mean: the mean; gradients flow to a tensor.
         std: the standard deviation; gradients flow to a tensor.
+        device: the device of the draws; that of the context if None.
 
     Returns:
         The draws, in the dtype.
@@ -70,7 +80,8 @@ def normal(shape: Any = (), dtype: Any = float32, mean: TensorLike = 0.0, std: T
         >>> hf.random.normal((2, 3), std=0.1).shape
         (2, 3)
     """
-    return default_generator().normal(shape, dtype, mean, std)
+    with placed(device):
+        return default_generator().normal(shape, dtype, mean, std)
 
 
 def truncated_normal(
@@ -80,6 +91,8 @@ def truncated_normal(
     dtype: Any = float32,
     mean: TensorLike = 0.0,
     std: TensorLike = 1.0,
+    *,
+    device: DeviceLike = None,
 ) -> Tensor:
     """Draw normally distributed numbers that lie between two bounds from the default generator.
 
@@ -90,6 +103,7 @@ def truncated_normal(
         dtype: a floating-point dtype.
         mean: the mean before truncation; gradients flow to a tensor.
         std: the standard deviation before truncation; gradients flow to a tensor.
+        device: the device of the draws; that of the context if None.
 
     Returns:
         The draws, in the dtype.
@@ -103,10 +117,13 @@ def truncated_normal(
         >>> bool(hf.max(hf.random.truncated_normal((100,), high=1)) <= 1)
         True
     """
-    return default_generator().truncated_normal(shape, low, high, dtype, mean, std)
+    with placed(device):
+        return default_generator().truncated_normal(shape, low, high, dtype, mean, std)
 
 
-def integers(low: int, high: int, shape: Any = (), dtype: Any = int32) -> Tensor:
+def integers(
+    low: int, high: int, shape: Any = (), dtype: Any = int32, *, device: DeviceLike = None
+) -> Tensor:
     """Draw integers from the default generator, with probabilities that are equal to within 2**-32 of them.
 
     Args:
@@ -114,6 +131,7 @@ def integers(low: int, high: int, shape: Any = (), dtype: Any = int32) -> Tensor
         high: the upper bound, never drawn.
         shape: the shape.
         dtype: an integer dtype.
+        device: the device of the draws; that of the context if None.
 
     Returns:
         The draws, in the dtype.
@@ -127,15 +145,17 @@ def integers(low: int, high: int, shape: Any = (), dtype: Any = int32) -> Tensor
         >>> 0 <= int(hf.random.integers(0, 6)) < 6
         True
     """
-    return default_generator().integers(low, high, shape, dtype)
+    with placed(device):
+        return default_generator().integers(low, high, shape, dtype)
 
 
-def bernoulli(p: TensorLike = 0.5, shape: Any = None) -> Tensor:
+def bernoulli(p: TensorLike = 0.5, shape: Any = None, *, device: DeviceLike = None) -> Tensor:
     """Draw True with a probability from the default generator.
 
     Args:
         p: the probability, a number or a tensor.
         shape: the shape, to which `p` broadcasts; the shape of `p` if not given.
+        device: the device of the draws; that of the context if None.
 
     Returns:
         The draws, bool.
@@ -149,15 +169,17 @@ def bernoulli(p: TensorLike = 0.5, shape: Any = None) -> Tensor:
         >>> hf.random.bernoulli(1.0, (2,))
         Tensor([ True,  True], dtype=bool)
     """
-    return default_generator().bernoulli(p, shape)
+    with placed(device):
+        return default_generator().bernoulli(p, shape)
 
 
-def categorical(logits: TensorLike, shape: Any = None) -> Tensor:
+def categorical(logits: TensorLike, shape: Any = None, *, device: DeviceLike = None) -> Tensor:
     """Draw classes from the default generator, with the probabilities ``softmax(logits)`` along the last axis.
 
     Args:
         logits: ``(..., classes)``, floating-point.
         shape: the shape, to which the batch shape of the logits broadcasts; the batch shape if not given.
+        device: the device of the draws; that of the context if None.
 
     Returns:
         The classes, int32.
@@ -170,15 +192,17 @@ def categorical(logits: TensorLike, shape: Any = None) -> Tensor:
         >>> hf.random.categorical([0.0, 100.0], (3,))
         Tensor([1, 1, 1], dtype=int32)
     """
-    return default_generator().categorical(logits, shape)
+    with placed(device):
+        return default_generator().categorical(logits, shape)
 
 
-def permutation(x: Any, axis: int = 0) -> Tensor:
+def permutation(x: Any, axis: int = 0, *, device: DeviceLike = None) -> Tensor:
     """Draw a random order of 0 to x - 1, or of a tensor's slices along an axis, from the default generator.
 
     Args:
         x: an integer, or a tensor.
         axis: the axis along which a tensor is reordered; its slices stay whole.
+        device: the device of the draws; that of the context if None.
 
     Returns:
         ``(x,)`` int32, or the reordered tensor.
@@ -191,7 +215,8 @@ def permutation(x: Any, axis: int = 0) -> Tensor:
         >>> sorted(hf.random.permutation(4).tolist())
         [0, 1, 2, 3]
     """
-    return default_generator().permutation(x, axis)
+    with placed(device):
+        return default_generator().permutation(x, axis)
 
 
 def split(count: int = 2) -> list[Generator]:
@@ -214,7 +239,10 @@ def split(count: int = 2) -> list[Generator]:
     return default_generator().split(count)
 
 
-def choice(x: Any, shape: Any = (), replace: bool = True, p: TensorLike | None = None, axis: int = 0) -> Tensor:
+def choice(
+    x: Any, shape: Any = (), replace: bool = True, p: TensorLike | None = None, axis: int = 0, *,
+    device: DeviceLike = None,
+) -> Tensor:  # fmt: skip
     """Draw elements (slices of an axis) of a tensor from the default generator.
 
     Args:
@@ -223,6 +251,7 @@ def choice(x: Any, shape: Any = (), replace: bool = True, p: TensorLike | None =
         replace: whether an element may be drawn more than once.
         p: the elements' weights, 0 or more; probabilities are proportional to them. All are equal if not given.
         axis: the axis of the tensor to choose from; in the result, the shape replaces it.
+        device: the device of the draws; that of the context if None.
 
     Returns:
         The elements, with the dtype of the tensor (int32 for an integer).
@@ -238,7 +267,8 @@ def choice(x: Any, shape: Any = (), replace: bool = True, p: TensorLike | None =
         >>> sorted(hf.random.choice(3, (3,), replace=False).tolist())
         [0, 1, 2]
     """
-    return default_generator().choice(x, shape, replace, p, axis)
+    with placed(device):
+        return default_generator().choice(x, shape, replace, p, axis)
 
 
 def shuffle(x: TensorLike, axis: int = 0) -> Tensor:

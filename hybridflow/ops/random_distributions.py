@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from hybridflow.core.device import DeviceLike, placed
 from hybridflow.core.dtypes import float32, int32
 from hybridflow.core.op import public_names
 from hybridflow.core.tensor import Tensor
@@ -11,13 +12,16 @@ from hybridflow.ops.common import TensorLike
 from hybridflow.ops.generator_default import default_generator
 
 
-def exponential(shape: Any = (), scale: TensorLike = 1.0, dtype: Any = float32) -> Tensor:
+def exponential(
+    shape: Any = (), scale: TensorLike = 1.0, dtype: Any = float32, *, device: DeviceLike = None
+) -> Tensor:
     """Draw exponentially distributed numbers from the default generator: waiting times of mean `scale`.
 
     Args:
         shape: the shape; broadcasts with the scale.
         scale: the mean; gradients flow to a tensor.
         dtype: a floating-point dtype.
+        device: the device of the draws; that of the context if None.
 
     Returns:
         The draws, in the dtype.
@@ -31,10 +35,14 @@ def exponential(shape: Any = (), scale: TensorLike = 1.0, dtype: Any = float32) 
         >>> bool(hf.all(hf.random.exponential((100,)) > 0))
         True
     """
-    return default_generator().exponential(shape, scale, dtype)
+    with placed(device):
+        return default_generator().exponential(shape, scale, dtype)
 
 
-def gumbel(shape: Any = (), location: TensorLike = 0.0, scale: TensorLike = 1.0, dtype: Any = float32) -> Tensor:
+def gumbel(
+    shape: Any = (), location: TensorLike = 0.0, scale: TensorLike = 1.0, dtype: Any = float32, *,
+    device: DeviceLike = None,
+) -> Tensor:  # fmt: skip
     """Draw from the Gumbel distribution, the limit distribution of maxima, from the default generator.
 
     Args:
@@ -42,6 +50,7 @@ def gumbel(shape: Any = (), location: TensorLike = 0.0, scale: TensorLike = 1.0,
         location: the mode; gradients flow to a tensor.
         scale: the scale; gradients flow to a tensor.
         dtype: a floating-point dtype.
+        device: the device of the draws; that of the context if None.
 
     Returns:
         The draws, in the dtype.
@@ -55,10 +64,14 @@ def gumbel(shape: Any = (), location: TensorLike = 0.0, scale: TensorLike = 1.0,
         >>> hf.random.gumbel((2, 3)).shape
         (2, 3)
     """
-    return default_generator().gumbel(shape, location, scale, dtype)
+    with placed(device):
+        return default_generator().gumbel(shape, location, scale, dtype)
 
 
-def laplace(shape: Any = (), location: TensorLike = 0.0, scale: TensorLike = 1.0, dtype: Any = float32) -> Tensor:
+def laplace(
+    shape: Any = (), location: TensorLike = 0.0, scale: TensorLike = 1.0, dtype: Any = float32, *,
+    device: DeviceLike = None,
+) -> Tensor:  # fmt: skip
     """Draw from the Laplace distribution, exponential to both sides, from the default generator.
 
     Args:
@@ -66,6 +79,7 @@ def laplace(shape: Any = (), location: TensorLike = 0.0, scale: TensorLike = 1.0
         location: the mean; gradients flow to a tensor.
         scale: the mean distance from it; gradients flow to a tensor.
         dtype: a floating-point dtype.
+        device: the device of the draws; that of the context if None.
 
     Returns:
         The draws, in the dtype.
@@ -79,10 +93,14 @@ def laplace(shape: Any = (), location: TensorLike = 0.0, scale: TensorLike = 1.0
         >>> hf.random.laplace((2,), scale=[1.0, 2.0]).shape
         (2,)
     """
-    return default_generator().laplace(shape, location, scale, dtype)
+    with placed(device):
+        return default_generator().laplace(shape, location, scale, dtype)
 
 
-def logistic(shape: Any = (), location: TensorLike = 0.0, scale: TensorLike = 1.0, dtype: Any = float32) -> Tensor:
+def logistic(
+    shape: Any = (), location: TensorLike = 0.0, scale: TensorLike = 1.0, dtype: Any = float32, *,
+    device: DeviceLike = None,
+) -> Tensor:  # fmt: skip
     """Draw from the logistic distribution from the default generator.
 
     Args:
@@ -90,6 +108,7 @@ def logistic(shape: Any = (), location: TensorLike = 0.0, scale: TensorLike = 1.
         location: the mean; gradients flow to a tensor.
         scale: the scale; gradients flow to a tensor.
         dtype: a floating-point dtype.
+        device: the device of the draws; that of the context if None.
 
     Returns:
         The draws, in the dtype.
@@ -103,10 +122,14 @@ def logistic(shape: Any = (), location: TensorLike = 0.0, scale: TensorLike = 1.
         >>> hf.random.logistic((2, 3), location=5.0).shape
         (2, 3)
     """
-    return default_generator().logistic(shape, location, scale, dtype)
+    with placed(device):
+        return default_generator().logistic(shape, location, scale, dtype)
 
 
-def cauchy(shape: Any = (), location: TensorLike = 0.0, scale: TensorLike = 1.0, dtype: Any = float32) -> Tensor:
+def cauchy(
+    shape: Any = (), location: TensorLike = 0.0, scale: TensorLike = 1.0, dtype: Any = float32, *,
+    device: DeviceLike = None,
+) -> Tensor:  # fmt: skip
     """Draw from the Cauchy distribution, which has no mean, from the default generator.
 
     Args:
@@ -114,6 +137,7 @@ def cauchy(shape: Any = (), location: TensorLike = 0.0, scale: TensorLike = 1.0,
         location: the median; gradients flow to a tensor.
         scale: half the distance between the quartiles; gradients flow to a tensor.
         dtype: a floating-point dtype.
+        device: the device of the draws; that of the context if None.
 
     Returns:
         The draws, in the dtype.
@@ -127,10 +151,14 @@ def cauchy(shape: Any = (), location: TensorLike = 0.0, scale: TensorLike = 1.0,
         >>> hf.random.cauchy((3,)).shape
         (3,)
     """
-    return default_generator().cauchy(shape, location, scale, dtype)
+    with placed(device):
+        return default_generator().cauchy(shape, location, scale, dtype)
 
 
-def lognormal(shape: Any = None, mean: TensorLike = 0.0, std: TensorLike = 1.0, dtype: Any = float32) -> Tensor:
+def lognormal(
+    shape: Any = None, mean: TensorLike = 0.0, std: TensorLike = 1.0, dtype: Any = float32, *,
+    device: DeviceLike = None,
+) -> Tensor:  # fmt: skip
     """Draw numbers whose logarithm is normally distributed from the default generator.
 
     Args:
@@ -138,6 +166,7 @@ def lognormal(shape: Any = None, mean: TensorLike = 0.0, std: TensorLike = 1.0, 
         mean: the mean of the logarithm; gradients flow to a tensor.
         std: its standard deviation; gradients flow to a tensor.
         dtype: a floating-point dtype.
+        device: the device of the draws; that of the context if None.
 
     Returns:
         The draws, in the dtype.
@@ -152,10 +181,14 @@ def lognormal(shape: Any = None, mean: TensorLike = 0.0, std: TensorLike = 1.0, 
         >>> bool(hf.all(hf.random.lognormal((100,)) > 0))
         True
     """
-    return default_generator().lognormal(shape, mean, std, dtype)
+    with placed(device):
+        return default_generator().lognormal(shape, mean, std, dtype)
 
 
-def gamma(concentration: TensorLike, shape: Any = None, scale: TensorLike = 1.0, dtype: Any = float32) -> Tensor:
+def gamma(
+    concentration: TensorLike, shape: Any = None, scale: TensorLike = 1.0, dtype: Any = float32, *,
+    device: DeviceLike = None,
+) -> Tensor:  # fmt: skip
     """Draw from the gamma distribution of mean ``concentration * scale`` from the default generator.
 
     Args:
@@ -164,6 +197,7 @@ def gamma(concentration: TensorLike, shape: Any = None, scale: TensorLike = 1.0,
         shape: the shape, to which the parameters broadcast; their own broadcast shape if not given.
         scale: the scale; gradients flow to a tensor.
         dtype: a floating-point dtype.
+        device: the device of the draws; that of the context if None.
 
     Returns:
         The draws, in the dtype.
@@ -182,16 +216,20 @@ def gamma(concentration: TensorLike, shape: Any = None, scale: TensorLike = 1.0,
         Marsaglia and Tsang, "A simple method for generating gamma variables", 2000; Figurnov, Mohamed and Mnih,
         "Implicit reparameterization gradients", 2018.
     """
-    return default_generator().gamma(concentration, shape, scale, dtype)
+    with placed(device):
+        return default_generator().gamma(concentration, shape, scale, dtype)
 
 
-def beta(a: TensorLike, b: TensorLike, shape: Any = None, dtype: Any = float32) -> Tensor:
+def beta(
+    a: TensorLike, b: TensorLike, shape: Any = None, dtype: Any = float32, *, device: DeviceLike = None
+) -> Tensor:
     """Draw numbers from 0 to 1 with the density ``x**(a - 1) * (1 - x)**(b - 1)`` from the default generator.
 
     Args:
         a, b: the exponents' parameters, positive; a tensor's (implicit, first-order) gradient flows.
         shape: the shape, to which the parameters broadcast; their own broadcast shape if not given.
         dtype: a floating-point dtype.
+        device: the device of the draws; that of the context if None.
 
     Returns:
         The draws, in the dtype.
@@ -207,16 +245,20 @@ def beta(a: TensorLike, b: TensorLike, shape: Any = None, dtype: Any = float32) 
         >>> bool(hf.all((x >= 0) & (x <= 1)))
         True
     """
-    return default_generator().beta(a, b, shape, dtype)
+    with placed(device):
+        return default_generator().beta(a, b, shape, dtype)
 
 
-def dirichlet(concentration: TensorLike, shape: Any = None, dtype: Any = float32) -> Tensor:
+def dirichlet(
+    concentration: TensorLike, shape: Any = None, dtype: Any = float32, *, device: DeviceLike = None
+) -> Tensor:
     """Draw probabilities of classes, which add up to 1, from the default generator.
 
     Args:
         concentration: ``(..., classes)``, positive; a tensor's (implicit, first-order) gradient flows.
         shape: the shape before the classes, to which that of the concentrations broadcasts; the latter if not given.
         dtype: a floating-point dtype.
+        device: the device of the draws; that of the context if None.
 
     Returns:
         ``(*shape, classes)`` in the dtype.
@@ -230,10 +272,14 @@ def dirichlet(concentration: TensorLike, shape: Any = None, dtype: Any = float32
         >>> hf.sum(hf.random.dirichlet([1.0, 2.0, 3.0], (2,)), axis=-1).shape
         (2,)
     """
-    return default_generator().dirichlet(concentration, shape, dtype)
+    with placed(device):
+        return default_generator().dirichlet(concentration, shape, dtype)
 
 
-def multivariate_normal(mean: TensorLike, covariance: TensorLike, shape: Any = None, dtype: Any = float32) -> Tensor:
+def multivariate_normal(
+    mean: TensorLike, covariance: TensorLike, shape: Any = None, dtype: Any = float32, *,
+    device: DeviceLike = None,
+) -> Tensor:  # fmt: skip
     """Draw normally distributed vectors from the default generator.
 
     Args:
@@ -241,6 +287,7 @@ def multivariate_normal(mean: TensorLike, covariance: TensorLike, shape: Any = N
         covariance: ``(..., n, n)``, symmetric and positive definite (NaN otherwise); gradients flow to a tensor.
         shape: the shape before the vector, to which those of the parameters broadcast; theirs if not given.
         dtype: a floating-point dtype.
+        device: the device of the draws; that of the context if None.
 
     Returns:
         ``(*shape, n)`` in the dtype.
@@ -254,16 +301,20 @@ def multivariate_normal(mean: TensorLike, covariance: TensorLike, shape: Any = N
         >>> hf.random.multivariate_normal([0.0, 1.0], [[2.0, 0.5], [0.5, 1.0]], (4,)).shape
         (4, 2)
     """
-    return default_generator().multivariate_normal(mean, covariance, shape, dtype)
+    with placed(device):
+        return default_generator().multivariate_normal(mean, covariance, shape, dtype)
 
 
-def poisson(rate: TensorLike, shape: Any = None, dtype: Any = int32) -> Tensor:
+def poisson(
+    rate: TensorLike, shape: Any = None, dtype: Any = int32, *, device: DeviceLike = None
+) -> Tensor:
     """Draw numbers of events whose expected number is `rate` from the default generator.
 
     Args:
         rate: the mean, 0 or more.
         shape: the shape, to which the parameters broadcast; their own broadcast shape if not given.
         dtype: an integer dtype.
+        device: the device of the draws; that of the context if None.
 
     Returns:
         The counts, in the dtype; 0 where a tensor holds an invalid parameter.
@@ -281,10 +332,13 @@ def poisson(rate: TensorLike, shape: Any = None, dtype: Any = int32) -> Tensor:
     Reference:
         Hormann, "The transformed rejection method for generating Poisson random variables", 1993.
     """
-    return default_generator().poisson(rate, shape, dtype)
+    with placed(device):
+        return default_generator().poisson(rate, shape, dtype)
 
 
-def binomial(trials: TensorLike, p: TensorLike, shape: Any = None, dtype: Any = int32) -> Tensor:
+def binomial(
+    trials: TensorLike, p: TensorLike, shape: Any = None, dtype: Any = int32, *, device: DeviceLike = None
+) -> Tensor:
     """Draw numbers of successes among independent trials from the default generator.
 
     Args:
@@ -292,6 +346,7 @@ def binomial(trials: TensorLike, p: TensorLike, shape: Any = None, dtype: Any = 
         p: the probability that a trial succeeds.
         shape: the shape, to which the parameters broadcast; their own broadcast shape if not given.
         dtype: an integer dtype.
+        device: the device of the draws; that of the context if None.
 
     Returns:
         The counts, in the dtype; 0 where a tensor holds an invalid parameter.
@@ -309,16 +364,18 @@ def binomial(trials: TensorLike, p: TensorLike, shape: Any = None, dtype: Any = 
     Reference:
         Hormann, "The generation of binomial random variates", 1993.
     """
-    return default_generator().binomial(trials, p, shape, dtype)
+    with placed(device):
+        return default_generator().binomial(trials, p, shape, dtype)
 
 
-def geometric(p: TensorLike, shape: Any = None, dtype: Any = int32) -> Tensor:
+def geometric(p: TensorLike, shape: Any = None, dtype: Any = int32, *, device: DeviceLike = None) -> Tensor:
     """Draw numbers of trials until the first success from the default generator.
 
     Args:
         p: the probability that a trial succeeds, greater than 0.
         shape: the shape, to which the parameters broadcast; their own broadcast shape if not given.
         dtype: an integer dtype.
+        device: the device of the draws; that of the context if None.
 
     Returns:
         The counts, 1 or more, in the dtype.
@@ -333,7 +390,8 @@ def geometric(p: TensorLike, shape: Any = None, dtype: Any = int32) -> Tensor:
         >>> hf.random.geometric(1.0, (2,))
         Tensor([1, 1], dtype=int32)
     """
-    return default_generator().geometric(p, shape, dtype)
+    with placed(device):
+        return default_generator().geometric(p, shape, dtype)
 
 
 __all__ = public_names(globals())  # pyright: ignore[reportUnsupportedDunderAll]

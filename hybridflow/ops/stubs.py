@@ -27,6 +27,7 @@ from typing import Any, Unpack
 
 import hybridflow.autodiff.grad_fn
 import hybridflow.autodiff.requires_grad
+import hybridflow.core.device
 import hybridflow.ops.updates
 from hybridflow.core.keywords import Other
 from hybridflow.core.tensor import Tensor

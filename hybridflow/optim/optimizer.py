@@ -330,8 +330,17 @@ class Optimizer:
         self._apply(parameters, self._checked(parameters, stored, _STORED))
         return loss
 
-    def zero_grad(self) -> None:
-        """Forget the gradients of all parameters."""
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        """Forget the gradients of all parameters: they are None until the next `.backward()`.
+
+        Args:
+            set_to_none: True.
+
+        Raises:
+            ArgumentError: it is False, by which PyTorch means zeros.
+        """
+        if not set_to_none:
+            raise ArgumentError(message("zero_grad: set_to_none=False", hint="Leave it out: gradients become None."))
         for one in self._parameters():
             cast(Any, one.variable).zero_grad()
 

@@ -66,6 +66,45 @@ class checks(_Switch):  # noqa: N801
     name = "checks"
 
 
+class matmul_precision:  # noqa: N801
+    """Choose how exactly accelerators multiply the matrices of float32, in products and convolutions.
+
+    Units for matrices round factors before they multiply them. On a CPU the choice has no effect: factors are not
+    rounded there, in eager and in compiled code. It is part of a trace's key and used like `run_eagerly`. Linear
+    algebra (`hf.linalg`) always has the highest precision.
+
+    Args:
+        name: ``"highest"``, the default: float32. ``"high"``: about 16 bits, such as three products of bfloat16 or
+            TF32. ``"default"``: the fastest of the device, such as TF32 (10 bits) on recent GPUs of NVIDIA, or
+            bfloat16 (7 bits) on TPUs.
+
+    Raises:
+        ArgumentError: another name.
+
+    Example:
+        >>> import hybridflow as hf
+        >>> with hf.config.matmul_precision("default"):
+        ...     (hf.ones((2, 3)) @ hf.ones((3, 2))).shape
+        (2, 2)
+    """
+
+    def __init__(self, name: str = "highest") -> None:
+        names = ("highest", "high", "default")
+        if name not in names:
+            raise ArgumentError(
+                message(f"matmul_precision: {name!r} is not one of {', '.join(names)}",
+                        hint="TF32 is 'default' on GPUs that have it.")
+            )  # fmt: skip
+        self._before = SETTINGS.matmul_precision
+        SETTINGS.set("matmul_precision", name)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        SETTINGS.set("matmul_precision", self._before)
+
+
 class full_tracebacks(_Switch):  # noqa: N801
     """Show hybridflow's own lines in the tracebacks of compiled calls, for work on hybridflow itself.
 

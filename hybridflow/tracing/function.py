@@ -544,22 +544,28 @@ def _cache_key(signature: Signature) -> Any:
     return signature.key, signature.types, *_around()
 
 
-def _around() -> tuple[Any, Any, bool, Any]:
-    """Return the rest of a trace's key besides its signature: device, autocast, checks, and what observes modules."""
+def _around() -> tuple[Any, Any, bool, str, Any]:
+    """Return the rest of a trace's key besides its signature.
+
+    That is the device, autocast, checks, the precision of products, and what observes modules.
+    """
     context = current()
-    return context.device, context.autocast and context.autocast.dtype, SETTINGS.checks, SETTINGS.observers
+    autocast = context.autocast and context.autocast.dtype
+    return context.device, autocast, SETTINGS.checks, SETTINGS.matmul_precision, SETTINGS.observers
 
 
-def _changed_around(key: Any, around: tuple[Any, Any, bool, Any]) -> list[tuple[str, str, str]]:
+def _changed_around(key: Any, around: tuple[Any, Any, bool, str, Any]) -> list[tuple[str, str, str]]:
     """Return ``(what, before, after)`` for each difference between `_around` and the key of an earlier trace."""
-    _, _, device, _, checks, observers = key
+    _, _, device, _, checks, precision, observers = key
     changes: list[tuple[str, str, str]] = []
     if device != around[0]:
         changes.append(("hf.device", device_label(device), device_label(around[0])))
     if checks != around[2]:
         changes.append(("hf.config.checks", str(checks), str(around[2])))
-    if observers != around[3]:
-        before, after = [", ".join(one.name for one in several) or "none" for several in (observers, around[3])]
+    if precision != around[3]:
+        changes.append(("hf.config.matmul_precision", precision, around[3]))
+    if observers != around[4]:
+        before, after = [", ".join(one.name for one in several) or "none" for several in (observers, around[4])]
         changes.append(("what observes modules", before, after))
     return changes
 

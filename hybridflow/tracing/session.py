@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, Self, cast
 
 import jax
@@ -33,9 +33,10 @@ on_gradients(gradients)
 class Session:
     """Runs parts of a graph that was made by hand.
 
-    A run computes only what is fetched. It reads every Variable at its start. At its end it assigns those whose
-    assignment is fetched, all or none of them. Each combination of fetches, fed tensors and shapes is compiled once.
-    Neither tapes nor `.backward()` record a run: gradients are part of the graph.
+    A run computes only what is fetched. Effects and checks (`hf.print`, `hf.debugging.check`, writers of summaries)
+    happen if everything they read is computed or fed. A run reads every Variable at its start. At its end it assigns
+    those whose assignment is fetched, all or none of them. Each combination of fetches, fed tensors and shapes is
+    compiled once. Neither tapes nor `.backward()` record a run: gradients are part of the graph.
 
     Args:
         graph: the graph; it may still grow.
@@ -96,15 +97,8 @@ class Session:
             raise TraceError(message("Session: it was closed", hint="Make a new hf.Session(graph)."))
         if current().tracer is not None:
             raise TraceError(message("Session: run inside a compiled function or a graph", hint="Run it outside."))
-        leaves, tree = flatten(fetches)
-        for leaf in leaves:
-            if not isinstance(leaf, Tensor | Variable):
-                raise ArgumentTypeError(
-                    message(f"Session: a fetch is a {type(leaf).__name__}, not a tensor", got=repr(leaf)[:60],
-                            hint="Fetch tensors and Variables of the graph.")
-                )  # fmt: skip
         edges, values = self._fed(feed or {})
-        wanted = tuple([leaf if isinstance(leaf, Variable) else self._construction.own_edge(leaf) for leaf in leaves])
+        tree, wanted = self._wanted(fetches)
         key = (tuple([id(one) if isinstance(one, Variable) else one for one in wanted]), edges)
         program = self._programs.get(key)
         if program is None:
@@ -116,6 +110,53 @@ class Session:
         with context_of(None, (), current().device, grad=False):
             return jax.tree_util.tree_unflatten(tree, program(values))
 
+    def function(self, fetches: Any, feed: Sequence[Any] = ()) -> Callable[..., Any]:
+        """Return what a run computes as a function, which can be compiled, exported, and called by other functions.
+
+        Args:
+            fetches: as for `run`.
+            feed: the tensors whose values are the function's arguments, in order.
+
+        Returns:
+            A function of the fed values that returns the structure of the fetches. In eager code a call is a run.
+
+        Raises:
+            ArgumentError, ArgumentTypeError, LeakError: as for `run`.
+
+        Example:
+            >>> import hybridflow as hf
+            >>> with hf.Graph() as g:
+            ...     x = hf.placeholder((None,), name="x")
+            ...     y = x * 2
+            >>> double = hf.Session(g).function(y, [x])
+            >>> hf.compile(lambda v: double(v) + 1)(hf.asarray([1.0]))
+            Tensor([3.], dtype=float32)
+        """
+        given = tuple([self._construction.own_edge(tensor) for tensor in feed])
+        order = sorted(range(len(given)), key=lambda number: (given[number][0].sequence, given[number][1]))
+        edges = tuple([given[number] for number in order])
+        tree, wanted = self._wanted(fetches)
+        program = _Program.of(self._construction, wanted, edges)
+
+        def call(*values: Any) -> Any:
+            if current().tracer is None:
+                return self.run(fetches, dict(zip(feed, values, strict=True)))
+            fed = [_fed_value(edge, values[number], traced=True) for edge, number in zip(edges, order, strict=True)]
+            self._check_sizes(edges, fed)
+            return jax.tree_util.tree_unflatten(tree, program.run(fed))
+
+        return call
+
+    def variables(self, fetches: Any, feed: Sequence[Any] = ()) -> tuple[Variable, ...]:
+        """Return the Variables whose values a run reads.
+
+        Args:
+            fetches: as for `run`.
+            feed: the tensors to be fed.
+        """
+        edges = tuple([self._construction.own_edge(tensor) for tensor in feed])
+        return _Program.of(self._construction, self._wanted(fetches)[1], edges).variables
+
     def graph(self, fetches: Any, feed: Sequence[Any] = ()) -> Graph:
         """Return the part of the graph that a run of these fetches computes, as a graph of its own.
 
@@ -126,6 +167,22 @@ class Session:
         leaves, _ = flatten(fetches)
         own = self._construction.own_edge
         return self._construction.pruned([own(leaf) for leaf in leaves], [own(tensor) for tensor in feed])
+
+    def _wanted(self, fetches: Any) -> tuple[Any, tuple[Edge | Variable, ...]]:
+        """Return the structure of the fetches, and their edges and Variables.
+
+        Raises:
+            ArgumentTypeError: a fetch is no tensor.
+        """
+        leaves, tree = flatten(fetches)
+        for leaf in leaves:
+            if not isinstance(leaf, Tensor | Variable):
+                raise ArgumentTypeError(
+                    message(f"Session: a fetch is a {type(leaf).__name__}, not a tensor", got=repr(leaf)[:60],
+                            hint="Fetch tensors and Variables of the graph.")
+                )  # fmt: skip
+        own = self._construction.own_edge
+        return tree, tuple([leaf if isinstance(leaf, Variable) else own(leaf) for leaf in leaves])
 
     def _fed(self, feed: Mapping[Any, Any]) -> tuple[tuple[Edge, ...], list[Tensor]]:
         given: dict[Edge, Tensor] = {}
@@ -171,12 +228,13 @@ def _named(node: Node, index: int = 0) -> str:
     return f"{name}: {str(shape).split('[')[0]}[{open_shape}]{where}"
 
 
-def _fed_value(edge: Edge, value: Any) -> Tensor:
+def _fed_value(edge: Edge, value: Any, *, traced: bool = False) -> Tensor:
     """Return a fed value as a tensor; raise unless it has the dtype and shape of the graph's tensor."""
     node, index = edge
     spec = node.spec(index)
     made = as_tensor(value) if hasattr(value, "dtype") else asarray(value, dtype=spec.dtype)
-    require_value(made, "Session")
+    if not traced:
+        require_value(made, "Session")
     if made.dtype != spec.dtype:
         raise DTypeError(
             message(f"Session: {made.dtype} was fed for {spec.dtype}", got=f"{made.spec} for {_named(node, index)}",
@@ -190,7 +248,7 @@ def _fed_value(edge: Edge, value: Any) -> Tensor:
             message("Session: a value of another shape was fed", got=f"{made.spec} for {_named(node, index)}",
                     hint="Feed its shape; ? is any size.")
         )  # fmt: skip
-    return make_tensor(made._value)
+    return made if traced else make_tensor(made._value)
 
 
 class _Program(NamedTuple):
@@ -219,7 +277,7 @@ class _Program(NamedTuple):
         moving = [state for state in states if state.variable.moves_on and state.original[0] in needed]
         outputs += [state.edge for state in moving]
         needed = construction.needed(outputs, given)
-        side = construction.side_roots(needed, outputs)
+        side = construction.side_roots(needed, outputs, given)
         needed = construction.needed([*outputs, *side], given)
         for node in construction.arguments:
             if node in needed:

@@ -70,9 +70,15 @@ class Sequential(Module):
         return True
 
     def __getitem__(self, number: int) -> Any:
+        return getattr(self, self._place(number))
+
+    def __setitem__(self, number: int, layer: Callable[..., Any]) -> None:
+        setattr(self, self._place(number), layer)
+
+    def _place(self, number: int) -> str:
         if not -self.count <= number < self.count:
             raise IndexError(f"Sequential: layer {number} of {self.count}")
-        return getattr(self, str(number % self.count))
+        return str(number % self.count)
 
 
 class Identity(Module):

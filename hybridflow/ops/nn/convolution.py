@@ -12,6 +12,7 @@ from hybridflow.core.dims import Dim
 from hybridflow.core.dispatch import bind
 from hybridflow.core.errors import ArgumentError, DTypeError, ShapeError, message
 from hybridflow.core.op import Bad, MultiplyAdds, Sample, Saves, op
+from hybridflow.core.settings import SETTINGS
 from hybridflow.ops.common import (
     Tensor,
     TensorLike,
@@ -71,7 +72,7 @@ def _convolve(
         rhs_dilation=dilation,
         dimension_numbers=_numbers(x.ndim, channels_last),
         feature_group_count=groups,
-        precision=lax.Precision.HIGHEST,
+        precision=SETTINGS.matmul_precision,
         preferred_element_type=result,
     )
 

@@ -11,6 +11,7 @@ from hybridflow.backend import products
 from hybridflow.core.dispatch import bind
 from hybridflow.core.errors import DTypeError, ShapeError, message
 from hybridflow.core.op import Bad, MultiplyAdds, Sample, Saves, on_host, op
+from hybridflow.core.settings import SETTINGS
 from hybridflow.ops.common import (
     NUMERIC,
     Tensor,
@@ -52,7 +53,7 @@ def _lower(x: Any, weight: Any, bias: Any = None) -> Any:
         x,
         weight,
         (((x.ndim - 1,), (1,)), ((), ())),
-        precision=lax.Precision.HIGHEST,
+        precision=SETTINGS.matmul_precision,
         preferred_element_type=accumulate_in(x.dtype),
     )
     if bias is not None:

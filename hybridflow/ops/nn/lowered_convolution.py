@@ -17,6 +17,7 @@ from jax import lax
 
 from hybridflow.backend.cores import usable_cores
 from hybridflow.backend.options import jaxlib_version
+from hybridflow.core.settings import SETTINGS
 from hybridflow.ops.nn.windows import Sizes
 
 _MOST_CORES = {"conv": 1, "conv_kernel_gradient": 2, "conv_input_gradient": 2}
@@ -82,7 +83,7 @@ def _padded(x: Any, padding: Any) -> Any:
 
 
 def _dot(a: Any, b: Any, contract: tuple[int, int]) -> Any:
-    return lax.dot_general(a, b, (((contract[0],), (contract[1],)), ((), ())), precision=lax.Precision.HIGHEST)
+    return lax.dot_general(a, b, (((contract[0],), (contract[1],)), ((), ())), precision=SETTINGS.matmul_precision)
 
 
 def _of_each(function: Callable[[Any], Any], images: Any, shape: Sizes) -> Any:

@@ -12,6 +12,7 @@ import numpy as np
 from hybridflow.core.dims import Dim, DimScope, SizeFloat
 from hybridflow.core.node import Edge
 from hybridflow.core.op import REGISTRY, Op
+from hybridflow.core.settings import SETTINGS
 from hybridflow.core.sources import Constant
 from hybridflow.core.spec import TensorSpec
 from hybridflow.ir.evaluate import RUN_NODE, run_lowering
@@ -40,7 +41,7 @@ def fingerprint(graph: Graph, sizes: Mapping[str, int]) -> bytes:
         raise NotPlain
     writer = _Writer()
     writer.graph(graph, None)
-    writer.parts.append(repr(sorted(sizes.items())))
+    writer.parts.append(f"{sorted(sizes.items())} {SETTINGS.matmul_precision}")
     return hashlib.sha256("\n".join(writer.parts).encode()).digest()
 
 

@@ -1,0 +1,3 @@
+"""Bridges for programs of other packages; `hybridflow.compat.v1` is that for TensorFlow 1."""
+
+from hybridflow.compat import v1 as v1
