@@ -71,6 +71,7 @@ from hybridflow.ops.choice import *  # noqa: F403
 from hybridflow.ops.comparison import *  # noqa: F403
 from hybridflow.ops.complex_parts import *  # noqa: F403
 from hybridflow.ops.creation import *  # noqa: F403
+from hybridflow.ops.ranges import *  # noqa: F403
 from hybridflow.ops.diagonals import *  # noqa: F403
 from hybridflow.ops.einsum import *  # noqa: F403
 from hybridflow.ops.effects import *  # noqa: F403

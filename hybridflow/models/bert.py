@@ -10,7 +10,7 @@ from hybridflow.core.tensor import Tensor, as_tensor
 from hybridflow.models.parts import Block, drawn
 from hybridflow.nn import init
 from hybridflow.ops.common import cast_to
-from hybridflow.ops.creation import arange
+from hybridflow.ops.ranges import arange
 from hybridflow.ops.trigonometric import tanh
 
 

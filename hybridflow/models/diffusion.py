@@ -8,8 +8,8 @@ from hybridflow import nn
 from hybridflow.core.dtypes import float32
 from hybridflow.core.tensor import Tensor, as_tensor
 from hybridflow.ops.common import cast_to
-from hybridflow.ops.creation import arange
 from hybridflow.ops.joining import concat
+from hybridflow.ops.ranges import arange
 from hybridflow.ops.shape import permute_dims, reshape
 from hybridflow.ops.transcendental import exp
 from hybridflow.ops.trigonometric import cos, sin

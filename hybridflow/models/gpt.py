@@ -12,7 +12,7 @@ from hybridflow.core.errors import ArgumentError, message
 from hybridflow.core.tensor import Tensor
 from hybridflow.models.parts import Block, drawn
 from hybridflow.nn import init
-from hybridflow.ops.creation import arange
+from hybridflow.ops.ranges import arange
 
 SIZES = {"small": (768, 12, 12), "medium": (1024, 24, 16), "large": (1280, 36, 20), "xl": (1600, 48, 25)}
 """The width, the number of blocks and the number of heads, by the size's name."""

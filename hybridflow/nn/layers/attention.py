@@ -14,10 +14,11 @@ from hybridflow.nn.layers.module import Module
 from hybridflow.nn.sizes import label, layouts_for
 from hybridflow.ops.common import TensorLike, cast_to
 from hybridflow.ops.comparison import logical_and
-from hybridflow.ops.creation import arange, zeros
+from hybridflow.ops.creation import zeros
 from hybridflow.ops.einsum import einsum
 from hybridflow.ops.joining import concat, stack
 from hybridflow.ops.nn.attention import scaled_dot_product_attention
+from hybridflow.ops.ranges import arange
 from hybridflow.ops.rearrange import repeat
 from hybridflow.ops.shape import permute_dims, reshape
 from hybridflow.ops.trigonometric import cos, sin

@@ -34,7 +34,6 @@ from hybridflow.ops.common import (
     unbroadcast,
 )
 from hybridflow.ops.comparison import equal, greater_equal, logical_and
-from hybridflow.ops.creation import arange
 from hybridflow.ops.elementwise import stop_gradient
 from hybridflow.ops.host_rows import extremum
 from hybridflow.ops.matmul import matmul
@@ -42,6 +41,7 @@ from hybridflow.ops.nn.common import REAL_FLOAT, compute_dtype, lower_narrow, lo
 from hybridflow.ops.nn.regularization import dropout as drop
 from hybridflow.ops.onnx import in_range
 from hybridflow.ops.padding_nn import attended, probabilities
+from hybridflow.ops.ranges import arange
 from hybridflow.ops.reductions import max as largest_of
 from hybridflow.ops.reductions import sum as sum_of
 from hybridflow.ops.shape import broadcast_to, expand_dims, matrix_transpose
