@@ -21,8 +21,7 @@ from hybridflow.core.op import Bad, MultiplyAdds, Sample, Stops, op, public_name
 from hybridflow.ops.common import Tensor, TensorLike, TensorSpec, as_tensor, call_text, make_spec
 from hybridflow.ops.nn.host_convolution import convolve
 from hybridflow.ops.nn.windows import Sizes, output_sizes, paddings, per_axis, reach, spatial_axes
-from hybridflow.ops.padding import constant, dense
-from hybridflow.ops.padding_windows import windowed
+from hybridflow.ops.padding import dense
 
 EXACT = 512
 """How many products of an 8-bit number and a difference of two are surely added up exactly in float32, whose integers
@@ -250,7 +249,6 @@ def conv_macs(y: TensorSpec, x: TensorSpec, kernel: TensorSpec, *others: Any, **
     samples=_conv_samples,
     traits=("convolution",),
     onnx=lambda o, x, kernel, zero=None, **attrs: o.ConvInteger(x, kernel, zero, **onnx_windows(**attrs)),
-    padded=windowed(constant(0)),
 )
 def integer_conv(
     x: TensorLike, kernel: TensorLike, zero_point: TensorLike | None = None, *, stride: Any = 1,

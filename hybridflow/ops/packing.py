@@ -42,6 +42,19 @@ def onnx_unpacked(o: Any, p: Any, shape: Any) -> Any:
     return o.cast(o.cast(o.BitwiseXor(flat, np.uint8(8)), np.int32) - 8, np.int8)
 
 
+def _pack_onnx(o: Any, q: Any) -> Any:
+    size, ndim = q.shape[-1], len(q.shape)
+    if type(size) is not int:
+        o.no("packing an axis of open size has none")
+    nibbles = o.BitwiseAnd(o.cast(q, np.int32), np.int32(15))
+    if size % 2:
+        nibbles = o.Pad(nibbles, o.ints([0] * (2 * ndim - 1) + [1]))
+    low, high = [
+        o.Slice(nibbles, o.ints([start]), o.ints([size + 1]), o.ints([-1]), o.ints([2])) for start in (0, 1)
+    ]
+    return o.cast(low + high * 16, np.uint8)
+
+
 def _pack_infer(q: TensorSpec) -> TensorSpec:
     if q.dtype != int8 or not q.shape:
         raise DTypeError(message("pack_int4: takes int8 of at least one axis", got=str(q)))
@@ -77,6 +90,7 @@ def _unpack_samples(rng: np.random.Generator) -> Any:
     infer=_pack_infer,
     vjp=Stops("a stored integer has no gradient"),
     samples=_pack_samples,
+    onnx=_pack_onnx,
 )
 def pack_int4(q: TensorLike) -> Tensor:
     """Put two int4 numbers of the last axis into each byte, the first one into the lower half.

@@ -40,8 +40,7 @@ from hybridflow.ops.matmul import accumulate_in
 from hybridflow.ops.nn.common import compute_dtype
 from hybridflow.ops.nn.windows import output_sizes, reach
 from hybridflow.ops.packing import onnx_unpacked, packed, unpacked
-from hybridflow.ops.padding import constant, dense
-from hybridflow.ops.padding_windows import windowed
+from hybridflow.ops.padding import dense
 from hybridflow.ops.quantization import (
     FORMATS,
     in_format,
@@ -424,7 +423,6 @@ def _conv_onnx(
     traits=("convolution",),
     ulp=64,
     onnx=_conv_onnx,
-    padded=windowed(constant(0)),
 )  # fmt: skip
 def quantized_conv(
     x: TensorLike, x_scale: TensorLike, x_zero_point: TensorLike, kernel: TensorLike, scale: TensorLike,
