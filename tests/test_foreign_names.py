@@ -179,8 +179,8 @@ def test_every_name_means_something_or_raises():
 def test_initial_values_are_assigned():
     w = hf.Variable(hf.zeros((3, 3)))
     init = hf.nn.init
-    assert init.constant_(w, 2.0).tolist() == [[2.0] * 3] * 3
-    assert (init.zeros_(w).tolist(), init.ones_(w).tolist()) == ([[0.0] * 3] * 3, [[1.0] * 3] * 3)
+    assert init.constant_(w, 2.0).numpy().tolist() == [[2.0] * 3] * 3
+    assert (init.zeros_(w).numpy().tolist(), init.ones_(w).numpy().tolist()) == ([[0.0] * 3] * 3, [[1.0] * 3] * 3)
     for drawn in (init.normal_(w, 5.0, 0.1), init.uniform_(w, 4.0, 6.0)):
         assert ((drawn.numpy() > 4.0) & (drawn.numpy() < 6.0)).all()
     assert np.abs(init.xavier_uniform_(w).numpy()).max() < 1.0 > np.abs(init.xavier_normal_(w, 0.1).numpy()).max()

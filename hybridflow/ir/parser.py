@@ -292,7 +292,7 @@ class _Parser:
             attached("register_rest")()
             op = REGISTRY.get(token.text)
         if op is None:
-            hint = _suggest(token.text, REGISTRY, _UNREGISTERED)
+            hint = _UNREGISTERED if "." in token.text else _suggest(token.text, REGISTRY, _UNREGISTERED)
             self.fail("an operation", token, hint=hint)
         return op
 

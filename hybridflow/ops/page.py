@@ -291,7 +291,7 @@ def _inner(paths: dict[str, tuple[str, Callable[..., Any]]]) -> str:
     rows = [
         _row(f"`{name}`", _summary(op.public) if op.public is not None else "", _gradient(op), _onnx(op))
         for name, op in sorted(REGISTRY.items())
-        if id(op) not in public
+        if "." not in name and id(op) not in public
     ]
     columns = ("Operation", "What it does", "Gradient", "ONNX")
     about = "Public functions, gradient rules and traces make these."
