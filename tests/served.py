@@ -64,7 +64,7 @@ class Running:
 
     def end(self) -> int:
         self.process.send_signal(signal.SIGTERM)
-        status = self.process.wait(12)
+        status = self.process.wait(30)  # a busy machine takes its time
         self.reader.join()
         assert self.process.stdout is not None
         self.process.stdout.close()
