@@ -39,12 +39,12 @@ ATTACHED = {
     "is_object": "guards.objects", "vars_of": "guards.objects", "whole": "guards.reading", "named_by": "guards.scan",
     "construction_of": "ir.construction", "print_graph": "ir.printer", "highlighted": "ir.printer",
     "table_of": "explain.views", "tree_of": "explain.views", "html_of": "explain.views", "report_of": "analysis.cost",
-    "layers_of": "nn.layer_costs",
+    "layers_of": "nn.layer_costs", "session_or_default": "compat.v1.session",
 }  # fmt: skip
 """Functions that a module needs from one that is imported after it, each with that module: see `core.attached`."""
 
 RECORDS = ("optim.rules", "optim.matrix_rules", "ops.packing", "ops.quantization", "ops.integer_products",
-           "ops.quantized_products")  # fmt: skip
+           "ops.quantized_products", "ops.collectives", "nested.manual")  # fmt: skip
 """Modules that register ops which only they use. Parsing a graph's text with such an op imports them."""
 
 

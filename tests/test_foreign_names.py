@@ -233,10 +233,14 @@ def test_gradients_flow_through_them():
 # -- keywords -----------------------------------------------------------------------------------------------------
 
 
+OWN_KEYWORDS = ("hf.random.", "hf.quantize.")
+"""Functions whose keywords are no other package's: draws, and the operations that have ONNX's names."""
+
+
 def test_keywords_are_taken_wherever_there_is_an_axis():
     for path, (_, function) in page_functions().items():
         parameters = inspect.signature(function).parameters
-        if {"axis", "axes", "keepdims"} & parameters.keys() and not path.startswith("hf.random."):
+        if {"axis", "axes", "keepdims"} & parameters.keys() and not path.startswith(OWN_KEYWORDS):
             assert "other" in parameters, f"{path} does not take dim= and keepdim="
             with pytest.raises(TypeError, match="takes no keyword 'colour'"):
                 function(*[1.0 for p in parameters.values() if p.default is p.empty and p.kind < 2], colour=1)

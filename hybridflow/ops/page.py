@@ -9,13 +9,13 @@ import inspect
 import re
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from importlib import import_module
 from pathlib import Path
 from typing import Any, cast
 
 import jax
 import numpy as np
 
+from hybridflow.core.attached import attached
 from hybridflow.core.context import context_of
 from hybridflow.core.dims import Dim
 from hybridflow.core.dtypes import as_dtype, kind_of
@@ -300,7 +300,7 @@ def _inner(paths: dict[str, tuple[str, Callable[..., Any]]]) -> str:
 
 def page_text() -> str:
     """Return the text of the page."""
-    import_module("hybridflow.optim")  # the rules of optimizers are operations too, registered on import
+    attached("register_rest")()
     paths = public_paths()
     return "\n".join([_HEADER, *_families(paths), _composites(paths), _inner(paths)])
 

@@ -8,6 +8,7 @@ from contextlib import ExitStack, contextmanager
 from contextvars import ContextVar
 from typing import Any, cast
 
+from hybridflow.core.attached import attached
 from hybridflow.core.context import current
 from hybridflow.core.dims import Dim
 from hybridflow.core.dtypes import as_dtype, float16, float32, float64, int64
@@ -293,9 +294,7 @@ class Handle:
 
     def eval(self, feed_dict: Mapping[Any, Any] | None = None, session: Any = None) -> Any:
         """Compute it in a session, the default one if none is given; returns a NumPy array."""
-        from hybridflow.compat.v1.session import session_or_default
-
-        return session_or_default(session, "eval").run(self, feed_dict)
+        return attached("session_or_default")(session, "eval").run(self, feed_dict)
 
     def __array__(self, dtype: Any = None, copy: Any = None) -> Any:
         raise self._no_value()
@@ -459,9 +458,7 @@ class Operation:
 
     def run(self, feed_dict: Mapping[Any, Any] | None = None, session: Any = None) -> None:
         """Perform it in a session, the default one if none is given."""
-        from hybridflow.compat.v1.session import session_or_default
-
-        session_or_default(session, "run").run(self, feed_dict)
+        attached("session_or_default")(session, "run").run(self, feed_dict)
 
     def assigned(self, variable: Any) -> Tensor | None:
         """Return the tensor that it assigns to a Variable, if it does."""

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from hybridflow.compat.v1 import nn
-from hybridflow.compat.v1.functions import identity, matmul, reshape, tensordot, zeros_initializer
+from hybridflow.compat.v1.functions import identity, matmul, reshape, tensordot, where, zeros_initializer
 from hybridflow.compat.v1.variables import get_variable, variable_scope
 from hybridflow.core.errors import ArgumentError, message
 
@@ -84,8 +84,6 @@ def flatten(inputs: Any, name: str = "flatten") -> Any:
 
 def dropout(inputs: Any, rate: Any = 0.5, seed: int | None = None, training: Any = False, name: str = "dropout") -> Any:
     """Drop elements in training; `training` is a Python bool or a bool tensor."""
-    from hybridflow.compat.v1.functions import where
-
     if training is False:
         return identity(inputs, name=name)
     dropped = nn.dropout(inputs, rate=rate, seed=seed, name=name)

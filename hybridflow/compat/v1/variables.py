@@ -11,6 +11,7 @@ import numpy as np
 import hybridflow as hf
 from hybridflow.compat.v1.functions import constant, glorot_uniform_initializer
 from hybridflow.compat.v1.graph import Graph, GraphKeys, Handle, Operation, Tensor, added, dtype_of, get_default_graph
+from hybridflow.core.attached import attached
 from hybridflow.core.context import context_of
 from hybridflow.core.dims import Dim
 from hybridflow.core.dtypes import float32
@@ -130,9 +131,7 @@ class Variable(Handle):
 
     def load(self, value: Any, session: Any = None) -> None:
         """Assign a value in a session at once."""
-        from hybridflow.compat.v1.session import session_or_default
-
-        session_or_default(session, "load").load({self: value})
+        attached("session_or_default")(session, "load").load({self: value})
 
 
 def _assignment(variable: Variable, value: Any, name: str) -> Tensor:
