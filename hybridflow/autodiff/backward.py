@@ -14,7 +14,7 @@ from hybridflow.autodiff.walk import Engine
 from hybridflow.core.context import current
 from hybridflow.core.dispatch import as_arrays
 from hybridflow.core.dtypes import is_differentiable
-from hybridflow.core.errors import GradientError, ShapeError, message
+from hybridflow.core.errors import GradientError, NonScalarError, message
 from hybridflow.core.node import FOREVER, Edge, Node
 from hybridflow.core.notes import Notes, requires
 from hybridflow.core.op import No, Op
@@ -43,7 +43,8 @@ def backward(self: Tensor | Variable, gradient: Any = None, retain_graph: bool =
 
     Raises:
         GradientError: if nothing requires a gradient, or an earlier call freed the graph.
-        ShapeError: if `gradient` is missing for several elements, or has another shape.
+        NonScalarError: if `gradient` is missing for several elements; it is also a ValueError and a RuntimeError.
+        ShapeError: if it has another shape.
         DTypeError: if `gradient` has another dtype.
     """
     target = as_tensor(self)
@@ -104,7 +105,7 @@ def _seed(target: Tensor, gradient: Any) -> Tensor:
     if gradient is not None:
         return checked_like(gradient, target, "backward")
     if target.size != 1:
-        raise ShapeError(
+        raise NonScalarError(
             message(f"backward: the tensor has shape {target.shape}, so its gradient must be given",
                     got=describe(target), hint="Reduce it first, or pass gradient= of its shape.")
         )  # fmt: skip

@@ -11,6 +11,10 @@ class ShapeError(HybridflowError, ValueError):
     """Shapes or axes that do not fit together."""
 
 
+class NonScalarError(ShapeError, RuntimeError):
+    """A gradient of a value with several elements, without the gradients of these."""
+
+
 class AxisError(ShapeError, IndexError):
     """An axis that a tensor does not have."""
 
