@@ -5,8 +5,6 @@ from __future__ import annotations
 import importlib.util
 import inspect
 import re
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -82,23 +80,3 @@ def test_links_lead_to_pages_of_the_book_or_nowhere():
     picture = "![c](../examples/pictures/graph.svg)"
     text = f"[a](../hybridflow/ops/README.md) [b](../examples/gpt.py) {picture} [d](memory.md#x)"
     assert reference.link_of(text) == f"[a](./api/operations.md) b {picture} [d](memory.md#x)"
-
-
-@pytest.mark.slow
-def test_sphinx_builds_it_without_a_warning(tmp_path: Path):
-    for package in ("sphinx", "myst_nb", "furo"):
-        pytest.importorskip(package, reason=f"the extra `docs` is not installed: there is no {package}")
-    source = tmp_path / "notebooks"
-    (tmp_path / "examples").symlink_to(NOTEBOOKS.parent / "examples")
-    (tmp_path / "hybridflow").symlink_to(NOTEBOOKS.parent / "hybridflow")
-    (tmp_path / "CHANGELOG.md").symlink_to(NOTEBOOKS.parent / "CHANGELOG.md")
-    source.mkdir()
-    for path in NOTEBOOKS.iterdir():
-        if path.name not in ("api", "__pycache__"):
-            (source / path.name).symlink_to(path)
-    command = [sys.executable, "-m", "sphinx", "-W", "--keep-going", "-q", str(source), str(tmp_path / "book")]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=300)
-    assert done.returncode == 0, done.stdout + done.stderr
-    index = (tmp_path / "book" / "index.html").read_text()
-    for page in ("first_hour", "seeing", "laws", "api/index", "api/operations"):
-        assert f'href="{page}.html' in index

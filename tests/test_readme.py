@@ -43,10 +43,10 @@ def test_console_lines(line: str):
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-def test_there_are_two_marked_commands():
+def test_marked_commands():
     commands = {block.command: block.text for block in BLOCKS if block.command}
     assert {block.page for block in BLOCKS if block.command} == {README}
-    assert set(commands) == {"demo", "tests"}
+    assert set(commands) == {"demo", "tests", "book"}
     for command in commands.values():
         assert len(command.splitlines()) == 1
         assert command.startswith("python3 -m venv .venv && ")
