@@ -1,4 +1,4 @@
-"""The book: every page is in its contents, its API reference has every public name, and Sphinx builds it."""
+"""The book: every page is in its contents, and its API reference has every public name."""
 
 from __future__ import annotations
 
