@@ -309,12 +309,6 @@ CASES: dict[str, tuple[Function, Sequence[Any], Callable[[int], Arrays]]] = {
             + nn.layer_norm(x, axis=(0, 1)).T), argnums=(0, 1))(x, s),
         [hf.TensorSpec(["n", 3]), hf.TensorSpec(["n"])], lambda n: [rows(n), rows(1, n)[0]],
     ),
-    "systems": (
-        hf.value_and_grad(lambda x: squares(hf.linalg.solve(positive(x), x)) + hf.linalg.slogdet(positive(x))[1]
-                          + hf.sum(hf.linalg.inv(positive(x))) + squares(hf.linalg.cholesky(positive(x)))
-                          + hf.sum(hf.linalg.solve_triangular(hf.tril(positive(x)), x[:, 0]))),
-        [OPEN], lambda n: [rows(n)],
-    ),
     "stacks of matrices": (
         lambda x: (hf.linalg.inv(x), hf.linalg.svdvals(x), hf.linalg.eigvalsh(x), hf.linalg.qr(x), hf.linalg.expm(x),
                    hf.grad(lambda x: hf.sum(hf.linalg.det(x)) + squares(hf.linalg.solve(x, x[:, :, 0:1])))(x)),

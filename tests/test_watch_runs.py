@@ -197,7 +197,9 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     assert main(["watch", str(tmp_path / "missing")]) == 2
     assert "watch: there is no directory" in capsys.readouterr().err
     command = [sys.executable, "-m", "hybridflow", "watch", str(tmp_path), "--port", "0"]
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # else ignored in the background
     child = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env={**os.environ, "PYTHONUNBUFFERED": "1"})
+    signal.signal(signal.SIGINT, before)
     assert child.stdout is not None
     line = child.stdout.readline() + child.stdout.readline()
     port = re.search(r"http://127\.0\.0\.1:(\d+)/", line)

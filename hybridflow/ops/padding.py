@@ -361,14 +361,19 @@ def _group(atoms: list[tuple[Size, Open | None]], size: Size) -> Open | None:
 
 def _first_part(size: Size, have: Size, part: Size) -> Size | None:
     """Return what a factor must be cut to for a size to be complete; None if the whole factor belongs to it."""
-    if same_size(have, 0) or not same_size(size % have, 0):
+    if _is_zero(have) or not same_size(size % have, 0):
         return None
     left = size // have
-    if same_size(left, 0) or same_size(left, 1) or not same_size(part % left, 0):
+    if _is_zero(left) or same_size(left, 1) or not same_size(part % left, 0):
         return None
     if isinstance(part, Dim) and (not isinstance(left, Dim) or isinstance(part // left, Dim)):
         raise NoRule("it folds an open size apart")
     return left
+
+
+def _is_zero(size: Size) -> bool:
+    """Whether a size is known to be 0; an open size is not asked, which would restrict it."""
+    return not isinstance(size, Dim) and size == 0
 
 
 def canonical(parts: Sequence[Size]) -> tuple[Size, ...]:

@@ -74,7 +74,8 @@ def dropout(
         rate: the probability that an element goes.
     """
     if (keep_prob is None) == (rate is None):
-        raise ArgumentError(message("dropout: give either keep_prob= or rate="))
+        given = f"keep_prob={keep_prob}, rate={rate}"
+        raise ArgumentError(message("dropout: give either keep_prob= or rate=", got=given))
     source = hf.random if seed is None else hf.random.Generator(seed)
 
     def drop(x: Any, share: Any) -> Any:

@@ -33,7 +33,7 @@ from hybridflow.ops.linalg.common import (
     with_axes,
 )
 from hybridflow.ops.onnx import DECOMPOSITION
-from hybridflow.ops.padding_matrices import each_matrix, square_matrices, systems
+from hybridflow.ops.padding_matrices import each_matrix, systems
 
 # -- solving ------------------------------------------------------------------------------------------------------
 
@@ -144,7 +144,7 @@ def _inv_samples(rng: np.random.Generator) -> Any:
     traits=("full_precision",),
     ulp=64,
     onnx=DECOMPOSITION,
-    padded=square_matrices(2),
+    padded=each_matrix,
 )
 def inv(x: TensorLike, /) -> Tensor:
     """Invert matrices.
@@ -297,7 +297,7 @@ def _det_samples(rng: np.random.Generator) -> Any:
     traits=("full_precision",),
     ulp=64,
     onnx="Det",
-    padded=square_matrices(0),
+    padded=each_matrix,
 )
 def det(x: TensorLike, /) -> Tensor:
     """Compute determinants.
@@ -386,7 +386,7 @@ def _slogdet_vjp(F: Any, g: Any, y: Any, x: Any) -> Any:
     traits=("full_precision",),
     ulp=64,
     onnx=DECOMPOSITION,
-    padded=square_matrices(0),
+    padded=each_matrix,
 )
 def slogdet(x: TensorLike, /) -> SlogdetResult:
     """Compute determinants as sign and logarithm, which neither overflow nor underflow.

@@ -37,7 +37,7 @@ from hybridflow.ops.linalg.common import (
     well_conditioned,
 )
 from hybridflow.ops.onnx import DECOMPOSITION
-from hybridflow.ops.padding_matrices import square_matrices, systems
+from hybridflow.ops.padding_matrices import each_matrix, systems
 
 
 def _triangular_kernel(a: Any, b: Any, *, lower: bool, transpose: bool, unit_diagonal: bool) -> Any:
@@ -207,7 +207,7 @@ def _cholesky_samples(rng: np.random.Generator) -> Any:
     traits=("full_precision",),
     ulp=32,
     onnx=DECOMPOSITION,
-    padded=square_matrices(2),
+    padded=each_matrix,
 )
 def cholesky(x: TensorLike, /, *, upper: bool = False) -> Tensor:
     """Factor Hermitian positive definite matrices: ``x = L L^H``.
