@@ -83,7 +83,7 @@ def _tangents(
     gradient = differentiate(_alone(node, attrs, primals), given, wanted)
     pull, present = _linear(gradient.graph, primals)
     moved = [t for t, has in zip(tangents, gradient.present, strict=True) if has]
-    moved = [t for t, depends in zip(moved, present, strict=True) if depends]
+    moved = [t for t, depends in zip(moved, present, strict=False) if depends]  # the rest are checks of indices
     if moved:
         shapes = [jax.ShapeDtypeStruct(y.shape, y.dtype) for y, has in zip(outputs, given, strict=True) if has]
         cotangents = iter(jax.linear_transpose(pull, *shapes)(tuple(moved)))

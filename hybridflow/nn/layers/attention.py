@@ -207,7 +207,8 @@ class MultiHeadAttention(Module):
 
     def _split(self, x: Tensor) -> Tensor:
         """Return ``(batch, heads, length, width / heads)``."""
-        return permute_dims(reshape(x, (x.shape[0], x.shape[1], -1, self.head_width)), (0, 2, 1, 3))
+        split = (x.shape[0], x.shape[1], x.shape[2] // self.head_width, self.head_width)
+        return permute_dims(reshape(x, split), (0, 2, 1, 3))
 
     def _shared(self, x: Tensor) -> Tensor:
         """Return keys or values once for each head of their group."""
