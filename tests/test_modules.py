@@ -483,3 +483,15 @@ def step(x):
     model.train()
     step(x)
     assert step.trace_count == made + 1
+
+
+def test_a_window_of_one_number_has_the_axes_of_the_first_input():
+    layer, x = hf.nn.Conv(3, 4, 3), hf.ones((2, 3, 8, 8))
+    optimizer = hf.optim.SGD(layer, 0.1)
+    assert hf.compile(layer)(x).shape == (2, 4, 6, 6)
+    assert layer.weight.shape == (4, 3, 3, 3)
+    with hf.GradientTape() as tape:
+        loss = hf.sum(layer(x))
+    optimizer.update(tape.gradient(loss, layer))
+    with pytest.raises(ValueError, match="size 5 along axis 1, the layer was made for 3"):
+        layer(hf.ones((2, 5, 8, 8)))

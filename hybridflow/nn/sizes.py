@@ -55,7 +55,7 @@ def require_size(layer: Any, name: str, x: Any, axis: int, make: Callable[[Any, 
 def unsized(layer: Any) -> bool:
     """Whether a layer has no parameters yet, because only its first call tells their size."""
     name = getattr(layer, "sized_by", None)
-    return isinstance(name, str) and getattr(layer, name, 0) is None
+    return isinstance(name, str) and (getattr(layer, name, 0) is None or type(getattr(layer, "window", ())) is int)
 
 
 def _build(layer: Any, name: str, size: Any, make: Callable[[Any, int], None]) -> None:

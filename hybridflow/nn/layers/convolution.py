@@ -123,6 +123,8 @@ def _require_channels(layer: Any, x: Tensor) -> None:
     """Check the input's spatial axes and channels; the first call sets those that were left out."""
     require_axes(layer, x)
     require_size(layer, "in_channels", x, -1 if layer.channels_last else 1, layer._make)
+    if layer.weight is None:  # the channels were given, and the window's axes come with this call
+        make_parameters(layer, layer.in_channels, layer._make)
 
 
 def _kernel(layer: Any) -> Any:
