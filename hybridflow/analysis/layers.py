@@ -68,7 +68,7 @@ def layer_table(rows: Sequence[LayerRow], columns: Sequence[str]) -> Table:
     """Return a table of rows with some of their figures, and the sums of these."""
     table = Table(show_footer=True)
     for title, footer in (("module", "total"), ("", ""), ("result", "")):
-        table.add_column(title, Text(footer))
+        table.add_column(title, Text(footer), overflow="fold")
     for column in columns:
         total: Any = sum([getattr(row, column) for row in rows])
         table.add_column(_TITLES.get(column, column), Text(_shown(column, total)), justify="right")
@@ -87,7 +87,7 @@ def _shown(column: str, count: Any) -> str:
 
 def recorded(table: Table) -> Console:
     """Return a console that a table was printed on, for its text or its HTML."""
-    console = Console(width=120, record=True, file=io.StringIO())
+    console = Console(width=240, record=True, file=io.StringIO())  # a table is as wide as its longest path
     console.print(table)
     return console
 
