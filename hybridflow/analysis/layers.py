@@ -85,13 +85,13 @@ def _shown(column: str, count: Any) -> str:
     return f"{count:,}" if isinstance(count, int) else str(count)
 
 
-def recorded(table: Table) -> Console:
-    """Return a console that a table was printed on, for its text or its HTML."""
-    console = Console(width=240, record=True, file=io.StringIO())  # a table is as wide as its longest path
-    console.print(table)
+def recorded(shown: Any, width: int = 240) -> Console:
+    """Return a console that something was printed on, for its text or its HTML; wide by default, for long paths."""
+    console = Console(width=width, record=True, file=io.StringIO())
+    console.print(shown)
     return console
 
 
-def table_as_html(table: Table) -> str:
-    """Return a table as HTML."""
-    return recorded(table).export_html(inline_styles=True, code_format="<pre>{code}</pre>")
+def table_as_html(shown: Any, width: int = 240) -> str:
+    """Return what prints as a table as HTML."""
+    return recorded(shown, width).export_html(inline_styles=True, code_format="<pre>{code}</pre>")

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import io
 from abc import ABC, abstractmethod
 
 from rich.console import Console, ConsoleOptions, RenderResult
 from rich.table import Table
 from rich.text import Text
 
+from hybridflow.analysis.layers import recorded, table_as_html
 from hybridflow.analysis.report import titled_table
 
 _WIDTH = 140
@@ -30,18 +30,13 @@ class Printed(ABC):
         for line in self.notes():
             yield Text(line)
 
-    def _recorded(self) -> Console:
-        console = Console(width=_WIDTH, record=True, file=io.StringIO())
-        console.print(self)
-        return console
-
     def __str__(self) -> str:
-        return self._recorded().export_text().rstrip()
+        return recorded(self, _WIDTH).export_text().rstrip()
 
     __repr__ = __str__
 
     def _repr_html_(self) -> str:
-        return self._recorded().export_html(inline_styles=True, code_format="<pre>{code}</pre>")
+        return table_as_html(self, _WIDTH)
 
 
 def table(title: str, words: tuple[str, ...], numbers: tuple[str, ...]) -> Table:

@@ -47,10 +47,6 @@ class SliceSum:
         """Add one more, in place."""
         self.array[one.index] += one.value
 
-    def __array__(self, dtype: Any = None, copy: bool | None = None) -> Any:
-        """Return the sum as a whole array."""
-        return np.array(self.array, dtype, copy=copy)
-
 
 def add_slice(a: SliceGradient | SliceSum, b: SliceGradient) -> SliceSum:
     """Add a slice's gradient to one or to a sum of others, which is changed."""
