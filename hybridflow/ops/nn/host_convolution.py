@@ -1,8 +1,9 @@
 """Convolution on the host: windows become columns of a matrix, which is multiplied by the kernel.
 
-A batch is cut into parts whose columns stay in the cache. Where windows move by one, the elements of a column lie one
-after another in the input, except at the ends of rows. Such a column is copied in one piece, ends of rows included, and
-the surplus elements are dropped from the result. See `_Lines`.
+A batch is cut into parts whose columns stay in the cache. Images with few output positions share one product, so that
+the kernel is read once for all of them. Where windows move by one, the elements of a column lie one after another in
+the input, except at the ends of rows. Such a column is copied in one piece, ends of rows included, and the surplus
+elements are dropped from the result. See `_Lines`.
 """
 
 from __future__ import annotations
@@ -25,6 +26,10 @@ _WASTE = 1.25
 
 _ROWS = 2
 """Columns are copied in one piece only if there are at least this many of them per output channel."""
+_FEW = 128
+"""The largest number of output positions for which the images of a part share one product."""
+_SHARED = 256
+"""The approximate smallest number of output positions of a product that images share."""
 
 
 class _Shape(NamedTuple):
@@ -59,9 +64,16 @@ class _Shape(NamedTuple):
     def columns(self) -> int:
         return prod(self.places)
 
+    @property
+    def joins(self) -> bool:
+        """Whether the images of a part share one product."""
+        return self.batch > 1 and 0 < self.columns <= _FEW
+
     def parts(self) -> Iterator[slice]:
         """Cut the batch into parts."""
         step = max(1, COLUMNS // max(1, self.groups * self.rows * self.columns))
+        if self.joins:
+            step = max(step, -(-_SHARED // self.columns))
         for start in range(0, self.batch, step):
             yield slice(start, min(start + step, self.batch))
 
@@ -108,7 +120,7 @@ class _Lines(NamedTuple):
         for part in shape.parts():
             count = part.stop - part.start
             if wide is None:
-                wide = np.zeros((count, *g.shape[1:2], *self.grid), g.dtype)
+                wide = np.zeros((count, *g.shape[1:2], *self.grid), g.dtype)  # only positions are written again
             made = wide[:count]
             made[(slice(None), slice(None), *self.cut(shape))] = g[part]
             yield part, made.reshape(count, shape.groups, shape.out, -1)[..., : self.length]
@@ -116,7 +128,7 @@ class _Lines(NamedTuple):
 
 def _lines_of(shape: _Shape) -> _Lines | None:
     """Return the layout for columns copied in one piece, or None if it is slower."""
-    if any(step != 1 for step in shape.stride) or shape.rows < _ROWS * shape.out:
+    if shape.joins or any(step != 1 for step in shape.stride) or shape.rows < _ROWS * shape.out:
         return None
     sizes = tuple([size + low + high for size, (low, high) in zip(shape.space, shape.padding, strict=True)])
     grid = (shape.places[0], *sizes[1:])
@@ -172,19 +184,66 @@ def _windows(x: Any, shape: _Shape) -> Any:
     )
 
 
-def _columns(view: Any, shape: _Shape, length: int) -> Iterator[tuple[slice, Any]]:
+class _Buffer:
+    """Memory for the arrays of one part after another: fresh memory would be slower, because the system clears it."""
+
+    def __init__(self, dtype: Any) -> None:
+        self._dtype, self._memory = dtype, np.empty(0, dtype)
+
+    def array(self, *sizes: int) -> Any:
+        """Return an array of given sizes without values; the first part is the largest."""
+        if self._memory.size < prod(sizes):
+            self._memory = np.empty(prod(sizes), self._dtype)
+        return self._memory[: prod(sizes)].reshape(sizes)
+
+
+def _columns(view: Any, shape: _Shape) -> Iterator[tuple[slice, Any]]:
     """Yield slices of a batch, each with its columns, which the next slice overwrites.
 
-    All slices share one buffer: a new one for each would be slower, because the system clears fresh memory.
+    The columns have the axes (products, groups, rows, positions). There is a product for each image, or one for all.
     """
-    scratch: Any = None
+    buffer = _Buffer(view.dtype)
     for part in shape.parts():
-        source = view[part]
-        if scratch is None:
-            scratch = np.empty(source.shape, view.dtype)
-        columns = scratch[: len(source)]
+        source, inner = view[part], 1 + len(shape.window)
+        count = 1 if shape.joins else len(source)
+        if shape.joins:
+            source = np.moveaxis(source, 0, inner)
+        else:
+            inner += 1
+        columns = buffer.array(*source.shape)
         np.copyto(columns, source)
-        yield part, columns.reshape(len(source), shape.groups, shape.rows, length)
+        yield part, columns.reshape(count, shape.groups, shape.rows, prod(source.shape[inner:]))
+
+
+def _joined(images: Any, shape: _Shape, buffer: _Buffer) -> Any:
+    """Bring values ``(n, groups, out, positions)`` of images to the form of the columns of their products."""
+    if not shape.joins:
+        return images
+    images = np.moveaxis(images, 0, 2)
+    joined = buffer.array(*images.shape)
+    np.copyto(joined, images)
+    return joined.reshape(1, *images.shape[:2], -1)
+
+
+def _apart(made: Any, shape: _Shape, count: int, *inner: int) -> Any:
+    """Return results of products as a view ``(count, channels, *inner, *places)``."""
+    if not shape.joins:
+        return made.reshape(count, -1, *inner, *shape.places)
+    return np.moveaxis(made.reshape(-1, *inner, count, *shape.places), 1 + len(inner), 0)
+
+
+def _multiply(weights: Any, columns: Any, out: Any) -> None:
+    """Multiply weights ``(groups, ...)`` by columns ``(products, groups, ...)`` into a third array."""
+    _multiply_each(np.broadcast_to(weights, (len(columns), *weights.shape)), columns, out)
+
+
+def _multiply_each(a: Any, b: Any, out: Any) -> None:
+    """Multiply arrays ``(products, groups, ...)`` into a third one; a single product can be cut in its rows."""
+    if a.shape[1] == 1:
+        a, b, out = a[:, 0], b[:, 0], out[:, 0]
+        if len(a) == 1:
+            a, b, out = a[0], b[0], out[0]
+    products.matmul(a, b, out=out)
 
 
 def convolve(x: Any, kernel: Any, *, channels_last: bool, **attrs: Any) -> Any:
@@ -196,11 +255,14 @@ def convolve(x: Any, kernel: Any, *, channels_last: bool, **attrs: Any) -> Any:
     lines = _lines_of(shape)
     if lines is not None:
         return _convolve_lines(x, weights, shape, lines)
-    view = _windows(x, shape)
-    y = np.empty((shape.batch, shape.groups, shape.out, shape.columns), x.dtype)
-    for part, columns in _columns(view, shape, shape.columns):
-        products.matmul(weights, columns, out=y[part])
-    return y.reshape(shape.batch, kernel.shape[0], *shape.places)
+    y = np.empty((shape.batch, kernel.shape[0], *shape.places), x.dtype)
+    buffer = _Buffer(x.dtype)
+    for part, columns in _columns(_windows(x, shape), shape):
+        made = buffer.array(len(columns), shape.groups, shape.out, columns.shape[-1]) if shape.joins else y[part]
+        _multiply(weights, columns, made.reshape(len(columns), shape.groups, shape.out, columns.shape[-1]))
+        if shape.joins:
+            y[part] = _apart(made, shape, part.stop - part.start)
+    return y
 
 
 def _padded(x: Any, shape: _Shape) -> Any:
@@ -210,12 +272,10 @@ def _padded(x: Any, shape: _Shape) -> Any:
 def _convolve_lines(x: Any, weights: Any, shape: _Shape, lines: _Lines) -> Any:
     view = lines.windows(_padded(x, shape), shape)
     y = np.empty((shape.batch, shape.groups * shape.out, *shape.places), x.dtype)
-    cut, wide = lines.cut(shape), None
-    for part, columns in _columns(view, shape, lines.length):
-        if wide is None:
-            wide = np.empty((len(columns), shape.groups, shape.out, prod(lines.grid)), x.dtype)
-        made = wide[: len(columns)]
-        products.matmul(weights, columns, out=made[..., : lines.length])
+    cut, buffer = lines.cut(shape), _Buffer(x.dtype)
+    for part, columns in _columns(view, shape):
+        made = buffer.array(len(columns), shape.groups, shape.out, prod(lines.grid))
+        _multiply(weights, columns, made[..., : lines.length])
         y[part] = made.reshape(len(columns), y.shape[1], *lines.grid)[(slice(None), slice(None), *cut)]
     return y
 
@@ -228,24 +288,29 @@ def kernel_gradient(x: Any, g: Any, *, shape: Sizes, channels_last: bool, **attr
     form = _shape_of(x.shape, shape, **attrs)
     lines = _lines_of(form)
     if lines is not None:
-        gradient = _kernel_sums(lines.windows(_padded(x, form), form), lines.spread(g, form), form, lines.length)
+        gradient = _kernel_sums(lines.windows(_padded(x, form), form), lines.spread(g, form), form)
         if np.isfinite(gradient).all():  # else a zero between the rows may have been multiplied by inf or NaN
             return gradient.reshape(shape)
     slopes = g.reshape(form.batch, form.groups, form.out, form.columns)
     parts = ((part, slopes[part]) for part in form.parts())
-    return _kernel_sums(_windows(x, form), parts, form, form.columns).reshape(shape)
+    return _kernel_sums(_windows(x, form), parts, form).reshape(shape)
 
 
-def _kernel_sums(view: Any, slopes: Iterable[tuple[slice, Any]], form: _Shape, length: int) -> Any:
-    total = np.zeros((form.groups, form.rows, form.out), view.dtype)
-    made: Any = None
-    for (_, columns), (_, slope) in zip(_columns(view, form, length), slopes, strict=True):
-        if made is None:
-            made = np.empty((len(columns), *total.shape), view.dtype)
-        one = made[: len(columns)]
-        products.matmul(columns, slope.swapaxes(-1, -2), out=one)
+def _kernel_sums(view: Any, slopes: Iterable[tuple[slice, Any]], form: _Shape) -> Any:
+    """Return the kernel's gradient ``(groups, out, rows)``.
+
+    Products of few positions are as fast in this order; others are faster transposed, and then worth the copy.
+    """
+    total = np.zeros((form.groups, *((form.out, form.rows) if form.joins else (form.rows, form.out))), view.dtype)
+    made, joined = _Buffer(view.dtype), _Buffer(view.dtype)
+    for (_, columns), (_, slope) in zip(_columns(view, form), slopes, strict=True):
+        one = made.array(len(columns), *total.shape)
+        if form.joins:
+            _multiply_each(_joined(slope, form, joined), columns.swapaxes(-1, -2), one)
+        else:
+            products.matmul(columns, slope.swapaxes(-1, -2), out=one)
         total += one[0] if len(one) == 1 else np.add.reduce(one, axis=0)
-    return np.ascontiguousarray(total.swapaxes(-1, -2))
+    return total if form.joins else np.ascontiguousarray(total.swapaxes(-1, -2))
 
 
 def input_gradient(g: Any, kernel: Any, *, shape: Sizes, channels_last: bool, **attrs: Any) -> Any:
@@ -262,13 +327,12 @@ def input_gradient(g: Any, kernel: Any, *, shape: Sizes, channels_last: bool, **
     sizes = [size + low + high for size, (low, high) in zip(form.space, form.padding, strict=True)]
     padded = np.zeros((form.batch, shape[1], *sizes), g.dtype)
     offsets = list(product(*[range(size) for size in form.window]))
-    scratch: Any = None
+    made, joined = _Buffer(g.dtype), _Buffer(g.dtype)
     for part in form.parts():
-        if scratch is None:
-            scratch = np.empty((*gradient[part].shape[:2], form.rows, form.columns), g.dtype)
-        columns = scratch[: len(gradient[part])]
-        products.matmul(weights, gradient[part], out=columns)
-        columns = columns.reshape(len(columns), shape[1], *form.window, *form.places)
+        slopes = _joined(gradient[part], form, joined)
+        columns = made.array(len(slopes), form.groups, form.rows, slopes.shape[-1])
+        _multiply(weights, slopes, columns)
+        columns = _apart(columns, form, part.stop - part.start, *form.window)
         target = padded[part]
         for offset in offsets:
             starts = [at * apart for at, apart in zip(offset, form.dilation, strict=True)]
@@ -285,14 +349,11 @@ def _input_gradient_lines(g: Any, weights: Any, form: _Shape, lines: _Lines) -> 
     gradient = np.empty((form.batch, channels, *form.space), g.dtype)
     inside = tuple([slice(low, low + size) for (low, _), size in zip(form.padding, form.space, strict=True)])
     starts = lines.starts(form)
-    slopes: Any = None
-    padded: Any = None
+    slopes, padded = _Buffer(g.dtype), _Buffer(g.dtype)
     for part, wide in lines.spread(g, form):
-        if slopes is None:
-            slopes = np.empty((*wide.shape[:2], form.rows, lines.length), g.dtype)
-            padded = np.empty((len(wide), channels, prod(lines.sizes)), g.dtype)
-        columns, target = slopes[: len(wide)], padded[: len(wide)]
-        products.matmul(weights, wide, out=columns)
+        columns = slopes.array(*wide.shape[:2], form.rows, lines.length)
+        target = padded.array(len(wide), channels, prod(lines.sizes))
+        _multiply(weights, wide, columns)
         columns = columns.reshape(len(wide), channels, len(starts), lines.length)
         target.fill(0)
         for number, start in enumerate(starts):
