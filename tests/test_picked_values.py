@@ -60,3 +60,37 @@ def test_a_break_only_where_bits_are_compared():
     assert broken(lambda x: (hf.max(x @ x, axis=0), x @ x + 1)) == 0  # and a product of matrices
     assert broken(lambda x: (hf.max(hf.tanh(x) * 2, axis=0), hf.tanh(x) * 2 + 1)) == 1
     assert broken(lambda x: hf.scan(lambda c, row: (c, hf.tanh(row + c) == hf.max(hf.tanh(row + c))), x[0], x)) == 1
+
+
+CHAINS: dict[str, Callable[[Any], Any]] = {
+    "operations": lambda x: x * hf.sum(x) + 1,
+    "mapped": hf.vmap(lambda row: row * hf.sum(row) + 1),
+    "the second result of what is mapped": lambda x: hf.vmap(lambda row: (row, row * hf.sum(row) + 1))(x)[1],
+    "a checkpoint": hf.checkpoint(lambda x: x * hf.sum(x) + 1),
+    "a rule of one's own": hf.custom_gradient(lambda x: (x * hf.sum(x) + 1, lambda g: g)),
+    "a compiled function": hf.compile(lambda x: x * hf.sum(x) + 1),
+    "a function of jax": hf.from_jax(lambda x: x * x.sum() + 1),
+}
+PICKS: dict[str, Callable[[Any], Any]] = {
+    "beside": lambda y: hf.max(y, axis=0),
+    "in another order": lambda y: hf.max(y.T, axis=1),
+    "mapped": lambda y: hf.vmap(hf.max)(y.T),
+    "in a branch": lambda y: hf.cond(hf.sum(y) > -1e9, lambda: hf.max(y, axis=0), lambda: hf.min(y, axis=0)),
+    "in a checkpoint": lambda y: hf.checkpoint(lambda z: hf.sort(z, axis=0)[-1])(y),
+    "in a loop": lambda y: hf.scan(lambda carry, row: (carry, hf.max(row)), 0.0, y.T)[1],
+}
+
+
+@pytest.mark.parametrize("pick", PICKS)
+@pytest.mark.parametrize("chain", CHAINS)
+def test_a_value_picked_in_another_graph_is_found_again(chain: str, pick: str):
+    def both(x: Any) -> Any:
+        y = CHAINS[chain](x)
+        return y, PICKS[pick](y)
+
+    fast, counted = hf.compile(both), hf.compile(lambda x: hf.sum(hf.equal(*both(x)), axis=0))
+    for number in range(12):
+        x = hf.asarray(np.random.default_rng(number).standard_normal((16, 3)).astype(np.float32))
+        y, largest = fast(x)
+        assert np.all(np.sum(np.asarray(y) == np.asarray(largest), axis=0) >= 1)
+        assert np.all(np.asarray(counted(x)) >= 1)

@@ -89,7 +89,7 @@ CALL = register(
         flops=Bodies(_call_bodies),
         saves=Saves(x="all", depends=of_graph),
         samples=No("made by compiled functions; tested with them"),
-        traits=frozenset({"nested"}),
+        traits=frozenset({"nested", "inline"}),
         public=call,
         onnx=lambda o, *xs, graph: o.inline(graph, xs),  # pyright: ignore[reportUnknownLambdaType]
     )

@@ -128,7 +128,7 @@ VMAP = register(
         saves=Saves(x="all", depends=lambda *, graph, **_: of_graph(graph)),  # pyright: ignore
         flops=Bodies(_bodies),
         samples=No("made by hf.vmap and jacobians; tested with them"),
-        traits=frozenset({"nested"}),
+        traits=frozenset({"nested", "inline"}),
         public=vmap_graph,
         onnx=_onnx,
     )

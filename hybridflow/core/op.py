@@ -193,6 +193,7 @@ TRAITS = {
     "random": "draws random numbers from the key it is given",
     "effect": "must run even if nothing reads its result",
     "nested": "carries graphs among its attributes",
+    "inline": "XLA sees the operations it stands for beside those around it, and may compute them again in each reader",
     "source": "has no inputs to compute from: placeholders and constants",
     "reads_never": "its lowering reads the program's hidden input that is always False",
     "named": "gives its input a name=, by which the policy of a checkpoint knows it",

@@ -179,7 +179,7 @@ CHECKPOINT = register(
         flops=Bodies(lambda *, graph, policy, after, residuals=False: (Body(graph),)),  # pyright: ignore
         saves=Saves(x="all", hidden=_hidden, expose=_exposed, depends=lambda *, graph, **_: of_graph(graph)),  # pyright: ignore
         samples=_TESTED,
-        traits=frozenset({"nested"}),
+        traits=frozenset({"nested", "inline"}),
         public=run_checkpoint,
         onnx=lambda o, *xs, graph, **_: o.inline(graph, xs),  # pyright: ignore[reportUnknownLambdaType]
     )

@@ -261,7 +261,7 @@ TRACED = register(
         _traced_vjp,
         saves=Saves(x="all"),
         samples=No("made by @hf.custom_gradient; tested with it"),
-        traits=frozenset({"nested", "own_rule"}),
+        traits=frozenset({"nested", "inline", "own_rule"}),
         onnx=lambda o, *xs, outputs, **_: xs[-outputs:],  # pyright: ignore[reportUnknownLambdaType]
     )
 )

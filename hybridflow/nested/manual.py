@@ -364,7 +364,7 @@ MANUAL = register(
         flops=Bodies(lambda *, graph, mesh, **_: (Body(graph, mesh.size),)),  # pyright: ignore
         saves=Saves(x="all", depends=lambda *, graph, **_: of_graph(graph)),  # pyright: ignore
         samples=No("made by hf.shard_map; tested with it"),
-        traits=frozenset({"nested"}),
+        traits=frozenset({"nested", "inline"}),
         public=run_manual,
         onnx=No("ONNX has no devices"),
     )

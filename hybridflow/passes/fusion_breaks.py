@@ -8,7 +8,7 @@ from typing import NamedTuple
 from hybridflow.core.dims import evaluate as evaluate_size
 from hybridflow.core.node import Edge, Node, make_node, short_where
 from hybridflow.ir.fusion import BREAK
-from hybridflow.ir.graph import Graph, edges_of
+from hybridflow.ir.graph import Graph, edges_of, nested_graphs
 from hybridflow.passes.lib.graph_pass import PassContext, graph_pass
 from hybridflow.passes.lib.rewrite import followed, placed, readers_of, rebuilt
 from hybridflow.passes.lib.stored import is_kept, is_stored
@@ -93,7 +93,7 @@ def fusion_breaks(graph: Graph, context: PassContext, limits: Limits = LIMITS) -
 
 
 def _broken(graph: Graph, ends: Set[Node], context: PassContext) -> Graph:
-    """Put a break after each of `ends`, which have one output."""
+    """Put a break after each output of the nodes `ends`."""
     if not ends:
         return graph
     moved: dict[Edge, Edge] = {}
@@ -101,10 +101,10 @@ def _broken(graph: Graph, ends: Set[Node], context: PassContext) -> Graph:
     for node in graph.nodes:
         current = followed(node, moved) if moved else node
         nodes.append(current)
-        if node in ends:
-            made = make_node(BREAK, ((current, 0),), {}, current.outputs, where=node.where, scope=node.scope)
+        for index, spec in enumerate(current.outputs if node in ends else ()):
+            made = make_node(BREAK, ((current, index),), {}, (spec,), where=node.where, scope=node.scope)
             nodes.append(placed(made, node))
-            moved[node, 0] = (made, 0)
+            moved[node, index] = (made, 0)
     context.notes.update([_place(node) for node in graph.nodes if node in ends])
     return rebuilt(graph, nodes, [moved.get(edge, edge) for edge in graph.outputs])
 
@@ -156,26 +156,34 @@ def _compared(graph: Graph, readers: Mapping[Node, Sequence[Node]]) -> set[Node]
     Stored values need no break, nor do values that only move elements of stored ones: these have the same bits each
     time they are computed.
     """
+    picking = _picking(graph, readers)
+    returned = {edge[0] for edge in graph.outputs}
     rounded: set[Node] = set()
     ends: set[Node] = set()
     for node in graph.nodes:
-        if is_stored(node) or not node.inputs or len(node.outputs) != 1:
+        if is_stored(node) or not node.inputs:
             continue
         if "layout" in node.op.traits and not any(edge[0] in rounded for edge in edges_of(node)):
             continue
         reading = readers.get(node, ())
-        if len(reading) > 1 and any(_leads_to_pick(one, readers) for one in reading):
+        if len(reading) + (node in returned) > 1 and not picking.isdisjoint(reading):
             ends.add(node)
         else:
             rounded.add(node)
     return ends
 
 
-def _leads_to_pick(node: Node, readers: Mapping[Node, Sequence[Node]]) -> bool:
-    """Whether an operation picks elements, or selects those that one picks from."""
-    if node.op.has("select"):
-        return any(one.op.has("picks") for one in readers.get(node, ()))
-    return node.op.has("picks")
+def _picking(graph: Graph, readers: Mapping[Node, Sequence[Node]]) -> set[Node]:
+    """Return the nodes that pick elements of their inputs, or move or select those that another node picks from."""
+    picking: set[Node] = set()
+    for node in reversed(graph.nodes):
+        inner = [one for graph in nested_graphs(node) for one in graph.walk()]
+        passes_on = node.op.has("select") or node.op.has("layout")
+        if any(one.op.has("picks") for one in (node, *inner)) or (
+            passes_on and not picking.isdisjoint(readers.get(node, ()))
+        ):
+            picking.add(node)
+    return picking
 
 
 def _is_dear(node: Node) -> bool:

@@ -18,7 +18,7 @@ _KEPT = frozenset({"effect", "random", "nested", "source", "foreign", "tensor_ru
 
 def is_stored(node: Node) -> bool:
     """Whether XLA computes a node once in any case: `is_kept` only says that recomputing would not pay."""
-    return not (_KEPT | {"dot", "convolution"}).isdisjoint(node.op.traits)
+    return "inline" not in node.op.traits and not (_KEPT | {"dot", "convolution"}).isdisjoint(node.op.traits)
 
 
 def is_kept(node: Node, graph: Graph, readers: int) -> bool:
