@@ -808,8 +808,11 @@ MIXED: list[Function] = [
 TWO = [hf.TensorSpec(["n", 3]), hf.TensorSpec(["m", 3])]
 
 
-def random_program(seed: int) -> Function:
-    """Return a function of two arrays with three columns that does a few random steps."""
+def random_program(seed: int, jitter: np.random.Generator | None = None) -> Function:
+    """Return a function of two arrays with three columns that does a few random steps.
+
+    With `jitter`, each step's result is wrong by a few roundings.
+    """
     rng = random.Random(seed)
     chosen = [
         (*((rng.choice(STEPS), None) if rng.random() < 0.85 else (None, rng.choice(MIXED))), rng.random(), rng.random())
@@ -820,7 +823,10 @@ def random_program(seed: int) -> Function:
         values = [x]
         for step, mixed, a, b in chosen:
             first = values[int(a * len(values))]
-            values.append(step(first, values[int(b * len(values))]) if step else mixed(first, z))
+            value = step(first, values[int(b * len(values))]) if step else mixed(first, z)
+            if jitter is not None:
+                value = value * (1 + jitter.uniform(-4, 4, value.shape) * 2.0**-23).astype(np.float32)
+            values.append(value)
         return hf.sum(values[-1] * values[len(values) // 2])
 
     return program
@@ -848,18 +854,22 @@ def recorded_slopes(call: Function, inputs: Arrays, seed: int) -> Arrays:
     return [y, *[hf.zeros(x.shape) if g is None else g for g, x in zip(slopes, inputs, strict=True)]]
 
 
-def close_but_for_rounding(found: Any, expected: Any, exact: Any) -> None:
-    """Where large terms cancel, two right results may have nothing but rounding left: float64 judges those."""
-    found, expected, exact = (np.asarray(one, np.float64) for one in (found, expected, exact))
-    rounding = np.max(np.abs(expected - exact))
-    assert rounding <= 1e-2 * max(1.0, np.max(np.abs(exact))), "float64 takes another way: it is no judge"
-    assert np.max(np.abs(found - exact)) <= 4 * rounding
+def rounding_decides(found: Arrays, expected: Arrays, seed: int, inputs: Arrays, key: int) -> bool:
+    """Whether eager runs that round differently are as far apart: of ties, or where large terms cancel."""
+    program = random_program(seed, np.random.default_rng(seed))
+    others = [recorded_slopes(program, inputs, key) for _ in range(16)]
+    for one, wanted, *jittered in zip(found, expected, *others, strict=True):
+        apart = max([float(np.max(np.abs(np.asarray(other) - np.asarray(wanted)))) for other in jittered])
+        if not float(np.max(np.abs(np.asarray(one) - np.asarray(wanted)))) <= 4 * apart:
+            return False
+    return True
 
 
 @pytest.mark.parametrize("part", range(2))
 def test_random_programs_under_a_tape(part: int):
     for number in range(part, RECORDED, 2):
-        program = random_program(7_000_003 + 1_000_003 * SEED + number)
+        seed = 7_000_003 + 1_000_003 * SEED + number
+        program = random_program(seed)
         f = hf.compile(program, sizes="bounded", input_signature=TWO)
         for n in (2, 7, 8, 5):
             inputs = [hf.asarray(one) for one in two_arrays(n)]
@@ -868,9 +878,8 @@ def test_random_programs_under_a_tape(part: int):
                 for one, other in zip(found, expected, strict=True):
                     close(one, other)
             except AssertionError:
-                exact = recorded_slopes(program, [hf.asarray(x, dtype="float64") for x in inputs], n)
-                for one, other, third in zip(found, expected, exact, strict=True):
-                    close_but_for_rounding(one, other, third)
+                if not rounding_decides(found, expected, seed, inputs, n):
+                    raise
 
 
 # -- planted faults ---------------------------------------------------------------------------------------------------
