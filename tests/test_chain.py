@@ -35,7 +35,7 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
     use_limits(monkeypatch, outline={"nodes": 0})
     monkeypatch.setattr(pieces, "SECONDS", 0.0)
     monkeypatch.setattr(pieces, "GAIN", 0)
-    monkeypatch.setattr(chain, "MUCH", 1 << 30)
+    monkeypatch.setattr(chain, "MUCH_MORE", 1 << 30)
 
 
 def model(name: str, layers: int = 6) -> OurStep:
@@ -69,7 +69,7 @@ def test_large_gradients_do_not_wait_for_the_last_programs(
     small: None, monkeypatch: pytest.MonkeyPatch, batch: int, cut: bool
 ):
     """In pieces all of them are there before the first update: of a batch of 1, eight times the activations."""
-    monkeypatch.setattr(chain, "MUCH", 1.1)
+    monkeypatch.setattr(chain, "MUCH_MORE", 1.1)
     weights = [hf.Variable(np.eye(8, dtype=np.float32) * 0.5) for _ in range(8)]
 
     @hf.compile

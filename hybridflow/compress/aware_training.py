@@ -25,14 +25,14 @@ from hybridflow.ops.reductions import max, min
 
 
 class FakeQuantized(Module):
-    """A layer whose weights, and inputs, are rounded as those of a quantized one, with gradients; `prepare` makes it.
+    """A layer that rounds weights and inputs as its quantized form will, but has gradients; `prepare` makes it.
 
-    In training mode each call moves the range of the inputs towards that of its own.
+    In training mode each call moves the range of the inputs towards the range of its own inputs.
 
     Args:
         layer: the layer.
-        range: the range of its inputs at first; None if its inputs are ids.
-        momentum: the weight of a call's range in the new one.
+        range: the initial range of its inputs; None if its inputs are ids.
+        momentum: the weight of a call's range in the moving average.
         bits: how many bits of int8 the weights use.
     """
 
@@ -73,17 +73,17 @@ def prepare(
 ) -> Any:
     """Return a copy of a model that rounds as its quantized form will, to be trained further.
 
-    Batch normalisation after a product becomes a part of it first. Train the copy as any model, at a small rate, and
-    then `convert` it.
+    Batch normalisation that follows a product is merged into it first. Train the copy as any model, at a small rate,
+    and then `convert` it.
 
     Args:
         model: the module, trained already.
-        batches: as for `static`: they give the ranges of inputs at first.
-        momentum: the weight of a call's range of inputs in the new one, in training mode.
+        batches: as for `static`; they give the initial ranges of inputs.
+        momentum: the weight of a call's range of inputs in the moving average, in training mode.
         bits, match, skip: as for `dynamic`.
 
     Returns:
-        A model of its own, in training mode, with each layer inside of a `FakeQuantized`. In ONNX it has the QDQ form.
+        A new model, in training mode, with each layer inside of a `FakeQuantized`. In ONNX it has the QDQ form.
 
     Raises:
         ArgumentError: no batches, a layer that they do not reach, or a pattern that matches nothing.
@@ -123,7 +123,7 @@ def convert(model: Module) -> Any:
         model: the model, after training.
 
     Returns:
-        A model of its own, in evaluation mode.
+        A new model, in evaluation mode.
 
     Raises:
         ArgumentError: no layer of the model is prepared.

@@ -1,4 +1,4 @@
-"""Batch normalisation as a part of the layer in front of it."""
+"""Merging batch normalisation into the layer before it."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def fuse_batch_norm(model: Any, *args: Any) -> Any:
     """Return a copy of a model, in evaluation mode, without the batch normalisations that follow a product.
 
     A convolution or linear layer whose result goes into a `BatchNorm` and nowhere else takes over its scale and shift.
-    What goes where is read from the graph of the model. The copy gives the same results up to rounding.
+    Which layer reads which result is taken from the model's graph. The copy gives the same results up to rounding.
 
     Args:
         model: the module.

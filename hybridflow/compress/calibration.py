@@ -19,8 +19,8 @@ _FEWEST = 128
 """The fewest bins of a range that `entropy` tries."""
 _LEVELS = 256
 """How many numbers int8 has."""
-_PARTS = np.linspace(0.02, 1.0, 99)
-"""The parts of the whole range that `entropy` tries."""
+_FRACTIONS = np.linspace(0.02, 1.0, 99)
+"""The fractions of the whole range that `entropy` tries."""
 
 Range = tuple[float, float]
 Array = np.ndarray[Any, Any]
@@ -69,11 +69,11 @@ def ranges_from(what: str, run: Inputs, method: str, percentile: float = 99.99) 
 
     Args:
         what: the name of the caller, for messages.
-        run: tells the inputs, once per call.
+        run: passes each input to its argument, once per call.
         method, percentile: see `hf.quantize.static`.
 
     Raises:
-        ArgumentError: an unknown method, or a percentile that is none.
+        ArgumentError: an unknown method, or an invalid percentile.
     """
     one_of(what, "method", method, METHODS)
     if not 50 < percentile <= 100:
@@ -111,9 +111,9 @@ def _finite(x: Any) -> Array:
     return values[np.isfinite(values)]
 
 
-def by_percentile(counts: Array, around: Range, percentile: float) -> Range:
+def by_percentile(counts: Array, full_range: Range, percentile: float) -> Range:
     """Return the range without the outermost elements of a histogram, some percent at each end."""
-    edges = np.linspace(*around, len(counts) + 1)
+    edges = np.linspace(*full_range, len(counts) + 1)
     below = np.cumsum(counts) / max(counts.sum(), 1)
     rest = 1 - percentile / 100
     first = int(np.searchsorted(below, rest, side="right"))
@@ -121,17 +121,17 @@ def by_percentile(counts: Array, around: Range, percentile: float) -> Range:
     return float(edges[min(first, len(counts) - 1)]), float(edges[min(last, len(counts) - 1) + 1])
 
 
-def by_entropy(counts: Array, around: Range) -> Range:
+def by_entropy(counts: Array, full_range: Range) -> Range:
     """Return the part of a range which, stored in 256 steps, loses the least information about a histogram.
 
     Reference:
         Migacz, "8-bit inference with TensorRT", 2017.
     """
-    low, high = min(around[0], 0.0), max(around[1], 0.0)
-    edges = np.linspace(*around, len(counts) + 1)
+    low, high = min(full_range[0], 0.0), max(full_range[1], 0.0)
+    edges = np.linspace(*full_range, len(counts) + 1)
     middles = (edges[:-1] + edges[1:]) / 2
     best, least = (low, high), np.inf
-    for part in _PARTS:
+    for part in _FRACTIONS:
         end = part * max(-low, high)
         tried = max(low, -end), min(high, end)
         inside = (middles >= tried[0]) & (middles <= tried[1])
@@ -144,7 +144,7 @@ def by_entropy(counts: Array, around: Range) -> Range:
 
 
 def _divergence(counts: Array, inside: Array) -> float:
-    """Return the Kullback-Leibler divergence of a histogram, its outer parts put to the ends, from its 256 steps."""
+    """Return the Kullback-Leibler divergence of a histogram, clipped to the inside, from its form in 256 steps."""
     kept = counts[inside].astype(np.float64)
     where = np.flatnonzero(inside)
     whole = kept.copy()

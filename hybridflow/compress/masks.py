@@ -1,4 +1,4 @@
-"""Weights that are 0 and stay so: `magnitude`, `random`, `movement`, `n_of_m`, and what goes with them."""
+"""Pruning single weights, which become 0 and stay 0: `magnitude`, `random`, `movement`, `n_of_m`, and schedules."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class Masked(Module):
 
     @property
     def kept(self) -> Array:
-        """The weights, with zeros."""
+        """The weights, with 0 where the mask is False."""
         return self.layer.weight.numpy() * self.mask.numpy()
 
 
@@ -66,7 +66,7 @@ def _require_sparsity(what: str, sparsity: Any) -> float:
     return float(sparsity)
 
 
-def _chosen(what: str, model: Any, match: Patterns, skip: Patterns) -> dict[str, Any]:
+def _layers_to_prune(what: str, model: Any, match: Patterns, skip: Patterns) -> dict[str, Any]:
     """Return the layers to prune by path: those asked for, embeddings only if a pattern says so."""
     require_module(what, model)
 
@@ -91,7 +91,7 @@ def _kept_where(layer: Any) -> Array:
 
 
 def smallest(scores: Array, sparsity: float, before: Array) -> Array:
-    """Return a mask that drops the given part of all elements: those dropped before, then the lowest scores."""
+    """Return a mask that drops a fraction of all elements: those dropped before, then the lowest scores."""
     count = round(sparsity * scores.size)
     flat = np.where(before, scores, -np.inf).reshape(-1)
     mask = np.ones(scores.size, np.bool_)
@@ -128,7 +128,7 @@ def _pruned(
 ) -> Any:  # fmt: skip
     sparsity = _require_sparsity(what, sparsity)
     one_of(what, "scope", scope, ("layer", "model"))
-    found = _chosen(what, model, match, skip)
+    found = _layers_to_prune(what, model, match, skip)
     return masked(model, _masks(found, {path: score(path, one) for path, one in found.items()}, sparsity, scope))
 
 
@@ -147,13 +147,13 @@ def magnitude(
 
     Args:
         model: the module.
-        sparsity: which part of the weights becomes 0, from 0 to below 1.
-        scope: ``"layer"`` drops this part of each layer, ``"model"`` of all layers together.
+        sparsity: the fraction of the weights that becomes 0, from 0 to below 1.
+        scope: ``"layer"`` drops this fraction of each layer, ``"model"`` of all layers together.
         match, skip: a pattern, or several, of the dotted paths of layers that are pruned and that are not. Embeddings
             are only pruned if a pattern other than ``"*"`` matches them.
 
     Returns:
-        A model of its own, with each layer inside of a `Masked`.
+        A new model, with each layer inside of a `Masked`.
 
     Raises:
         ArgumentError: a sparsity or pattern that does not fit, or a layer without sizes.
@@ -173,14 +173,14 @@ def magnitude(
 def random(
     model: Module, sparsity: float, *, seed: int = 0, scope: str = "layer", match: Patterns = "*", skip: Patterns = ()
 ) -> Any:
-    """Return a copy of a model without some of its weights, drawn at random: what others are compared with.
+    """Return a copy of a model without some of its weights, drawn at random: the baseline of other methods.
 
     Args:
         model, sparsity, scope, match, skip: as for `magnitude`.
         seed: the seed of the draw.
 
     Returns:
-        A model of its own, with each layer inside of a `Masked`.
+        A new model, with each layer inside of a `Masked`.
 
     Raises:
         ArgumentError: as for `magnitude`.
@@ -219,14 +219,14 @@ class Movement:
     """
 
     def __init__(self, model: Module, *, match: Patterns = "*", skip: Patterns = ()) -> None:
-        self._layers = _chosen("Movement", model, match, skip)
+        self._layers = _layers_to_prune("Movement", model, match, skip)
         self._scores = {
             path: Variable(np.zeros(_inner(one).weight.shape, np.float32), name=f"{path}.movement", trainable=False)
             for path, one in self._layers.items()
         }
 
     def update(self, gradients: Any) -> None:
-        """Add what a step moves, in compiled functions too.
+        """Add the movement of one step; this works in compiled functions too.
 
         Args:
             gradients: the gradients of the model, as `hf.grad` or a tape gives them; or a mapping from the names of
@@ -254,10 +254,10 @@ def movement(
 
     Args:
         model, sparsity, scope, match, skip: as for `magnitude`.
-        scores: what was taken note of while the model was trained.
+        scores: the `Movement` that was updated while the model was trained.
 
     Returns:
-        A model of its own, with each layer inside of a `Masked`.
+        A new model, with each layer inside of a `Masked`.
 
     Raises:
         ArgumentError: as for `magnitude`, or a layer that `scores` does not know.
@@ -295,7 +295,7 @@ def n_of_m(model: Module, n: int = 2, m: int = 4, *, match: Patterns = "*", skip
         m: the size of a group.
 
     Returns:
-        A model of its own, with each layer inside of a `Masked`.
+        A new model, with each layer inside of a `Masked`.
 
     Raises:
         ArgumentError: n is not below m, or as for `magnitude`.
@@ -310,7 +310,7 @@ def n_of_m(model: Module, n: int = 2, m: int = 4, *, match: Patterns = "*", skip
     """
     if not 0 < n < m:
         raise ArgumentError(message(f"n_of_m: n={n} of m={m} keeps none or all", hint="Use n=2, m=4."))
-    found = _chosen("n_of_m", model, match, skip)
+    found = _layers_to_prune("n_of_m", model, match, skip)
     return masked(model, {path: _by_groups(_size(path, one), n, m) & _kept_where(one) for path, one in found.items()})
 
 
@@ -334,8 +334,8 @@ def set_sparsity(model: Module, sparsity: float, *, scores: Movement | None = No
 
     Args:
         model: a model that `magnitude` or another function made.
-        sparsity: the part of the weights that is 0 from now on; see `cubic` for schedules.
-        scores: to drop by movement; by magnitude if not given.
+        sparsity: the fraction of the weights that is 0 from now on; see `cubic` for schedules.
+        scores: the movement by which to drop weights; without it, the smallest weights are dropped.
         scope: as for `magnitude`.
 
     Raises:
@@ -429,7 +429,7 @@ def finish(model: Module) -> Any:
         model: a model that `magnitude` or another function made.
 
     Returns:
-        A model of its own, with the paths of the model before it was pruned.
+        A new model, with the paths of the model before it was pruned.
 
     Raises:
         ArgumentError: the model has no masks.
@@ -467,7 +467,7 @@ def weights_of(model: Any) -> dict[str, Array]:
 
 
 def sparsity(model: Module) -> float:
-    """Return the part of a model's weights that is 0: of those of linear layers and convolutions.
+    """Return the fraction of the weights of linear layers and convolutions that is 0.
 
     Args:
         model: the module.

@@ -59,7 +59,7 @@ class PruningReport(Printed):
 
     @property
     def sparsity(self) -> float:
-        """The part of the weights that is 0."""
+        """The fraction of the weights that is 0."""
         return sum([one.zeros for one in self.layers]) / max(sum([one.weights for one in self.layers]), 1)
 
     def _table(self) -> Table:

@@ -22,7 +22,7 @@ def require_bits(what: str, bits: Any) -> None:
 
 
 def chosen(what: str, model: Any, match: Patterns, skip: Patterns) -> dict[str, Any]:
-    """Return the layers of a model that can have stored weights and are asked for, by path."""
+    """Return the layers of a model that have a quantized form and that the patterns select, by path."""
     require_module(what, model)
     found = layers_of(what, model, is_storable, match, skip)
     if not found:
@@ -35,7 +35,7 @@ def chosen(what: str, model: Any, match: Patterns, skip: Patterns) -> dict[str, 
 def weights(
     model: Module, dtype: str = "int8", *, group: int | None = None, match: Patterns = "*", skip: Patterns = ()
 ) -> Any:
-    """Return a copy of a model whose weights are stored small and become floats where they are multiplied.
+    """Return a copy of a model whose weights are stored as small numbers and become floats where they are multiplied.
 
     This needs no data, hardly changes the results in int8, and makes products of few rows faster where reading the
     weights takes the time, as on accelerators.
@@ -47,7 +47,7 @@ def weights(
         match, skip: a pattern, or several, of the dotted paths of layers that are quantized and that are not.
 
     Returns:
-        A model of its own, in evaluation mode, with `QuantizedLinear` and its like as layers.
+        A new model, in evaluation mode, with `QuantizedLinear` and its like as layers.
 
     Raises:
         ArgumentError: an unknown format, a pattern that matches nothing, or a layer without sizes.
@@ -81,7 +81,7 @@ def dynamic(model: Module, *, bits: int = 8, match: Patterns = "*", skip: Patter
         match, skip: as for `weights`.
 
     Returns:
-        A model of its own, in evaluation mode; embeddings have stored weights only.
+        A new model, in evaluation mode; embeddings have stored weights only.
 
     Raises:
         ArgumentError: a pattern that matches nothing, or a layer without sizes.
@@ -110,7 +110,7 @@ def static(
 ) -> Any:  # fmt: skip
     """Return a copy of a model that multiplies in int8, with scales of the inputs found on batches.
 
-    Batch normalisation after a product becomes a part of it first; see `fuse_batch_norm`.
+    Batch normalisation that follows a product is merged into it first; see `fuse_batch_norm`.
 
     Args:
         model: the module.
@@ -118,11 +118,11 @@ def static(
             hundred examples are enough.
         method: how the range of a layer's input is found. ``"minmax"`` takes all elements, ``"percentile"`` leaves out
             the outermost ones, ``"entropy"`` takes the range that loses the least information.
-        percentile: for ``"percentile"``: how many percent of the elements are inside, at each end.
+        percentile: for ``"percentile"``: the percentage of elements that are inside, at each end.
         bits, match, skip: as for `dynamic`.
 
     Returns:
-        A model of its own, in evaluation mode. In ONNX it has the QDQ form.
+        A new model, in evaluation mode. In ONNX it has the QDQ form.
 
     Raises:
         ArgumentError: no batches, a layer that they do not reach, an unknown method, or a pattern that matches nothing.

@@ -1,4 +1,4 @@
-"""Copies of models with other layers in some places, and the patterns that say which."""
+"""Copies of models in which some layers are replaced, and the patterns that select layers."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from hybridflow.nn.sizes import label, unsized
 from hybridflow.nn.tree import found_in, named
 from hybridflow.saving.values import require_eager
 
-_SHOWN = 8
+_MOST_LISTED = 8
 """How many paths a message lists."""
 
 Patterns = str | Sequence[str]
@@ -38,7 +38,7 @@ def modules_of(model: Any) -> dict[str, Any]:
 def layers_of(
     what: str, model: Any, fits: Callable[[Any], bool], match: Patterns, skip: Patterns = ()
 ) -> dict[str, Any]:
-    """Return the layers of a kind by path, as far as they are asked for.
+    """Return the layers of a kind that the patterns select, by path.
 
     Args:
         what: the name of the caller, for messages.
@@ -76,10 +76,10 @@ def _matching(what: str, known: Mapping[str, Any], patterns: Patterns) -> set[st
     for pattern in [patterns] if isinstance(patterns, str) else patterns:
         some = {path for path in known if fnmatchcase(path, pattern)}
         if not some:
-            more = f" and {len(known) - _SHOWN} more" if len(known) > _SHOWN else ""
+            more = f" and {len(known) - _MOST_LISTED} more" if len(known) > _MOST_LISTED else ""
             raise ArgumentError(
                 message(f"{what}: no layer matches {pattern!r}",
-                        got=", ".join([*known][:_SHOWN]) + more or "a model without such layers",
+                        got=", ".join([*known][:_MOST_LISTED]) + more or "a model without such layers",
                         hint="Paths are dotted, such as \"blocks.0.*\".")
             )  # fmt: skip
         found |= some
@@ -87,7 +87,7 @@ def _matching(what: str, known: Mapping[str, Any], patterns: Patterns) -> set[st
 
 
 def copied(model: Any, layers: Mapping[str, Any] | None = None) -> Any:
-    """Return a deep copy of a model; the layers at some paths are others, which are not copied."""
+    """Return a deep copy of a model with other layers at some paths; these are not copied."""
     modules, layers = modules_of(model), layers or {}
     if "" in layers:
         return layers[""]
@@ -124,7 +124,7 @@ def batches_of(what: str, batches: Any) -> list[tuple[Any, ...]]:
 
 
 class Watched(Module):
-    """A layer whose inputs and results a function is told.
+    """A layer that passes its inputs and results to a function.
 
     Args:
         layer: the layer.
@@ -149,7 +149,7 @@ def watched(model: Any, paths: Iterable[str], tell: Callable[[str], Callable[[An
 
 
 def with_weight(layer: Any, change: Callable[[Tensor], Tensor], *args: Any) -> Any:
-    """Return what a layer gives with another weight, a function of its own one."""
+    """Return what a layer gives with another weight, which is a function of its own weight."""
     contents = found_in(layer)
     leaves = [
         change(as_tensor(one)) if name == "weight" else one

@@ -29,7 +29,7 @@ from hybridflow.train.loops import evaluate
 Array = np.ndarray[Any, Any]
 _REPEATS = 20
 _CLEARLY = 1.1
-"""From this ratio of times on a note is made of it."""
+"""A note is made if a layer got slower by this factor or more."""
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ class LayerReport:
     Attributes:
         path, type: where it is, and what it is now.
         bytes_before, bytes_after: the size of its parameters and buffers.
-        error: the distance of its result from that before, for the same input, as a part of the result's length.
+        error: the norm of the change of its result for the same input, relative to the norm of the result.
         sensitivity: the same of the whole model's result, if only this layer is quantized.
         seconds_before, seconds_after: the time of a compiled call with the input that it gets.
     """
@@ -63,7 +63,7 @@ class QuantizationReport(Printed):
         kept: the paths of other modules with parameters, which are as before.
         examples: the number of examples in the call that was timed.
         bytes_before, bytes_after: the size of all parameters and buffers.
-        error: the distance of the model's result from that before, as a part of the result's length.
+        error: the norm of the change of the model's result, relative to the norm of the result.
         seconds_before, seconds_after: the time of a compiled call of the model.
         score_before, score_after: the metric, where targets were given.
     """
@@ -138,7 +138,7 @@ def report(
         before: the model.
         after: what `weights`, `dynamic`, `static` or `convert` made of it.
         x: examples, as an array with a row for each, or a tuple of such arrays, with which the models are called.
-        y: targets; accuracy, or another metric, is then told before and after.
+        y: targets; accuracy, or another metric, is then measured before and after.
         metrics: as for `hf.train.evaluate`; `hf.metrics.Accuracy()` if not given.
         examples: how many examples the timed calls get.
         repeats: how often each call is timed.

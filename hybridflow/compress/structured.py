@@ -24,9 +24,9 @@ from hybridflow.ops.common import one_of
 
 Array = np.ndarray[Any, Any]
 Removed = dict[tuple[str, str], list[int]]
-"""By side and path of a layer, the channels that go."""
+"""The channels to remove, by side and path of a layer."""
 _CLOSE = 1e-3
-"""How far the smaller model may be from the one with zeros, as a part of the largest number."""
+"""The allowed distance of the smaller model's result from that with zeros, relative to the largest number."""
 
 
 def channels(
@@ -43,13 +43,13 @@ def channels(
     Args:
         model: the module.
         args: what it is called with, a small example: arrays, or `hf.TensorSpec`.
-        amount: which part of the channels of each layer goes, rounded down, from 0 to below 1.
+        amount: the fraction of the channels of each layer to remove, rounded down, from 0 to below 1.
         by: what is removed first: the smallest norm, ``"l2"`` or ``"l1"``, or ``"random"``.
         match, skip: a pattern, or several, of the dotted paths of layers that get fewer channels and that do not.
         seed: the seed of ``"random"``.
 
     Returns:
-        A model of its own, to be trained further; it keeps the other weights.
+        A new model, to be trained further; it keeps the other weights.
 
     Raises:
         ArgumentError: a pattern that matches no layer whose channels can go, an amount that does not fit, or a model

@@ -118,7 +118,7 @@ def save(
 
     A module, or a method of one, is exported in evaluation mode whatever mode it is in: without dropout, and with the
     moving averages of batch normalisation. Other functions are exported as they are, with the modes of the modules
-    that they call; one that would move an average is an error.
+    that they call; a function that would update a moving average raises an error.
 
     Args:
         path: the directory.
@@ -302,7 +302,7 @@ def _modules_of(function: Any) -> list[Any]:
 
 
 def is_training(function: Any) -> bool:
-    """Whether a module, or the module that owns a method, is in training mode, which is not what is exported."""
+    """Whether a module, or the module that owns a method, is in training mode; evaluation mode is exported."""
     return any([one.training for one in _modules_of(getattr(function, "python_function", function))])
 
 
@@ -417,7 +417,7 @@ def _require_text(name: str, graph: Graph) -> None:
                 )  # fmt: skip
     text = print_graph(graph, elide=None)
     if print_graph(parse(text), elide=None) != text:
-        raise ExportError(message(f"export: {name} is not read as it is written"))
+        raise ExportError(message(f"export: {name} cannot be read back as it was written"))
 
 
 def _write(

@@ -35,7 +35,7 @@ class Programs:
         return len(self._made)
 
     def compile(self, bounds: Sizes) -> bool:
-        """Compile a program; return whether there is one now. Another thread may call others meanwhile."""
+        """Compile a program; return whether there is one now. Other threads may call programs meanwhile."""
         if self.why_not is None and not any([dict(bounds) == one for one, _ in self._made]):
             try:
                 made = compile_bounded(self._function.graph(), bounds)

@@ -1,4 +1,4 @@
-"""Quantized forms of functions with their graphs and weights: of artifacts, and of what becomes an ONNX model."""
+"""Quantize functions given as graphs and weights: those of artifacts, and those to be written as ONNX models."""
 
 from __future__ import annotations
 
@@ -51,9 +51,9 @@ class Plan(NamedTuple):
 
     Attributes:
         inputs: ``"float"``, ``"dynamic"`` or ``"static"``.
-        dtype, group: the format of weights, whose inputs are floats.
-        bits: how many bits of int8 weights use.
-        batches: arguments by which the ranges of static inputs are found.
+        dtype, group: the format of weights whose inputs stay floats.
+        bits: how many of the 8 bits int8 weights use.
+        batches: arguments on which the ranges of static inputs are measured.
         method: see `hf.quantize.static`.
         products: the operations that are quantized.
     """
@@ -73,15 +73,15 @@ def quantize(
 ) -> None:  # fmt: skip
     """Write a quantized copy of an artifact, which is smaller and loads as any other.
 
-    Linear layers, products with a matrix of weights and convolutions are quantized, and tables that are read by row get
-    stored weights. Nothing of the program that wrote the artifact is needed.
+    Linear layers, products with a matrix of weights and convolutions are quantized, and tables that are read by row
+    get stored weights. Nothing of the program that wrote the artifact is needed.
 
     Args:
         source: the artifact, or its directory.
         path: the new directory.
-        inputs: whether the inputs of products stay ``"float"``, are stored by their own range at each call
-            (``"dynamic"``), or by one found on `batches` (``"static"``); see `hf.quantize.weights`, ``dynamic`` and
-            ``static``.
+        inputs: how the inputs of products are quantized: not at all (``"float"``), with their own range at each call
+            (``"dynamic"``), or with a range found on `batches` (``"static"``); see `hf.quantize.weights`, ``dynamic``
+            and ``static``.
         dtype, group: the format of the weights where the inputs are floats; int8 otherwise.
         bits: see `hf.quantize.dynamic`.
         batches, method: for ``"static"``: an array that each function is called with, or an iterable of such or of
@@ -127,7 +127,7 @@ def quantized_function(what: str, function: Function, plan: Plan) -> Function:
     Args:
         what: the name of the caller, for messages.
         function: the function.
-        plan: how.
+        plan: how to quantize it.
 
     Raises:
         ArgumentError: settings that do not fit.
@@ -307,7 +307,7 @@ class _Quantizing:
 
 
 class _Nodes:
-    """Makes the nodes that take the place of one.
+    """Makes the nodes that replace one node.
 
     Args:
         node: the node.
@@ -326,5 +326,5 @@ class _Nodes:
         return made, 0
 
     def replacement(self, result: Edge) -> Replacement:
-        """Return the nodes, and the value that stands in for that of the node."""
+        """Return the nodes, and the value that replaces the node's."""
         return Replacement((result,), tuple(self._nodes))

@@ -63,11 +63,11 @@ def run(graph: Graph, tensors: Sequence[Tensor], sizes: Mapping[str, Any]) -> tu
 
 
 def _try_lowering(op: Op, inputs: list[Any], attrs: dict[str, Any], tried: set[Any]) -> None:
-    """Have JAX look at an operation whose sizes are known: it does not take all attributes that NumPy takes.
+    """Lower an operation whose sizes are known, without running it: JAX rejects some attributes that NumPy takes.
 
     Args:
         op, inputs, attrs: the operation.
-        tried: what was looked at; this is added.
+        tried: the operations that were lowered already; this one is added.
     """
     specs = tuple([one.spec for one in inputs])
     key = op.name, attr_key(tuple(sorted(attrs.items()))), specs
@@ -84,8 +84,8 @@ def _try_lowering(op: Op, inputs: list[Any], attrs: dict[str, Any], tried: set[A
 def _hybridflows_errors(what: Callable[[], str]) -> Generator[None]:
     """Raise `FileFormatError` for errors of Python and JAX in a ``with`` block.
 
-    A graph that was traced raises none of these: an artifact that was changed may have attributes that no trace makes,
-    which shape rules do not see.
+    A traced graph raises none of these. A changed artifact may: it can have attributes that no trace makes and that
+    shape rules do not check.
     """
     try:
         yield

@@ -40,10 +40,11 @@ def onnx(
         path: the file; an existing one is replaced. Weights of more than 1 GiB are written to a file beside it.
         function: which function of an artifact.
         opset: the version of ONNX's operators: 21, 22 or 23.
-        quantize: how the weights of products are stored, in int8: ``"weights"`` alone; ``"dynamic"`` with products of
-            integers, whose inputs are stored by their own range, as ONNX Runtime is fast with; ``"static"`` with ranges
-            found on `batches`, in the QDQ form that accelerators take. Convolutions stay floats with ``"dynamic"``,
-            since runtimes are slow with them. Models of `hf.quantize` are written as they are.
+        quantize: how products are quantized to int8: ``"weights"`` stores only the weights so; ``"dynamic"`` also
+            multiplies in integers, with the range that inputs have at each call, which ONNX Runtime is fast with;
+            ``"static"`` takes ranges found on `batches`, in the QDQ form that accelerators take. Convolutions stay
+            floats with ``"dynamic"``, since runtimes are slow with them. Models of `hf.quantize` are written as they
+            are.
         batches: for ``"static"``: an array that the function is called with, or an iterable of such, or of tuples of
             arguments.
 

@@ -73,7 +73,7 @@ def _key_in_container(value: Any) -> Any:
 
 
 class Seen(NamedTuple):
-    """A container as the quick check remembers it: by the ids of its items.
+    """A container as the identity check remembers it: by the ids of its items.
 
     Plain values among the items are kept alive in `kept`, so that their ids are not reused.
     """
@@ -84,7 +84,7 @@ class Seen(NamedTuple):
 
 
 def seen_of(value: Any) -> Any:
-    """Return what the quick check compares a value with."""
+    """Return what the identity check compares a value with."""
     if isinstance(value, MAPPINGS):
         held = (*keys_of(value), *values_of(value))
         return Seen(type(value), _ids_of_dict(value), [one for one in held if type(one) in PLAIN])
@@ -113,7 +113,7 @@ class Origin:
         kind: the value's type.
         key: the value's key, by `key_of`.
         plain: the value, if it is a plain one.
-        seen: what the quick check compares the value with.
+        seen: what the identity check compares the value with.
         text: the value, for messages.
         where: the user's line that read it.
         guarded: whether the trace depends on the value.
@@ -305,7 +305,7 @@ class Guards:
         self._seen: list[Any] = [_without_inputs(origin, origin.seen) for origin in self.origins]
         self._implied = _implied(self.origins, self._kept)
         self.hold: Callable[[], bool | tuple[float, ...]] = self._generate()
-        """The quick check: whether everything is unchanged.
+        """The identity check: whether everything is unchanged.
 
         False may also mean that equal values were created anew. If floats outside are inputs, the check returns their
         current values instead of True.
@@ -538,7 +538,7 @@ def _input_positions(origin: Origin) -> list[int]:
 
 
 def _without_inputs(origin: Origin, seen: Any) -> Any:
-    """Return `seen` with the ids of an origin's inputs set to 0, so that the quick comparison ignores them."""
+    """Return `seen` with the ids of an origin's inputs set to 0, so that the comparison by identity ignores them."""
     if isinstance(seen, Seen):
         for position in _input_positions(origin) if origin.inputs else ():
             seen.ids[position] = 0

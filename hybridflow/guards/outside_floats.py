@@ -247,7 +247,7 @@ class OutsideFloats:
         return positions
 
     def require_numbers(self, positions: Iterable[int]) -> None:
-        """Make inputs constants of the trace, by tracing anew.
+        """Make inputs constants of the trace, by tracing again.
 
         Raises:
             NeedsNumber: `positions` is not empty.

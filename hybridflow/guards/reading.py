@@ -44,7 +44,7 @@ _HOLDERS = (MethodType, FunctionType, functools.partial)
 _AS_TEXT = frozenset({"__repr__", "__str__", "__format__"})
 _NONE: Mapping[str, Any] = {}
 _MANY = 20_000
-"""The number of origins above which checking them at every call costs more than tracing anew."""
+"""The number of origins above which checking them at every call costs more than tracing again."""
 
 
 def attribute(observations: Observations, obj: Any, name: str, value: Any, *, seen: bool = True) -> Any:

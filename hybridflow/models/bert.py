@@ -15,7 +15,7 @@ from hybridflow.ops.trigonometric import tanh
 
 
 class BERT(nn.Module):
-    """BERT: blocks that normalise sums, over the embeddings of tokens, positions and segments.
+    """BERT: post-norm transformer blocks over the sums of embeddings of tokens, positions and segments.
 
     Args:
         width: the size of a position's vector.
@@ -25,7 +25,7 @@ class BERT(nn.Module):
         length: the largest number of positions.
         segments: the number of segments.
         dropout: the probability that an element of a branch is dropped in training mode.
-        epsilon: of the normalisations.
+        epsilon: the epsilon of the normalisations.
 
     Example:
         >>> import hybridflow as hf

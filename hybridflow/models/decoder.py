@@ -72,7 +72,7 @@ class Llama(nn.Module):
         hidden: the width of the gated networks.
         tokens: the number of tokens.
         base: the base of the rotary wavelengths.
-        epsilon: of the normalisations.
+        epsilon: the epsilon of the normalisations.
 
     Example:
         >>> import hybridflow as hf

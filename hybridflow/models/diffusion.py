@@ -1,4 +1,4 @@
-"""A small U-Net for diffusion: it tells the noise in an image."""
+"""A small U-Net for diffusion: it predicts the noise in an image."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ class ImageAttention(nn.Module):
 
 
 class DiffusionUNet(nn.Module):
-    """A U-Net of residual blocks that know the time, with attention at its smallest size.
+    """A U-Net of residual blocks that are given the time, with attention at its smallest level.
 
     Args:
         channels: the channels of images.

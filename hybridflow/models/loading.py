@@ -19,7 +19,7 @@ from hybridflow.saving.files import load
 
 _LEFT_OUT = re.compile(r".*\bnum_batches_tracked")
 """What torch counts and hybridflow does not."""
-_SHOWN = 8
+_MOST_LISTED = 8
 
 
 def load_torch(model: Module, source: Any) -> None:
@@ -101,10 +101,10 @@ def _renamed(given: Mapping[str, Any], rules: tuple[Rule, ...], known: set[str])
             else:
                 strange.append(name)
     if strange:
-        more = f" and {len(strange) - _SHOWN} more" if len(strange) > _SHOWN else ""
+        more = f" and {len(strange) - _MOST_LISTED} more" if len(strange) > _MOST_LISTED else ""
         raise ArgumentError(
             message("load_torch: names that the model's architecture does not have",
-                    got=", ".join(strange[:_SHOWN]) + more,
+                    got=", ".join(strange[:_MOST_LISTED]) + more,
                     hint="The names are those of torchvision or transformers; leave out others, as of heads.")
         )  # fmt: skip
     return values

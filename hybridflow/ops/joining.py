@@ -111,7 +111,7 @@ def concat(arrays: Sequence[TensorLike], /, axis: int | None = 0, **other: Unpac
         The joined tensor.
 
     Raises:
-        ShapeError: shapes that differ off the axis, or an axis out of range.
+        ShapeError: shapes that differ along another axis, or an axis out of range.
         ArgumentError: nothing to join.
 
     Example:

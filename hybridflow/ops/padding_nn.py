@@ -1,4 +1,4 @@
-"""Rules of single operations for values that are padded up to a bound (see `hybridflow.core.padding`)."""
+"""Rules by which single operations work on values padded up to a bound (see `hybridflow.core.padding`)."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def variance(root: bool) -> Rule:
 
 @separate
 def normed(b: Bounds, call: Call) -> list[Padded]:
-    """Take norms: zeros change none of a positive order."""
+    """Compute norms; zeros beyond the real size change no norm of positive order."""
     order = call.attrs["order"]
     if not isinstance(order, int | float) or order <= 0:
         return [*along()(b, call)]
@@ -65,7 +65,7 @@ def normed(b: Bounds, call: Call) -> list[Padded]:
 
 @separate
 def ordered(b: Bounds, call: Call) -> list[Padded]:
-    """Sort: what is beyond the real size comes last, behind equal real elements."""
+    """Sort; elements beyond the real size come last, after equal real elements."""
     (x,) = call.xs
     axis = call.attrs["axis"]
     if x.axes[axis] is not None:
@@ -74,13 +74,13 @@ def ordered(b: Bounds, call: Call) -> list[Padded]:
 
 
 def _last(dtype: Any) -> Any:
-    """Return the value that an ascending order has at its end: NaN, or the largest."""
+    """Return the value that comes last in ascending order: NaN, or the largest value."""
     return np.nan if kind_of(dtype) == "float" else highest(dtype)
 
 
 @separate
 def searched(b: Bounds, call: Call) -> list[Padded]:
-    """Find positions in a row whose padding comes last."""
+    """Search a sorted row, whose padding gets the value that comes last."""
     row, x = call.xs
     if row.axes[0] is None:
         (value,) = b.run(call, row.value, x.value)
@@ -94,7 +94,7 @@ def position_of(neutral: Neutral) -> Rule:
     """Return the rule of `argmax` and `argmin`, whose result counts real elements in row-major order.
 
     Args:
-        neutral: what is never found.
+        neutral: the value that is never the result.
     """
 
     @separate
@@ -122,7 +122,7 @@ def position_of(neutral: Neutral) -> Rule:
 
 @separate
 def turned(b: Bounds, call: Call) -> list[Padded]:
-    """Reverse axes: the first element is the last real one."""
+    """Reverse axes: the last real element becomes the first."""
     (x,) = call.xs
     value = x.value
     known = tuple([axis for axis in call.attrs["axis"] if x.axes[axis] is None])
@@ -136,7 +136,7 @@ def turned(b: Bounds, call: Call) -> list[Padded]:
 
 @separate
 def rolled(b: Bounds, call: Call) -> list[Padded]:
-    """Shift elements around the real ends."""
+    """Roll elements; those that leave at the real end come in at the start."""
     (x,) = call.xs
     value = x.value
     pairs = list(zip(call.attrs["axis"], call.attrs["shift"], strict=True))
@@ -164,7 +164,7 @@ def stacked(b: Bounds, call: Call) -> list[Padded]:
 
 @separate
 def bordered(b: Bounds, call: Call) -> list[Padded]:
-    """Pad by a value: it takes the place of everything beyond the real size."""
+    """Pad with a value, which also replaces everything beyond the real size."""
     x, outside = call.xs
     value, axes = x.value, [*x.axes]
     for axis, (low, high) in enumerate(call.attrs["pads"]):
@@ -185,8 +185,8 @@ def bordered(b: Bounds, call: Call) -> list[Padded]:
 
 
 @separate
-def weights_alone(b: Bounds, call: Call) -> list[Padded]:
-    """Compute with the first input's elements and other inputs of known sizes."""
+def with_parameters(b: Bounds, call: Call) -> list[Padded]:
+    """Combine the first input with parameters, whose sizes must be known."""
     first, *others = call.xs
     if any([other.open() for other in others]):
         raise NoRule("a parameter has an open size")
@@ -268,13 +268,13 @@ def _with_known_channels(call: Call) -> Padded:
 def _normalized(
     b: Bounds, x: Padded, axes: tuple[int, ...], number: Any, call: Call, *, centred: bool = True
 ) -> tuple[Any, Any, Any, Any]:
-    """Return normalised elements, and the mean, the variance and its reciprocal root of real ones; in float32 at least.
+    """Return normalised elements, and the mean, variance and reciprocal deviation of real ones; float32 at least.
 
     Args:
-        b: the graph that is made.
+        b: the builder of the graph.
         x: what is normalised.
-        axes: the axes that are averaged; the statistics keep them.
-        number: how many real elements each mean is of.
+        axes: the axes over which to average; the statistics keep them with size 1.
+        number: the number of real elements that each mean averages.
         call: the operation.
         centred: whether the mean is subtracted; if not, the variance is the mean square.
     """
@@ -299,7 +299,7 @@ def _scaled(b: Bounds, y: Any, call: Call, aligned: tuple[int, ...]) -> Any:
     """Scale and shift by the operation's parameters, if it has any.
 
     Args:
-        b: the graph that is made.
+        b: the builder of the graph.
         y: what is scaled.
         call: the operation.
         aligned: the shape in which a parameter broadcasts against it.
@@ -319,7 +319,7 @@ def _of_channels(shape: tuple[int, ...]) -> tuple[int, ...]:
 
 @separate
 def coded(b: Bounds, call: Call) -> list[Padded]:
-    """Add an axis of classes."""
+    """Add an axis of classes, as `one_hot` does."""
     (x,) = call.xs
     (value,) = b.run(call, x.value)
     return [Padded(value, (*[one and one.anything for one in x.axes], None))]
@@ -336,7 +336,7 @@ def attended(b: Bounds, call: Call) -> list[Padded]:
     together([*mask, Padded(make_spec(shape, bool_), (*batch, *scores))], len(shape))  # raises if the mask does not fit
     values = [query.value, key.value, value.value, *[one.value for one in mask]]
     length = key.axes[-2]
-    b.meet(query, -2)  # which keys a query may see can depend on its place
+    b.meet(query, -2)  # which keys a query may see can depend on its position
     has_mask = call.attrs["has_mask"]
     if length is not None:
         inside = b.F.permute_dims(b.inside(value, len(value.axes) - 2), axes=_swapped(len(value.axes)))
@@ -349,7 +349,7 @@ def attended(b: Bounds, call: Call) -> list[Padded]:
 
 
 def probabilities(b: Bounds, call: Call) -> list[Padded]:
-    """Compute the weight of each key for each query; those of keys beyond the real size are anything."""
+    """Compute the weight of each key for each query; those of keys beyond the real size may be anything."""
     query, key, _, *mask = call.xs
     if query.axes[-1] is not None or key.axes[-1] is not None:
         raise NoRule("the features of queries or keys have an open size")

@@ -1,6 +1,6 @@
 """Rules of updates of values that are padded up to a bound (see `hybridflow.core.padding`).
 
-Updates beyond a real size change nothing: they add nothing, or go to a row of their own that is cut off.
+Updates beyond a real size change nothing: they get a neutral value, or go to an extra row that is cut off.
 """
 
 from __future__ import annotations
@@ -12,18 +12,18 @@ from hybridflow.core.dims import Dim
 from hybridflow.core.op import REGISTRY
 from hybridflow.core.padding import Bounds, Call, NoRule, Open, Padded, Size
 from hybridflow.ops.padding import Neutral, canonical, constant, highest, lowest, together
-from hybridflow.ops.padding_index import from_the_end, index_axes, index_place, picked, real_size
+from hybridflow.ops.padding_index import from_the_end, index_axes, index_start, picked, real_size
 
 _NEUTRAL: Mapping[str, Neutral] = {"add": constant(0), "multiply": constant(1), "min": highest, "max": lowest}
 
 
 def _within(b: Bounds, index: Padded, target: Size, *, real: bool) -> Any:
-    """Return positions along an axis; those of updates beyond a real size become any position of the axis.
+    """Return positions along an axis; updates beyond a real size get any position of the axis.
 
     Args:
         index: the positions.
         target: the size of the axis.
-        real: whether positions may count from a real end that is not the bound.
+        real: whether negative positions count from a real end that is not the bound.
     """
     where = index.value
     if real or index.open():
@@ -45,13 +45,13 @@ def added_rows(b: Bounds, call: Call) -> list[Padded]:
     """Add values at computed indices into zeros; values beyond a real size add nothing."""
     x, *indices = call.xs
     axes, shape = call.attrs["axes"], call.attrs["shape"]
-    first, places = index_place(axes), index_axes(indices)
-    for number in range(len(places)):
+    first, index_part = index_start(axes), index_axes(indices)
+    for number in range(len(index_part)):
         x = b.filled(x, first + number, 0)
     targets = [shape[axis] for axis in axes]
     where = [_within(b, one, size, real=isinstance(size, Dim)) for one, size in zip(indices, targets, strict=True)]
     (value,) = b.run(call, x.value, *where)
-    rest = iter([*x.axes[:first], *x.axes[first + len(places) :]])
+    rest = iter([*x.axes[:first], *x.axes[first + len(index_part) :]])
     made: list[Open | None] = []
     for axis, size in enumerate(shape):
         if axis in axes:
@@ -74,12 +74,12 @@ def added_along(b: Bounds, call: Call) -> list[Padded]:
 
 
 def updated(b: Bounds, call: Call) -> list[Padded]:
-    """Update elements at computed indices, which count from the real end if they are negative."""
+    """Update elements at computed indices; negative ones count from the real end."""
     x, value, *indices = call.xs
     axes, how = call.attrs["axes"], call.attrs["how"]
-    first, places = index_place(axes), index_axes(indices)
+    first, index_part = index_start(axes), index_axes(indices)
     selected = [one for axis, one in enumerate(x.axes) if axis not in axes]
-    for one, other in zip(value.axes, [*selected[:first], *places, *selected[first:]], strict=True):
+    for one, other in zip(value.axes, [*selected[:first], *index_part, *selected[first:]], strict=True):
         if (one is None) != (other is None) or (one is not None and not one.same(other)):
             raise NoRule("an open size of the new values is not that of what they replace")
     sizes = [real_size(x, axis) for axis in axes]
@@ -88,7 +88,7 @@ def updated(b: Bounds, call: Call) -> list[Padded]:
     if real is None:
         (made,) = b.run(call, own, value.value, *where)
     elif how != "set":
-        for number in range(len(places)):
+        for number in range(len(index_part)):
             value = b.filled(value, first + number, _NEUTRAL[how](value.value.dtype))
         (made,) = b.run(call, own, value.value, *where)
     else:
@@ -113,12 +113,12 @@ def last_updates(b: Bounds, call: Call) -> list[Padded]:
 
 
 def replaced_part(b: Bounds, call: Call) -> list[Padded]:
-    """Replace a part whose place depends on real sizes."""
+    """Replace a part whose position depends on real sizes."""
     x, value = call.xs
     shape = tuple([real_size(x, axis) for axis in range(len(x.axes))])
-    place = Call(REGISTRY["slice_scatter"], [value], {"index": call.attrs["index"], "shape": shape}, call.specs)
-    rule = place.op.padded
+    scatter = Call(REGISTRY["slice_scatter"], [value], {"index": call.attrs["index"], "shape": shape}, call.specs)
+    rule = scatter.op.padded
     ones = value._replace(value=b.F.full(value.value.shape, 1, dtype="bool"))
-    (new,), (there,) = rule(b, place), rule(b, place._replace(xs=[ones]))
+    (new,), (there,) = rule(b, scatter), rule(b, scatter._replace(xs=[ones]))
     made = b.F.where(there.value, new.value, x.value)
     return [Padded(made, tuple([one and one.anything for one in x.axes]))]

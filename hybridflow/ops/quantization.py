@@ -101,7 +101,7 @@ def quantize_lowered(x: Any, scale: Any, zero_point: Any = None, *, dtype: str) 
     """Compute `quantize_linear` of jax's arrays."""
     format, wide = FORMATS[dtype], compute_dtype(np.dtype(x.dtype))
     x, scale = jnp.broadcast_arrays(x.astype(wide), scale.astype(wide))
-    value = lax.div(x, hidden(scale, x))  # a divisor that XLA sees through becomes a factor, which rounds otherwise
+    value = lax.div(x, hidden(scale, x))  # by a constant, XLA multiplies by its reciprocal, which rounds differently
     if format.float8 is not None:
         small = jnp.clip(value, format.low, format.high).astype(jnp.float32).astype(format.float8)
         return lax.bitcast_convert_type(small, jnp.uint8)
@@ -505,7 +505,7 @@ def fake_quantize(
     return bind(fake_quantize.op, _operands("fake_quantize", value, scale, zero_point, axis), {"dtype": dtype})
 
 
-# -- scales of the input itself -----------------------------------------------------------------------------------
+# -- scales from the input itself -----------------------------------------------------------------------------------
 
 
 def _dynamic_on_host(x: Any) -> Any:

@@ -153,7 +153,7 @@ def _weight_onnx(
 
 
 def _restoring(y: TensorSpec, x: TensorSpec, weight: TensorSpec, scale: TensorSpec, *bias: Any, **attrs: Any) -> Any:
-    """Count what turns stored weights into real ones, and the addition of a bias."""
+    """Count the operations that turn stored weights into real ones, and the addition of a bias."""
     del x, scale
     return weight.size * (14 if attrs["dtype"] == "int4" else 2) + y.size * len(bias)
 
@@ -175,7 +175,7 @@ def weight_only_linear(
     x: TensorLike, weight: TensorLike, scale: TensorLike, bias: TensorLike | None = None, *, dtype: str = "int8",
     group: int | None = None,
 ) -> Tensor:  # fmt: skip
-    """Compute a linear layer whose weights are stored small: ``x @ (weight * scale).T + bias``.
+    """Compute a linear layer whose weights are quantized: ``x @ (weight * scale).T + bias``.
 
     The weights become floats where they are multiplied. The gradient reaches `x`, the scale and the bias.
 

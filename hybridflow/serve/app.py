@@ -44,7 +44,7 @@ class Options(NamedTuple):
         timeout: the seconds that a request may take; then it gets 504.
         body: the largest number of bytes of a request's body.
         token: the bearer token that requests must have; None for none.
-        reload: the seconds between looks at the artifacts' directories; None to load them once.
+        reload: the seconds between checks of the artifacts' directories; None to load them once.
         log: whether each request is written to stderr, as a line of JSON.
     """
 
@@ -90,7 +90,7 @@ class App:
         self._starting = threading.Lock()
 
     def start(self) -> None:
-        """Load and warm up the models, and from then on look for changes in a thread."""
+        """Load and warm up the models, then watch for changes in a thread."""
         with self._starting:
             if self.ready:
                 return
@@ -100,7 +100,7 @@ class App:
                 threading.Thread(target=self._reload, args=(self.options.reload,), daemon=True).start()
 
     def stop(self) -> None:
-        """Compute what waits, and end the threads."""
+        """Compute the waiting requests, and end the threads."""
         self._stop.set()
         self.batcher.stop()
 
@@ -112,9 +112,9 @@ class App:
         while not self._stop.wait(seconds):
             try:
                 self._refresh()
-            except (HybridflowError, OSError) as error:  # a directory that cannot be read; what serves serves on
+            except (HybridflowError, OSError) as error:  # a directory cannot be read; loaded models go on serving
                 self.log({"event": f"looking for changes failed: {error}"})
-            except Exception as error:  # a fault of the server, which must not end the looking
+            except Exception as error:  # a fault of the server, which must not end the watch
                 self.log({"fault": "".join(traceback.format_exception(error))}, always=True)
 
     @property
@@ -127,12 +127,12 @@ class App:
         return given if _ID.fullmatch(given) else f"{self._prefix}{next(self._numbers):x}"
 
     def log(self, fields: Mapping[str, Any], *, always: bool = False) -> None:
-        """Write a line to the log; those that are always written are faults."""
+        """Write a line to the log; faults are always written, other lines only if the options say so."""
         if self.options.log or always:
             sys.stderr.write(json.dumps({"time": round(time.time(), 3), **fields}) + "\n")
 
     async def __call__(self, scope: Mapping[str, Any], receive: Receive, send: Send) -> None:
-        """Answer a request, or the events of the server's life."""
+        """Answer a request, or the server's lifespan events."""
         if scope["type"] == "lifespan":
             await self._live(receive, send)
         elif scope["type"] == "http":
@@ -149,7 +149,7 @@ class App:
                 return
 
     async def _answer(self, scope: Mapping[str, Any], receive: Receive, send: Send) -> None:
-        if not self.ready:  # mounted in an application that does not pass the events of its life on
+        if not self.ready:  # mounted in an application that does not pass on lifespan events
             await asyncio.to_thread(self.start)
         began, path = time.monotonic(), scope["path"].removeprefix(scope.get("root_path", "")) or "/"
         headers = {k.decode("latin-1").lower(): v.decode("latin-1") for k, v in scope["headers"]}
@@ -187,7 +187,7 @@ class App:
             self.metrics.count("hybridflow_refused_total", status=str(response.status))
 
     def _authorize(self, path: str, headers: Mapping[str, str]) -> None:
-        """Raise unless a request has the token; health needs none, since what asks for it has none."""
+        """Raise unless a request has the token; health checks need none, since load balancers have none."""
         token = self.options.token
         if token is None or path in ("/v2/health/live", "/v2/health/ready"):
             return
@@ -283,7 +283,7 @@ class App:
         result: asyncio.Future[dict[str, Array]] = loop.create_future()
         self.batcher.submit(servable, tensors, result)
         watch = _Watch(result, receive, self.options.timeout)
-        starts = loop.call_later(min(_QUICK, self.options.timeout), watch.start)
+        starts = loop.call_later(min(_WATCH_DELAY, self.options.timeout), watch.start)
         try:
             return await result
         except asyncio.CancelledError:
@@ -295,8 +295,8 @@ class App:
             watch.end()
 
 
-_QUICK = 0.02
-"""The seconds after which a request's client and time are looked after; most requests are answered before."""
+_WATCH_DELAY = 0.02
+"""Seconds before a request's client and time are watched; most requests are answered earlier."""
 
 
 class _Watch:
@@ -313,11 +313,11 @@ class _Watch:
         self._began = time.monotonic()
 
     def start(self) -> None:
-        """Look for the client and the time from now on."""
+        """Begin to watch the client and the time."""
         self._task = asyncio.ensure_future(self._wait())
 
     def end(self) -> None:
-        """Look no more."""
+        """Stop watching."""
         if self._task is not None:
             self._task.cancel()
 
@@ -367,7 +367,7 @@ def app(artifacts: Any, *, limits: Limits | None = None, metrics: Metrics | None
     """Return an ASGI application that serves artifacts.
 
     It speaks the Open Inference Protocol v2 (``/v2/models/NAME/infer``) and TensorFlow Serving's REST
-    (``/v1/models/NAME:predict``), and shows itself at ``/`` and ``/metrics``. The models are loaded when it starts.
+    (``/v1/models/NAME:predict``), and has a page at ``/`` and ``/metrics``. The models are loaded when it starts.
 
     Args:
         artifacts: a path or several: artifacts, or directories of models and versions such as ``models/digits/3``.

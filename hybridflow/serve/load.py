@@ -1,4 +1,4 @@
-"""Load for a server on this machine: clients that each ask again as soon as they have an answer, and what they saw."""
+"""Load for a server on this machine: clients that each ask again as soon as they have an answer, and their figures."""
 
 from __future__ import annotations
 
@@ -41,9 +41,9 @@ class Figures(NamedTuple):
         """Responses with status 200 in a second."""
         return self.statuses.get(200, 0) / self.seconds
 
-    def percentile(self, part: float) -> float:
-        """Return the seconds within which a part of the responses came, such as 99 percent of them."""
-        return float(np.percentile(self.latencies, part)) if len(self.latencies) else float("nan")
+    def percentile(self, percent: float) -> float:
+        """Return the seconds within which a percentage of the responses came, such as 99."""
+        return float(np.percentile(self.latencies, percent)) if len(self.latencies) else float("nan")
 
     def text(self) -> str:
         """Return the figures as one line."""

@@ -29,7 +29,7 @@ Series = tuple[str, Labels]
 
 
 class _Histogram:
-    """How many values were at most each of some bounds, and their sum."""
+    """The number of values up to each of some bounds, and the sum of all values."""
 
     def __init__(self, bounds: Sequence[float]) -> None:
         self._bounds, self._counts, self._sum = bounds, [0] * (len(bounds) + 1), 0.0

@@ -25,11 +25,11 @@ from hybridflow.tracing.function import CompiledFunction
 Tensors = Mapping[str, Array]
 Key = tuple[tuple[int, ...], ...]
 _REMEMBERED = 10_000
-"""The number of shapes that are remembered to be good."""
+"""The number of shapes that are remembered as valid."""
 _MOST_PROGRAMS = 32
-"""The number of programs for bounds up to which more are compiled for sizes that requests have."""
-_UNKNOWN = 8
-"""The size that is expected where none is known."""
+"""With so many programs for bounds, no more are compiled for the sizes of requests."""
+_OPEN_SIZE = 8
+"""The size assumed for an open size, where no sample tells one."""
 
 
 class Servable:
@@ -78,7 +78,7 @@ class Servable:
     def arguments(self, rows: int) -> dict[str, Array]:
         """Return arguments of a number of rows: the sample's first rows over and over, or zeros."""
         if self._sample is None:
-            return {name: np.zeros([rows if str(size) == self._symbol else _UNKNOWN if type(size) is not int else size
+            return {name: np.zeros([rows if str(size) == self._symbol else _OPEN_SIZE if type(size) is not int else size
                                     for size in spec.shape], spec.dtype)
                     for name, spec in self.signature.inputs.items()}  # fmt: skip
         given = {name: np.asarray(value) for name, value in self._sample.items()}
@@ -119,8 +119,8 @@ class Servable:
     def run(self, tensors: Tensors) -> dict[str, Array]:
         """Compute the results: with a program if one takes these sizes, and eagerly otherwise.
 
-        No request waits for a compilation, and other sizes are compiled for only up to a number of programs: what
-        clients send costs neither unbounded time nor memory.
+        No request waits for a compilation. The number of programs for other sizes is bounded, so what clients send
+        costs neither unbounded time nor memory.
         """
         call: Callable[[Tensors], Mapping[str, Any]] = self._function.by_name
         if _key(tensors) in self._warm:
@@ -174,13 +174,13 @@ class Servable:
     def _warm_up(self, arguments: Tensors) -> None:
         try:
             self._function.require_sizes(arguments)
-        except (ShapeError, FileFormatError):  # sizes that nobody said are expected
+        except (ShapeError, FileFormatError):  # nobody said which sizes to expect
             return
         if self.programs is None:
             self._warm.add(_key(arguments))
         elif not self.programs.compile(self._bounds(self._sizes(arguments))):
             return
-        with suppress(*self.raises):  # its check of the values failed, in a program that is compiled
+        with suppress(*self.raises):  # the program is compiled, but the model's check of the values failed
             self.run(arguments)
 
     def _bounds(self, sizes: Mapping[str, int]) -> dict[str, int]:
@@ -194,7 +194,7 @@ def _key(tensors: Tensors) -> Key:
 
 
 def _buckets(max_batch: int, *, few: bool) -> tuple[int, ...]:
-    """Return the sizes of batches: powers of two up to the largest; or of eight, if each is one of many programs."""
+    """Return the sizes of batches: powers of two up to the largest, or of eight where `few` are wanted."""
     return (*[1 << n for n in range(0, max_batch.bit_length(), 3 if few else 1) if 1 << n < max_batch], max_batch)
 
 
@@ -246,7 +246,7 @@ class Repository:
     Attributes:
         models: the versions of each model that serve, by name.
         faults: why a version on the disk does not serve, by path.
-        missing: the paths among them in whose stead no earlier one serves.
+        missing: those of these paths for which no earlier version serves either.
     """
 
     def __init__(self, paths: Sequence[Path], max_batch: int = 32, limits: Limits | None = None) -> None:
@@ -303,7 +303,7 @@ class Repository:
         return Model(name, version, artifact, functions, stamp)
 
     def _forget(self, found: Mapping[tuple[str, str], Path]) -> list[str]:
-        """Forget versions that two looks in a row did not find: replacing a directory takes two renames."""
+        """Forget versions that are missing twice in a row: replacing a directory takes two renames."""
         absent = {(name, one) for name, versions in self.models.items() for one in versions} - {*found}
         dropped, self._gone = absent & self._gone, absent
         for name, version in dropped:

@@ -54,7 +54,7 @@ class Signature(NamedTuple):
 
 
 @lru_cache(1024)
-def _wanted(spec: TensorSpec) -> tuple[int | str, ...]:
+def _expected_shape(spec: TensorSpec) -> tuple[int | str, ...]:
     """Return a shape with open sizes as texts, which are compared faster."""
     return tuple([size if type(size) is int else str(size) for size in spec.shape])
 
@@ -189,7 +189,7 @@ def require_fit(tensors: Mapping[str, Array], signature: Signature) -> None:
         if array.dtype != spec.dtype:
             raise Refused(f"input {name!r} must be {NAMES[str(spec.dtype)]}, got {NAMES[str(array.dtype)]}")
         fits = len(array.shape) == len(spec.shape)
-        for wanted, got in zip(_wanted(spec), array.shape, strict=False):
+        for wanted, got in zip(_expected_shape(spec), array.shape, strict=False):
             fits = fits and got == (sizes.setdefault(wanted, got) if isinstance(wanted, str) else wanted)
         if not fits:
             raise Refused(f"input {name!r} must have the shape {shape_text(spec)}, got {[*array.shape]}")

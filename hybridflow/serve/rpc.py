@@ -1,6 +1,6 @@
 """The Open Inference Protocol v2 over gRPC; it needs the extra ``grpc``.
 
-Requests are made into those of HTTP, with the same checks and errors, and computed by the same application.
+Requests are converted to those of HTTP, with the same checks and errors, and computed by the same application.
 """
 
 from __future__ import annotations
@@ -143,10 +143,10 @@ async def _stays() -> dict[str, Any]:
 
 
 def as_v2(request: Any) -> tuple[bytes, bytes]:
-    """Return an inference request as the JSON of one of HTTP, and the binary tensors behind it.
+    """Convert an inference request to the JSON of an HTTP request, and the binary tensors that follow it.
 
     Raises:
-        Refused: another number of raw tensors than of inputs.
+        Refused: the numbers of raw tensors and of inputs differ.
     """
     raw = request.raw_input_contents
     if raw and len(raw) != len(request.inputs):

@@ -141,7 +141,7 @@ def _keep(
     workers: list[subprocess.Popen[bytes]], count: int, settings: dict[str, Any], ended: list[int],
     say: Callable[[str], None],
 ) -> None:  # fmt: skip
-    """Keep a number of workers running until a signal comes; wait longer each time after quick ends."""
+    """Keep a number of workers running until a signal comes; wait longer each time one ends quickly."""
     started = 0.0
     pause = 0.1
     while not ended:

@@ -106,7 +106,7 @@ def open_sizes_are_any_size(op: Op, seed: int) -> None:
 def _check_case(op: Op, case: Case, graph: Graph, count: int, size: int) -> None:
     arrays = case.arrays(size)
     if not graph.dims.holds({"n": size}):
-        return  # a guard fails, so such a call would be traced anew
+        return  # a guard fails, so such a call would be traced again
     try:
         expected = [np.asarray(y) for y in case.call(op, [asarray(x) for x in arrays])]
     except (HybridflowError, ValueError):

@@ -77,7 +77,7 @@ class BoundedSizes:
         if program is not None:
             return self._fitted(program, sizes)
         made = self._choice.exact(sizes)
-        if self.why_not is not None and self._choice.exact_count == _MANY:
+        if self.why_not is not None and self._choice.exact_count == _WARNED_SIZES:
             _warn(self._name, self.why_not)
         return made
 
@@ -140,13 +140,13 @@ def compile_bounded(
     return Compiled(made, compile_graph(passed, donate=donate, sizes={}))
 
 
-_MANY = 5
+_WARNED_SIZES = 5
 """The number of exact sizes that a function is compiled for before a warning names what keeps it from using bounds."""
 
 
 def _warn(name: str, why: str) -> None:
     text = message(
-        f"{name} was compiled for {_MANY} sizes, one by one",
+        f"{name} was compiled for {_WARNED_SIZES} sizes, one by one",
         got=f"no program for all sizes up to a bound, because of {why}",
         hint="Pad what is passed to a few sizes; or hf.compile(sizes='exact') says that it is meant.",
     )
@@ -170,7 +170,7 @@ def padding_to(made: Bounded, sizes: Sizes) -> Callable[[Sequence[Any]], list[An
 
 
 def cutting_to(outputs: Sequence[Axes], sizes: Sizes, bounds: Sizes) -> Callable[[Sequence[Any]], list[Any]]:
-    """Return a function that cuts padded arrays to given sizes; those behind the ones that are described stay."""
+    """Return a function that cuts padded arrays to given sizes; arrays after the described ones stay."""
     cutting = [(position, cuts) for position, axes in enumerate(outputs) if (cuts := _cuts(axes, sizes, bounds))]
 
     def cut(outputs: Sequence[Any]) -> list[Any]:

@@ -17,7 +17,7 @@ from hybridflow.xla.executable import Executable, compile_graph
 
 _NEAR = 3
 """If the last plan does not fit, at most this many plans before it are tried."""
-_SHOWN = 12
+_MOST_LINES = 12
 """The largest number of lines of the user's code that a printed record shows."""
 
 WITHIN_BUDGET = PIPELINE.without("outline").with_limits("fusion_breaks", large=sys.maxsize)
@@ -94,11 +94,11 @@ class MemoryRecord:
             return [f"{fits}, nothing is computed again"]
         head = f"{fits} instead of {bytes_text(self.without)}, for {self.flops / 1e6:,.1f} MFLOP more per call"
         lines = [f"{head}; found in {self.attempts} compile(s)"]
-        for one in self.recomputed[:_SHOWN]:
+        for one in self.recomputed[:_MOST_LINES]:
             names = ", ".join([name if times == 1 else f"{name} x{times}" for name, times in one.operations.items()])
             lines.append(f"    again: {names} at {format_where(one.where)}, {one.flops / 1e6:,.1f} MFLOP")
-        if len(self.recomputed) > _SHOWN:
-            lines.append(f"    again: {len(self.recomputed) - _SHOWN} more lines, in .memory.recomputed")
+        if len(self.recomputed) > _MOST_LINES:
+            lines.append(f"    again: {len(self.recomputed) - _MOST_LINES} more lines, in .memory.recomputed")
         return lines
 
 

@@ -60,7 +60,7 @@ class Choice(Generic[P, E]):
     Args:
         graphs: the graphs that a call runs.
         first: how many sizes are compiled for exactly before bounds are used.
-        always: whether none is ever compiled for exactly if it can be helped.
+        always: whether bounds are used from the first size on, wherever they can be.
         compile_bounds: compiles a program for some bounds; it may show what will be computed beyond real sizes.
         compile_exact: compiles an executable for exact sizes.
         forget: called when some sizes have another program from now on.

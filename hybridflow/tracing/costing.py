@@ -69,7 +69,7 @@ class Costing:
             name=name,
             traced=trace.raw_graph,
             graph=trace.graph,
-            sizes=None if opened else sizes_of(signature, trace.places),
+            sizes=None if opened else sizes_of(signature, trace.size_names),
             arguments=len(trace.graph.inputs) - len(trace.captures) - len(variables),
             variables=variables,
             assigned=trace.assigned,

@@ -78,7 +78,7 @@ def _generate(trace: Trace, executable: Executable, kinds: Sequence[type], *, bo
     lines += [
         f"try: outputs{',' if trace.single and alone is None else ''} = run({', '.join(values)})",
         "except (TypeError, ValueError): pass",  # the general call reports what is wrong
-        *(_ONE if trace.single else _SEVERAL),
+        *(_RETURN_ONE if trace.single else _RETURN_SEVERAL),
         "{miss}",
     ]
     space: dict[str, Any] = {
@@ -194,7 +194,7 @@ _TENSOR = (
 _SMALL = "if a{n}._alt is not None: v{n} = a{n}._alt"
 _LARGE = "v{n} = raw_value(a{n})"
 """The code for an array on the host: a call of `raw_value`, inlined for small arrays."""
-_ONE = (
+_RETURN_ONE = (
     "else:",
     "    result = new(Tensor)",
     "    result._value = outputs",
@@ -202,4 +202,4 @@ _ONE = (
     "    result._edge = None",
     "    return result",
 )
-_SEVERAL = ("else: return build([make_tensor(output) for output in outputs])",)
+_RETURN_SEVERAL = ("else: return build([make_tensor(output) for output in outputs])",)

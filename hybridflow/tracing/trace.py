@@ -82,13 +82,13 @@ class Trace(Fit):
         tree: Any,
         types: tuple[Any, ...],
         record: TraceRecord,
-        places: dict[tuple[int, int], str],
+        size_names: dict[tuple[int, int], str],
         leaves: TracedLeaves,
         orders: dict[tuple[Any, ...], list[Any]],
         budget: int | None = None,
         layouts: Layouts | None = None,
     ) -> None:
-        super().__init__(graph, builder, leaves, places, orders)
+        super().__init__(graph, builder, leaves, size_names, orders)
         self.raw_graph = graph
         pipeline = ON_A_MESH if layouts is not None else None if budget is None else WITHIN_BUDGET
         self.graph, passes = run_passes(graph, pipeline=pipeline, differentiable=False)
@@ -146,9 +146,9 @@ class Trace(Fit):
         self.bounded_gradients: dict[tuple[bool, ...], BoundedGradients] = {}
         self._nothing_follows: bool | None = None
         self._apart: dict[tuple[bool, ...], tuple[int, ...]] = {}
-        self._tell(builder, passes)
+        self._fill_record(builder, passes)
 
-    def _tell(self, builder: GraphBuilder, passes: Sequence[PassRecord]) -> None:
+    def _fill_record(self, builder: GraphBuilder, passes: Sequence[PassRecord]) -> None:
         """Fill in the record that `explain` shows."""
         record = self.record
         record.autocast = self.autocast

@@ -107,7 +107,7 @@ class Views(Generic[P, R]):
                 open size there are no texts from XLA, which compiles for known sizes.
         """
         trace, signature, opened = self._trace_of(Specs(args, kwargs))
-        made = None if opened else trace.executable_for(sizes_of(signature, trace.places), current().device)
+        made = None if opened else trace.executable_for(sizes_of(signature, trace.size_names), current().device)
         from hybridflow.tracing.lowered import Lowered  # not every program needs it: importing stays fast
 
         return Lowered(trace.raw_graph, trace.graph, made)

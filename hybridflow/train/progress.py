@@ -13,7 +13,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
 _BETWEEN = 10.0
 """Seconds between lines if there is no terminal."""
-_SHOWN = 6
+_MOST_FIGURES = 6
 """The most figures that are shown."""
 
 
@@ -96,7 +96,7 @@ class Display:
         seconds = time.perf_counter() - self._start
         made = self._step - self._first
         parts = [f"epoch {epoch}"]
-        parts += [f"{name} {_short(value)}" for name, value in [*self._figures.items()][:_SHOWN]]
+        parts += [f"{name} {_short(value)}" for name, value in [*self._figures.items()][:_MOST_FIGURES]]
         if made and self._examples:
             parts.append(f"{self._examples / seconds:,.0f} examples/s")
         elif made:

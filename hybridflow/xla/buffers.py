@@ -337,7 +337,7 @@ def _result_memory(
 
 
 def _beside_results(mine: list[Buffer], free: list[list[Buffer]]) -> list[Buffer]:
-    """Return the buffers that cannot use a result's memory while this is free."""
+    """Return the buffers that find no room in a result's memory while this is free."""
     free = sorted(free, key=lambda place: -place[0].nbytes)
     left: list[Buffer] = []
     for one in sorted(mine, key=lambda buffer: -buffer.nbytes):

@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 
 Make = Callable[[Graph, tuple[int, ...]], "Executable"]
 """A function from ``(graph, donated positions)`` to a program."""
-MUCH = 1.1
-"""Above this ratio of bytes, one order of the pieces hands on much more than another."""
+MUCH_MORE = 1.1
+"""Above this ratio of bytes, one order of the pieces counts as handing on much more than another."""
 
 
 class Part(NamedTuple):
@@ -249,7 +249,7 @@ def holds_much(graph: Graph, pieces: Sequence[Piece], donate: Sequence[int], siz
     given = _given(graph, pieces, donate, sizes)
     first = [piece for piece, taken in zip(pieces, given, strict=True) if not taken]
     last = [piece for piece, taken in zip(pieces, given, strict=True) if taken]
-    return _handed_on(graph, [*first, *last], sizes) > MUCH * _handed_on(graph, first, sizes)
+    return _handed_on(graph, [*first, *last], sizes) > MUCH_MORE * _handed_on(graph, first, sizes)
 
 
 def _handed_on(graph: Graph, pieces: Sequence[Piece], sizes: Sizes) -> int:

@@ -51,11 +51,11 @@ def cut(graph: Graph, sizes: Sizes) -> list[Piece] | None:
     if not calls:
         return None
     given = {edge[0] for node in calls for edge in edges_of(node)}
-    anew = {node for node in graph.nodes if "source" in node.op.traits} - given
-    if any(node in anew or node in graph.inputs for node, _ in graph.outputs):
+    recomputed = {node for node in graph.nodes if "source" in node.op.traits} - given
+    if any(node in recomputed or node in graph.inputs for node, _ in graph.outputs):
         return None
-    parts = _parts(graph, anew, {called: _together(called, sizes) for called in set(map(_called, calls))})
-    pieces = _pieces(graph, parts, anew, sizes)
+    parts = _parts(graph, recomputed, {called: _together(called, sizes) for called in set(map(_called, calls))})
+    pieces = _pieces(graph, parts, recomputed, sizes)
     compiled = sum([_nodes(piece) for piece in {piece.graph for piece in pieces}])
     return pieces if compiled * GAIN <= _nodes(graph) else None
 
@@ -78,10 +78,10 @@ def _results(node: Node) -> tuple[Edge, ...]:
     return tuple([(node, index) for index in range(len(node.outputs))])
 
 
-def _parts(graph: Graph, anew: set[Node], together: Mapping[Graph, int]) -> list[list[Node]]:
-    """Return the groups of calls and the groups of nodes between them, without nodes that each part recomputes."""
+def _parts(graph: Graph, recomputed: set[Node], together: Mapping[Graph, int]) -> list[list[Node]]:
+    """Return the groups of calls and the groups of nodes between them, without the nodes that each part recomputes."""
     parts: list[list[Node]] = []
-    nodes = [node for node in graph.nodes if node not in anew]
+    nodes = [node for node in graph.nodes if node not in recomputed]
     for called, several in groupby(nodes, lambda node: _called(node) if node.op is OUTLINED else None):
         row = list(several)
         most = len(row) if called is None else together[called]
@@ -90,7 +90,7 @@ def _parts(graph: Graph, anew: set[Node], together: Mapping[Graph, int]) -> list
     return parts
 
 
-def _pieces(graph: Graph, parts: Sequence[Sequence[Node]], anew: set[Node], sizes: Sizes) -> list[Piece]:
+def _pieces(graph: Graph, parts: Sequence[Sequence[Node]], recomputed: set[Node], sizes: Sizes) -> list[Piece]:
     """Return parts as pieces; equal parts share one graph."""
     read_by = _readers(graph, parts)
     alike: dict[bytes, Graph] = {}
@@ -101,7 +101,7 @@ def _pieces(graph: Graph, parts: Sequence[Sequence[Node]], anew: set[Node], size
             pieces.append(Piece(_called(first), edges_of(first), _results(first)))
             continue
         makes = [edge for node in part for edge in _results(node) if read_by[edge] - {number}]
-        piece = _piece(graph, part, makes, anew)
+        piece = _piece(graph, part, makes, recomputed)
         with suppress(NotPlain):  # such a piece has no fingerprint: it shares its graph with no other
             piece = piece._replace(graph=alike.setdefault(fingerprint(piece.graph, sizes), piece.graph))
         pieces.append(piece)
@@ -120,7 +120,7 @@ def _readers(graph: Graph, parts: Sequence[Sequence[Node]]) -> defaultdict[Edge,
     return readers
 
 
-def _piece(whole: Graph, part: Sequence[Node], makes: Sequence[Edge], anew: set[Node]) -> Piece:
+def _piece(whole: Graph, part: Sequence[Node], makes: Sequence[Edge], recomputed: set[Node]) -> Piece:
     """Return nodes as a graph of their own."""
     reads: dict[Edge, Node] = {}
     inside: dict[Edge, Edge] = {}
@@ -133,7 +133,7 @@ def _piece(whole: Graph, part: Sequence[Node], makes: Sequence[Edge], anew: set[
 
     def value(edge: Edge) -> Edge:
         node, index = edge
-        if edge not in inside and node in anew:
+        if edge not in inside and node in recomputed:
             add(node)
         if edge not in inside:
             reads[edge] = input_node(node.spec(index), f"x{len(reads)}", node.scope, node.where)

@@ -1,4 +1,4 @@
-"""The functions of tensors under the names that TensorFlow 1 has for them, each with its arguments there."""
+"""Functions of tensors, with TensorFlow 1's names and arguments."""
 
 from __future__ import annotations
 
@@ -292,12 +292,12 @@ def to_float(x: Any, name: str = "ToFloat") -> Any:
 
 
 def clip_by_value(t: Any, clip_value_min: Any, clip_value_max: Any, name: str = "clip_by_value") -> Any:
-    """Add a limit to all elements."""
+    """Add the clipping of all elements to a range."""
     return added(hf.clip, (t, clip_value_min, clip_value_max), {}, name)
 
 
 def clip_by_norm(t: Any, clip_norm: Any, name: str = "clip_by_norm") -> Any:
-    """Add a limit to the norm of a tensor."""
+    """Add the scaling of a tensor whose norm is above a limit."""
     return added(hf.clip_by_norm, (t, clip_norm), {}, name)
 
 
@@ -307,7 +307,7 @@ def global_norm(t_list: Sequence[Any], name: str = "global_norm") -> Any:
 
 
 def clip_by_global_norm(t_list: Sequence[Any], clip_norm: Any, name: str = "clip_by_global_norm") -> tuple[Any, Any]:
-    """Add a limit to the norm of all elements of tensors; return the tensors and the norm before."""
+    """Add the scaling of tensors whose norm together is above a limit; return them and the norm before."""
     norm = global_norm(t_list)
 
     def scaled(norm: Any, limit: Any, tensors: Any) -> Any:

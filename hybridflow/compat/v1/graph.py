@@ -1,4 +1,4 @@
-"""The default graph, and the handles of it with which a program works."""
+"""The default graph, and the handles by which a program refers to its tensors and operations."""
 
 from __future__ import annotations
 
@@ -119,7 +119,7 @@ class Graph:
         return found if isinstance(found, Operation) else found.op
 
     def as_graph_element(self, name: Any) -> Any:
-        """Return what a name means, or something of the graph unchanged."""
+        """Return the tensor or operation of a name; anything else is returned unchanged."""
         if not isinstance(name, str):
             return name
         return self.get_tensor_by_name(name) if ":" in name else self.get_operation_by_name(name)
@@ -162,7 +162,7 @@ class Graph:
                 self.after[node] = self.controls
 
     def read(self, variable: Any) -> Value:
-        """Return a Variable's value: what the operations that are waited for assign it, or that of the run's start."""
+        """Return a Variable's value: what the operations that are waited for assign, else that of the run's start."""
         for operation in reversed(self.controls):
             assigned = operation.assigned(variable)
             if assigned is not None:

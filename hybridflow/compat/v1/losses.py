@@ -21,17 +21,17 @@ def mean_squared_error(labels: Any, predictions: Any) -> Any:
 
 
 def softmax_cross_entropy(onehot_labels: Any, logits: Any) -> Any:
-    """Add the mean cross-entropy of weights of the classes and logits."""
+    """Add the mean cross-entropy of logits and class probabilities."""
     return _mean(nn.softmax_cross_entropy_with_logits(labels=onehot_labels, logits=logits), "softmax_cross_entropy")
 
 
 def sparse_softmax_cross_entropy(labels: Any, logits: Any) -> Any:
-    """Add the mean cross-entropy of classes as integers and logits."""
+    """Add the mean cross-entropy of logits and integer classes."""
     made = nn.sparse_softmax_cross_entropy_with_logits(labels=labels, logits=logits)
     return _mean(made, "sparse_softmax_cross_entropy")
 
 
 def sigmoid_cross_entropy(multi_class_labels: Any, logits: Any) -> Any:
-    """Add the mean cross-entropy of probabilities and logits."""
+    """Add the mean cross-entropy of logits and probabilities."""
     made = nn.sigmoid_cross_entropy_with_logits(labels=multi_class_labels, logits=logits)
     return _mean(made, "sigmoid_cross_entropy")

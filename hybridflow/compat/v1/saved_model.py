@@ -1,4 +1,4 @@
-"""``tf.saved_model``: signatures of a session as an artifact of `hf.export`, which data alone describes."""
+"""``tf.saved_model``: signatures of a session as an artifact of `hf.export`, which holds data and no code."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class TensorInfo(NamedTuple):
 
 
 class SignatureDef(NamedTuple):
-    """What is computed from what: tensors by the names that users of the artifact know."""
+    """Inputs and outputs of a function: tensors by the names that users of the artifact know."""
 
     inputs: dict[str, TensorInfo]
     outputs: dict[str, TensorInfo]
@@ -143,7 +143,7 @@ def simple_save(session: Session, export_dir: str, inputs: Mapping[str, Tensor],
 
 
 def load(sess: Session, tags: Sequence[str], export_dir: str | os.PathLike[str]) -> MetaGraphDef:
-    """Add an artifact's signatures to a session's graph, under the tensors' names of then; weights are constants.
+    """Add an artifact's signatures to a session's graph, under the saved names; weights become constants.
 
     Args:
         sess: the session.

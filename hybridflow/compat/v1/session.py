@@ -180,7 +180,7 @@ class Session:
         needed, extra = self._performed([*fetched, *roots], fed)
         construction = self.graph.construction
         assignments = {node: construction.assignments[node] for node in needed if node in construction.assignments}
-        kept = self._last(assignments)
+        kept = self._last_assignments(assignments)
         tensors = [make_tensor(None, (node, 0)) for node in kept]
         states = [one for one in fetched if isinstance(one, State)]
         read = self._runner.variables([*fetched, *extra, *tensors], [one.value for one in fed])
@@ -190,9 +190,9 @@ class Session:
         return _Plan([*fetched], [*extra, *tensors], [*reads, *after], assigned)
 
     def _performed(self, roots: Sequence[Any], fed: Sequence[Tensor]) -> tuple[dict[Node, None], list[Value]]:
-        """Return the nodes that values and operations need, those they wait for included, and what has no assignment.
+        """Return the nodes that values and operations need, including those they wait for, and more tensors to compute.
 
-        The second result are tensors that are computed for their own sake, because an operation groups them.
+        These tensors are computed for their own sake, because an operation groups them.
         """
         construction = self.graph.construction
         given = {construction.own_edge(one.value) for one in fed}
@@ -213,8 +213,8 @@ class Session:
                 stack.extend(self.graph.after.get(node, ()))
         return needed, [one for one in extra if construction.own_edge(one)[0] not in construction.assignments]
 
-    def _last(self, assignments: dict[Node, State]) -> list[Node]:
-        """Return the assignment of each Variable that comes last by the control dependencies.
+    def _last_assignments(self, assignments: dict[Node, State]) -> list[Node]:
+        """Return the last assignment of each Variable, in the order of the control dependencies.
 
         Raises:
             ArgumentError: a Variable is assigned twice, and no dependency says in which order.
@@ -246,7 +246,7 @@ class Session:
                 )  # fmt: skip
 
     def _take_over(self) -> None:
-        """Put this session's values into the Variables, and those of the session that ran before aside."""
+        """Store the values of the session that ran before, and put this session's values into the Variables."""
         holder = None if self.graph.holder is None else self.graph.holder()
         if holder is self:
             return

@@ -41,7 +41,7 @@ class Optimizer:
         """Add the gradients of a loss.
 
         Args:
-            loss: the tensor to be made small.
+            loss: the tensor to minimise.
             var_list: the Variables; all trainable ones if None.
 
         Returns:
@@ -111,7 +111,7 @@ class Optimizer:
         raise NotImplementedError
 
     def _changed(self, function: Any, states: Sequence[Variable], *values: Any) -> list[Any]:
-        """Add the assignments of what a function of the states and other values returns for them."""
+        """Add assignments to the states: what a function of the states and other values returns."""
         made = added(function, (*states, *values), {}, self._name)
         return [state.assign(value) for state, value in zip(states, made, strict=True)]
 
@@ -136,7 +136,7 @@ class GradientDescentOptimizer(Optimizer):
 
 
 class MomentumOptimizer(Optimizer):
-    """Steps along a sum of the gradients that fades by the factor `momentum`; Nesterov's looks a step ahead."""
+    """Steps along a sum of gradients that decays by the factor `momentum`; Nesterov's variant looks a step ahead."""
 
     def __init__(self, learning_rate: Any, momentum: Any, use_locking: bool = False, name: str | None = None,
                  use_nesterov: bool = False) -> None:  # fmt: skip
@@ -153,7 +153,7 @@ class MomentumOptimizer(Optimizer):
 
 
 class AdagradOptimizer(Optimizer):
-    """Gradients divided by the root of the sum of their squares.
+    """Divides gradients by the root of the sum of their squares.
 
     Reference:
         J. Duchi, E. Hazan, Y. Singer, "Adaptive subgradient methods", JMLR 12, 2011.
@@ -173,7 +173,7 @@ class AdagradOptimizer(Optimizer):
 
 
 class RMSPropOptimizer(Optimizer):
-    """Gradients divided by the root of a running mean of their squares, which starts at ones; epsilon is in the root.
+    """Divides gradients by the root of a running mean of their squares, which starts at ones and includes epsilon.
 
     Reference:
         T. Tieleman, G. Hinton, "Lecture 6.5: rmsprop", 2012.

@@ -99,7 +99,7 @@ def solve(x1: TensorLike, x2: TensorLike, /) -> Tensor:
         The solution, of the shape of `x2` with the leading axes broadcast.
 
     Raises:
-        ShapeError: a matrix that is not square, or another number of rows.
+        ShapeError: a matrix that is not square, or different numbers of rows.
         DTypeError: float16 or bfloat16.
 
     Example:

@@ -27,7 +27,7 @@ from hybridflow.ops.common import (
 )
 from hybridflow.ops.nn.common import REAL_FLOAT, compute_dtype, lower_narrow, lower_wide, narrow, wide
 from hybridflow.ops.onnx import mean_over
-from hybridflow.ops.padding_nn import normalized_groups, weights_alone
+from hybridflow.ops.padding_nn import normalized_groups, with_parameters
 from hybridflow.ops.reductions import mean as mean_of
 from hybridflow.ops.statistics import var
 from hybridflow.ops.summation import add_up
@@ -178,7 +178,7 @@ def _batch_norm_onnx(
     traits=("full_precision",),
     ulp=16,
     onnx=_batch_norm_onnx,
-    padded=weights_alone,
+    padded=with_parameters,
 )
 def batch_norm(
     x: TensorLike,

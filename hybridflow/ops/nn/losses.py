@@ -50,7 +50,7 @@ def _require_classes(logits: TensorSpec, labels: TensorSpec, expected: tuple[Any
         raise ShapeError(
             message(f"softmax_cross_entropy: labels must have shape {expected}, not {labels.shape}",
                     got=call_text("softmax_cross_entropy", logits, labels),
-                    hint="Integer labels have the logits' shape without the classes, dense ones all of it.")
+                    hint="Integer labels have the logits' shape without the last axis, dense labels the whole shape.")
         )  # fmt: skip
 
 

@@ -97,7 +97,7 @@ def tile_shapes(g_shape: Sizes, window: Sizes, axes: Sizes) -> tuple[Sizes, Size
 # -- max_pool -----------------------------------------------------------------------------------------------------
 
 
-def _place_dtype(window: Sizes) -> Any:
+def _position_dtype(window: Sizes) -> Any:
     """Return the dtype that holds an element's number in its window."""
     return np.dtype(np.uint8) if int(np.prod(window)) <= 256 else int32
 
@@ -117,7 +117,7 @@ def _max_kernel(x: Any, *, window: Sizes, stride: Sizes, padding: Any, channels_
     for axis, size, step, count in reversed(list(zip(axes, window, stride, counts, strict=True))):
         values = [best[window_slice(best.ndim, (axis,), (start,), (count,), (step,))] for start in range(size)]
         if residuals:
-            best, argmax = _first_maximum(values, argmax, axis, step, count, weight, _place_dtype(window))
+            best, argmax = _first_maximum(values, argmax, axis, step, count, weight, _position_dtype(window))
             weight *= size
             continue
         best = np.maximum(values[0], values[1]) if size > 1 else values[0].copy()
@@ -163,7 +163,7 @@ def _max_lower(x: Any, *, window: Sizes, stride: Sizes, padding: Any, channels_l
     axes = spatial_axes("max_pool", x.ndim, channels_last)
     best = lower_padded(x, axes, padding, _lowest(x.dtype))
     counts = window_counts(best, window, stride, axes)
-    dtype = _place_dtype(window)
+    dtype = _position_dtype(window)
     argmax: Any = None
     weight = 1
     for axis, size, step, count in reversed(list(zip(axes, window, stride, counts, strict=True))):
@@ -190,7 +190,7 @@ def _max_infer(
     require_kind("max_pool", REAL, x)
     shape = pooled_shape("max_pool", x, window, stride, padding, channels_last)
     y = make_spec(shape, x.dtype)
-    return (y, make_spec(shape, _place_dtype(window))) if residuals else y
+    return (y, make_spec(shape, _position_dtype(window))) if residuals else y
 
 
 def _max_vjp(F: Any, g: Any, y: Any, x: Any, **attrs: Any) -> Any:

@@ -27,7 +27,7 @@ class _Lines:
         self._inode = 0
 
     def new(self) -> tuple[list[dict[str, Any]], bool]:
-        """Return the new lines, and whether the file was written anew, so that they are all there is."""
+        """Return the new lines, and whether the file was rewritten, so that these are all its lines."""
         try:
             with self._path.open("rb") as file:
                 status = os.fstat(file.fileno())
@@ -183,7 +183,7 @@ class Load:
 
 
 def _process(pid: int) -> dict[str, Any] | None:
-    """Return what a process takes: bytes of memory, where the system tells; None if there is no such process."""
+    """Return the bytes of memory that a process takes, where the system tells; None if there is no such process."""
     try:
         os.kill(pid, 0)
     except ProcessLookupError:

@@ -51,7 +51,7 @@ class Server(ThreadingHTTPServer):
 
     @property
     def policy(self) -> str:
-        """The page's content security policy: its own style and script, and questions to this server."""
+        """The page's content security policy: its own style and script, and requests to this server."""
         own = f"'nonce-{self._nonce}'"
         return f"default-src 'none'; style-src {own}; script-src {own}; connect-src 'self'; img-src data:"
 
@@ -63,7 +63,7 @@ class _Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
 
     def do_GET(self) -> None:
-        """Answer, unless the request names another host: a page elsewhere made a name point to this machine."""
+        """Answer, unless the request names another host: that of a page elsewhere that points to this machine."""
         host = self.headers.get("host", "").rpartition(":")[0] or self.headers.get("host", "")
         found = self.server.answer(self.path.partition("?")[0]) if host in _HOSTS else None
         if found is None:
