@@ -348,10 +348,10 @@ def _with_weights(
             paths.append(weights.path_of(array, f"{name}.constant_{number}"))
     graph = reading_from(graph, moved)
     nodes = tuple([one for one in graph.nodes if (one, 0) not in moved])
-    for place, index in enumerate(trace.assigned):
+    for number, index in enumerate(trace.assigned):
         variable = trace.states[index].variable
         if variables[index] is not state:
-            node = graph.outputs[trace.plan.count + place][0]
+            node = graph.outputs[trace.plan.count + number][0]
             raise ExportError(
                 message(f"export: {name} assigns Variable {variable.name!r} at {node.location}",
                         hint="An artifact's functions change nothing: return the new value; modules: model.eval().")
@@ -422,7 +422,7 @@ def _require_text(name: str, graph: Graph) -> None:
 
 def _write(
     target: Path,
-    made: Mapping[str, Function],
+    functions: Mapping[str, Function],
     arrays: Mapping[str, Mapping[str, Any]],
     kinds: dict[str, list[str]],
     texts: Mapping[str, str],
@@ -430,36 +430,36 @@ def _write(
     """Write the directory under a temporary name beside the target, and rename it when it is complete."""
     replaced = os.path.lexists(target)
     if replaced and not (target / MANIFEST).is_file():
-        raise FileError(message(f"export: {str(target)!r} is there and is no artifact, so it is not replaced"))
-    part = target.with_name(f".{target.name}.{secrets.token_hex(8)}.part")
+        raise FileError(message(f"export: {str(target)!r} exists and is no artifact, so it is not replaced"))
+    unfinished = target.with_name(f".{target.name}.{secrets.token_hex(8)}.part")
     try:
-        part.mkdir()
+        unfinished.mkdir()
         files: dict[str, Any] = {}
-        for name, one in made.items():
-            with whole_file(part / f"{name}.ir", durable=True) as file:
+        for name, one in functions.items():
+            with whole_file(unfinished / f"{name}.ir", durable=True) as file:
                 file.write(one.text.encode())
             files[f"{name}.ir"] = {"sha256": hashlib.sha256(one.text.encode()).hexdigest()}
         for name, values in arrays.items():
-            writer.write(part / name, values, {}, what="export", replace=False)
+            writer.write(unfinished / name, values, {}, what="export", replace=False)
             files[name] = {"sha256": writer.digest_of(values, {})}
         manifest = {
             "format": FORMAT, "version": VERSION, "files": files, "metadata": dict(texts), **kinds,
-            "functions": {name: one.fields for name, one in made.items()},
-            "operations": {name: version for one in made.values() for name, version in one.versions.items()},
+            "functions": {name: one.fields for name, one in functions.items()},
+            "operations": {name: version for one in functions.values() for name, version in one.versions.items()},
         }  # fmt: skip
-        with whole_file(part / MANIFEST, durable=True) as file:
+        with whole_file(unfinished / MANIFEST, durable=True) as file:
             file.write((json.dumps(manifest, indent=1, sort_keys=True) + "\n").encode())
-        sync_directory(part)
+        sync_directory(unfinished)
         if replaced:
             old = target.with_name(f".{target.name}.{secrets.token_hex(8)}.old")
             target.rename(old)
-            part.rename(target)
+            unfinished.rename(target)
             shutil.rmtree(old)
         else:
-            part.rename(target)
+            unfinished.rename(target)
         sync_directory(target.parent)
     except OSError as error:
-        shutil.rmtree(part, ignore_errors=True)
+        shutil.rmtree(unfinished, ignore_errors=True)
         if isinstance(error, FileError):
             raise
         raise file_error(FileError, "export", target, "cannot be written", error) from error

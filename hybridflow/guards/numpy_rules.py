@@ -328,7 +328,7 @@ def _matrix_transpose(self: TracedArray) -> TracedArray:
 def _squeeze(self: TracedArray, axis: Any = None) -> TracedArray:
     _require_numpy(self, "ndarray.squeeze")
     if axis is None:
-        axis = tuple([place for place, size in enumerate(self.shape) if size == 1])
+        axis = tuple([axis for axis, size in enumerate(self.shape) if size == 1])
     return _array_like(self, PUBLIC.squeeze(self.tensor, axis=axis))
 
 

@@ -219,7 +219,7 @@ class Trace(Fit):
         names += [f"{self.states[index].variable.name}_assigned" for index in self.assigned]
         names += ["checks"] if self.checks else []
         states = nodes[len(self.captures) :]
-        assigned = {self.plan.count + place: states[index] for place, index in enumerate(self.assigned)}
+        assigned = {self.plan.count + number: states[index] for number, index in enumerate(self.assigned)}
         captured = dict(zip(nodes, values, strict=True))
         return replace(self.graph, captured=captured, output_names=tuple(names), assigned=assigned)
 

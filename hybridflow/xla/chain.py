@@ -86,14 +86,14 @@ class _Run:
 
     Attributes:
         piece: the piece to run.
-        given: the positions of the inputs whose buffers the outputs take over.
+        reused: the positions of the inputs whose buffers the outputs take over.
         reads, makes: the numbers of its inputs and outputs.
         frees: the numbers of the values that no later run reads.
         program: the compiled piece.
     """
 
     piece: Piece
-    given: tuple[int, ...]
+    reused: tuple[int, ...]
     reads: list[int]
     makes: list[int]
     frees: list[int] = field(default_factory=list[int])
@@ -136,15 +136,15 @@ class Chain:
             numbers[edge] = len(numbers)
             self._bytes.append(concrete(edge[0].spec(edge[1]), sizes).nbytes)
         self._outputs = [numbers[edge] for edge in graph.outputs]
-        given = _given(graph, pieces, donate, sizes)
+        reused = _reused_inputs(graph, pieces, donate, sizes)
         runs = [
             _Run(piece, one, [numbers[edge] for edge in piece.reads], [numbers[edge] for edge in piece.makes])
-            for piece, one in zip(pieces, given, strict=True)
+            for piece, one in zip(pieces, reused, strict=True)
         ]
-        self._first = [run for run in runs if not run.given]
-        self._last = [run for run in runs if run.given]
+        self._first = [run for run in runs if not run.reused]
+        self._last = [run for run in runs if run.reused]
         self._runs = [*self._first, *self._last]
-        self.donated = tuple(sorted([run.reads[position] for run in self._last for position in run.given]))
+        self.donated = tuple(sorted([run.reads[position] for run in self._last for position in run.reused]))
         self._set_frees()
         self.parts = self._compiled(make)
 
@@ -157,7 +157,7 @@ class Chain:
     def _compiled(self, make: Make) -> tuple[Part, ...]:
         made: dict[tuple[Graph, tuple[int, ...]], Executable] = {}
         for run in self._runs:
-            key = run.piece.graph, run.given
+            key = run.piece.graph, run.reused
             if key not in made:
                 made[key] = make(*key)
             run.program = made[key]
@@ -206,11 +206,11 @@ class Chain:
             return None
         size = self._bytes
         inputs, outputs = range(len(self._graph.inputs)), set(self._outputs)
-        peak = there = 0
+        peak = waiting = 0
         for run in self._runs:
-            there += sum([size[number] for number in run.makes if number not in outputs])
-            peak = max(peak, there + int(analyses[run.program].temp_size_in_bytes))
-            there -= sum([size[number] for number in run.frees])
+            waiting += sum([size[number] for number in run.makes if number not in outputs])
+            peak = max(peak, waiting + int(analyses[run.program].temp_size_in_bytes))
+            waiting -= sum([size[number] for number in run.frees])
         return _Memory(
             sum([size[number] for number in inputs]), sum([size[number] for number in self._outputs]),
             sum([size[number] for number in self.donated]), peak,
@@ -218,7 +218,7 @@ class Chain:
         )  # fmt: skip
 
 
-def _given(graph: Graph, pieces: Sequence[Piece], donate: Sequence[int], sizes: Sizes) -> list[tuple[int, ...]]:
+def _reused_inputs(graph: Graph, pieces: Sequence[Piece], donate: Sequence[int], sizes: Sizes) -> list[tuple[int, ...]]:
     """Return for each piece the inputs whose memory it may reuse."""
     read = {edge for piece in pieces for edge in piece.reads}
     last = {piece for piece in pieces if read.isdisjoint(piece.makes)}
@@ -227,13 +227,13 @@ def _given(graph: Graph, pieces: Sequence[Piece], donate: Sequence[int], sizes: 
     handed_over: list[tuple[int, ...]] = []
     for piece in pieces:
         wanted = Counter(concrete(node.spec(index), sizes) for node, index in piece.makes)
-        given: list[int] = []
+        reused: list[int] = []
         for position, edge in enumerate(piece.reads if piece in last else ()):
             spec = concrete(edge[0].spec(edge[1]), sizes)
             if edge in free and readers[edge] == 1 and wanted[spec]:
                 wanted[spec] -= 1
-                given.append(position)
-        handed_over.append(tuple(given))
+                reused.append(position)
+        handed_over.append(tuple(reused))
     return handed_over
 
 
@@ -246,9 +246,9 @@ def holds_much(graph: Graph, pieces: Sequence[Piece], donate: Sequence[int], siz
     Args:
         graph, pieces, donate, sizes: as `Chain` takes them.
     """
-    given = _given(graph, pieces, donate, sizes)
-    first = [piece for piece, taken in zip(pieces, given, strict=True) if not taken]
-    last = [piece for piece, taken in zip(pieces, given, strict=True) if taken]
+    reused = _reused_inputs(graph, pieces, donate, sizes)
+    first = [piece for piece, taken in zip(pieces, reused, strict=True) if not taken]
+    last = [piece for piece, taken in zip(pieces, reused, strict=True) if taken]
     return _handed_on(graph, [*first, *last], sizes) > MUCH_MORE * _handed_on(graph, first, sizes)
 
 
@@ -257,13 +257,13 @@ def _handed_on(graph: Graph, pieces: Sequence[Piece], sizes: Sizes) -> int:
     last = {edge: number for number, piece in enumerate(pieces) for edge in (*piece.reads, *piece.makes)}
     ends: defaultdict[int, int] = defaultdict(int)
     outputs = set(graph.outputs)
-    most = there = 0
+    most = waiting = 0
     for number, piece in enumerate(pieces):
         for edge in piece.makes:
             if edge not in outputs:
                 size = concrete(edge[0].spec(edge[1]), sizes).nbytes
-                there += size
+                waiting += size
                 ends[last[edge]] += size
-        most = max(most, there)
-        there -= ends[number]
+        most = max(most, waiting)
+        waiting -= ends[number]
     return most

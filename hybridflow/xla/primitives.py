@@ -27,10 +27,10 @@ _CALLS = {
     "checkpoint": "jaxpr", "custom_jvp_call": "call_jaxpr", "custom_vjp_call": "call_jaxpr",
 }  # fmt: skip
 """Primitives that only call a jaxpr, and the parameter that holds it."""
-_SAME = {"stop_gradient", "copy", "copy_p", "optimization_barrier", "reduce_precision"}
+_COPIES = {"stop_gradient", "copy", "copy_p", "optimization_barrier", "reduce_precision"}
 _VIEWS = {"reshape", "squeeze", "expand_dims"}
-_SINGLE = 4
-"""The itemsize of float32."""
+_FLOAT32 = 4
+"""The bytes of a float32."""
 _TREE = 32
 """XLA:CPU reduces in steps of this many elements per axis, and stores the intermediate result between the steps."""
 
@@ -224,7 +224,7 @@ def _equation(program: Program, equation: Any, inputs: list[Value], node: Node) 
     inner = params.get(_CALLS.get(name, ""))
     if inner is not None:
         return _run(program, getattr(inner, "jaxpr", inner), inputs, node)
-    if name in _SAME:
+    if name in _COPIES:
         return inputs
     specs = [_spec(variable.aval) for variable in equation.outvars]
     if name in _VIEWS:
@@ -237,7 +237,7 @@ def _equation(program: Program, equation: Any, inputs: list[Value], node: Node) 
     if name.startswith("reduce_") and "axes" in params and name != "reduce_precision":
         return _reduction(program, name, inputs, specs, params["axes"], node)
     if name in ("dot_general", "conv_general_dilated"):
-        low = [variable.aval.dtype.itemsize < _SINGLE for variable in (*equation.invars, *equation.outvars)]
+        low = [variable.aval.dtype.itemsize < _FLOAT32 for variable in (*equation.invars, *equation.outvars)]
         return _product(program, name, inputs, specs, (params, low), node)
     return program.add(name, inputs, specs, node, key=key)
 
@@ -256,10 +256,10 @@ def _product(program: Program, name: str, inputs: list[Value], specs: Any, how: 
     params, low = how
 
     def widened(value: Value) -> Value:
-        return program.add("convert_element_type", [value], [(value.shape, _SINGLE)], node, key=_SINGLE)[0]
+        return program.add("convert_element_type", [value], [(value.shape, _FLOAT32)], node, key=_FLOAT32)[0]
 
     inputs = [widened(value) if narrow else value for value, narrow in zip(inputs, low, strict=False)]
-    wide = [(specs[0][0], _SINGLE)] if low[-1] else specs
+    wide = [(specs[0][0], _FLOAT32)] if low[-1] else specs
     if name == "dot_general":
         made = program.add(name, _dot_operands(params, inputs), wide, node, key=str(params))
     else:
