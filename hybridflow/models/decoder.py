@@ -37,7 +37,7 @@ class GatedMLP(nn.Module):
         self.down = nn.Linear(hidden, width, bias=False)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return the shape of the input."""
+        """Return a tensor of the shape of `x`."""
         return self.down(nn.silu(self.gate(x)) * self.up(x))
 
 

@@ -57,7 +57,7 @@ class ImageAttention(nn.Module):
         self.norm, self.attend = nn.GroupNorm(groups, width), nn.MultiHeadAttention(width, heads, features=width)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return the shape of the image."""
+        """Return an image of the shape of `x`."""
         n, channels, height, width = x.shape
         y = permute_dims(reshape(self.norm(x), (n, channels, height * width)), (0, 2, 1))
         return x + reshape(permute_dims(self.attend(y), (0, 2, 1)), (n, channels, height, width))

@@ -49,7 +49,7 @@ def _flat(template: str) -> Maker:
 
 
 def _stage(match: re.Match[str], value: Array) -> dict[str, Array]:
-    """Return a parameter of torchvision's ConvNeXt, in which stages and halvings take turns."""
+    """Return a parameter of torchvision's ConvNeXt, whose list alternates halvings and stages."""
     number, rest = int(match[1]), match[2]
     return {(f"stages.{number // 2}.{rest}" if number % 2 else f"halvings.{number // 2 - 1}.{rest}"): value}
 

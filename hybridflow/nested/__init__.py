@@ -7,6 +7,6 @@ it assigned and the outcomes of its checks. The outer trace then assigns the Var
 - `branches` has `hf.cond`, `loops` has `hf.while_loop` and its gradient, `scans` has `hf.scan` and the scan that runs
   the gradient of every loop. `trips` finds the number of steps of a loop.
 - The files named `checkpoint` have `hf.checkpoint`; `custom_gradient`, `accumulate` and `tensor_array` what they say.
-- `bodies` is what they share. `bounded` makes a graph that is right for all sizes up to a bound; `rows` says whether the
-  rows of a batch depend on each other.
+- `bodies` is what they share. `bounded` makes a graph that is right for all sizes up to a bound; `rows` says whether
+  the rows of a batch depend on each other.
 """

@@ -26,7 +26,7 @@ def packed(q: Any) -> Any:
 def unpacked(p: Any, size: int) -> Any:
     """Compute `unpack_int4` of NumPy's or jax's arrays."""
     if (size + 1) // 2 != p.shape[-1] or p.dtype != uint8:
-        raise ValueError("bytes that do not fit")  # the shape rule then raises the full message
+        raise ValueError("bytes that do not fit")  # `bind` then runs the shape rule, which says more
     xp = np if isinstance(p, np.ndarray) else jnp
     low = (p << np.uint8(4)).astype(np.int8) >> np.int8(4)
     high = p.astype(np.int8) >> np.int8(4)

@@ -67,7 +67,7 @@ def restored(weight: Any, scale: Any, size: int, dtype: str, group: int | None) 
 def _weight_on_host(x: Any, weight: Any, scale: Any, *bias: Any, dtype: str, group: int | None) -> Any:
     size = weight.shape[1] * (2 if dtype == "int4" else 1)
     if weight.dtype != stored_dtype(dtype) or not 0 <= size - x.shape[-1] < 2 - (dtype != "int4"):
-        raise ValueError("weights that do not fit")  # the shape rule then raises the full message
+        raise ValueError("weights that do not fit")  # `bind` then runs the shape rule, which says more
     wide = compute_dtype(x.dtype)
     values = restored(weight, scale.astype(wide), x.shape[-1], dtype, group)
     y = products.matmul(x.astype(wide).reshape(-1, x.shape[-1]) if x.ndim > 2 and x.size else x.astype(wide), values.T)

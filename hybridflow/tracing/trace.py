@@ -522,7 +522,7 @@ class Trace(Fit):
         self._write(self._written(variables), outputs)
         attrs: dict[str, Any] = {"graph": self.recorded, "residuals": True}
         if sizes:
-            attrs["sizes"] = tuple(sizes.items())  # the rule is compiled for these
+            attrs["sizes"] = tuple(sizes.items())  # the rule is compiled for these sizes
         made = record_node(gradient, tuple(edges), attrs, values, outputs, "xla")
         tensors = (made if isinstance(made, tuple) else (made,))[: self.plan.count]
         for index in self._unconnected(tuple([edge is not None for edge in edges])):

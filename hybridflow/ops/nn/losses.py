@@ -62,7 +62,7 @@ def _row_specs(logits: TensorSpec, residuals: bool) -> Any:
 def _kernel_rows(logits: Any, labels: Any, expected: tuple[int, ...]) -> tuple[Any, Any, Any]:
     """Return the logits shifted to a maximum of 0, the log of the sum of their exponentials, and the maximum."""
     if labels.shape != expected or not logits.ndim:
-        raise ValueError("labels of another shape")  # the shape rule then raises the full message
+        raise ValueError("labels of another shape")  # `bind` then runs the shape rule, which says more
     largest = extremum(np.maximum, logits, (logits.ndim - 1,), True, -np.inf)
     shifted = logits - largest
     return shifted, np.log(add_up(np.exp(shifted), (logits.ndim - 1,), False)), largest[..., 0]

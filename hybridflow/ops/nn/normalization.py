@@ -92,7 +92,7 @@ def _spread(value: Any, shape: tuple[int, ...]) -> Any:
 
 def _kernel_parameter(value: Any, shape: tuple[int, ...], axis: tuple[int, ...]) -> Any:
     if value.shape != tuple([shape[index] for index in axis]):
-        raise ValueError("a parameter of another shape")  # the shape rule then raises the full message
+        raise ValueError("a parameter of another shape")  # `bind` then runs the shape rule, which says more
     return value.reshape(_aligned(shape, axis))
 
 

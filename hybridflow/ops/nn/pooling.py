@@ -111,7 +111,7 @@ def _max_kernel(x: Any, *, window: Sizes, stride: Sizes, padding: Any, channels_
     best = kernel_padded(x, axes, padding, _lowest(x.dtype))
     counts = window_counts(best, window, stride, axes)
     if min(counts) < 1:
-        raise ValueError("a window larger than its input")  # the shape rule then raises the full message
+        raise ValueError("a window larger than its input")  # `bind` then runs the shape rule, which says more
     argmax: Any = None
     weight = 1
     for axis, size, step, count in reversed(list(zip(axes, window, stride, counts, strict=True))):

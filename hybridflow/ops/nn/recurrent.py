@@ -35,7 +35,7 @@ def _gate(array: Any, number: int, width: int) -> Any:
 def _kernel(gates: Any, c: Any, *, residuals: bool) -> Any:
     width = c.shape[-1]
     if gates.shape != (*c.shape[:-1], 4 * width):
-        raise ValueError("gates of another shape")  # the shape rule then raises the full message
+        raise ValueError("gates of another shape")  # `bind` then runs the shape rule, which says more
     active = np.negative(gates)
     np.exp(active, out=active)
     active += gates.dtype.type(1)
