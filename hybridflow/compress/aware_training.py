@@ -58,8 +58,8 @@ class FakeQuantized(Module):
     def _input(self, x: Tensor) -> Tensor:
         low, high = self.low.read(), self.high.read()
         if self.training:
-            seen = cast_to(stop_gradient(x), float32)
-            low, high = low + self.momentum * (min(seen) - low), high + self.momentum * (max(seen) - high)
+            values = cast_to(stop_gradient(x), float32)
+            low, high = low + self.momentum * (min(values) - low), high + self.momentum * (max(values) - high)
             self.low.assign(low)
             self.high.assign(high)
         low, high = minimum(low, 0.0), maximum(high, 0.0)
@@ -106,14 +106,14 @@ def prepare(
         2018, section 3.
     """
     require_bits("prepare", bits)
-    found = chosen("prepare", model, match, skip)
+    layers_by_path = chosen("prepare", model, match, skip)
     given = batches_of("prepare", batches)
-    made = fuse_batch_norm(model, *given[0])
-    own = modules_of(made)
-    products = [path for path in found if is_product(own[path])]
-    ranges = ranges_of("prepare", made, products, given)
-    layers = {path: FakeQuantized(own[path], ranges.get(path), momentum, bits) for path in found}
-    return copied(made, layers).train()
+    fused = fuse_batch_norm(model, *given[0])
+    modules = modules_of(fused)
+    products = [path for path in layers_by_path if is_product(modules[path])]
+    ranges = ranges_of("prepare", fused, products, given)
+    layers = {path: FakeQuantized(modules[path], ranges.get(path), momentum, bits) for path in layers_by_path}
+    return copied(fused, layers).train()
 
 
 def convert(model: Module) -> Any:
@@ -129,18 +129,18 @@ def convert(model: Module) -> Any:
         ArgumentError: no layer of the model is prepared.
     """
     require_module("convert", model)
-    made = copied(model).eval()
-    own = {path: one for path, one in modules_of(made).items() if isinstance(one, FakeQuantized)}
-    if not own:
+    plain = copied(model).eval()
+    prepared = {path: one for path, one in modules_of(plain).items() if isinstance(one, FakeQuantized)}
+    if not prepared:
         raise ArgumentError(
             message("convert: the model has no prepared layers", got=type(model).__name__,
                     hint="Call hf.quantize.prepare(model, batches) and train what it returns.")
         )  # fmt: skip
     layers: dict[str, Any] = {}
-    for path, one in own.items():
+    for path, one in prepared.items():
         if one.has_range:
-            known = input_scale(one.low.numpy().item(), one.high.numpy().item())
-            layers[path] = quantized(one.layer, inputs="static", range=known, bits=one.bits)
+            scale_and_zero = input_scale(one.low.numpy().item(), one.high.numpy().item())
+            layers[path] = quantized(one.layer, inputs="static", range=scale_and_zero, bits=one.bits)
         else:
             layers[path] = quantized(one.layer)
-    return copied(made, layers).eval()
+    return copied(plain, layers).eval()

@@ -49,19 +49,19 @@ def ranges_of(
     paths = [*paths]
 
     def run(tell: Callable[[Any, Any], None]) -> None:
-        told = watched(model, paths, lambda path: lambda x, y: tell(path, as_tensor(x).numpy()))
+        watched_model = watched(model, paths, lambda path: lambda x, y: tell(path, as_tensor(x).numpy()))
         with no_grad():
             for one in batches:
-                told(*one)
+                watched_model(*one)
 
-    found = ranges_from(what, run, method, percentile)
+    ranges = ranges_from(what, run, method, percentile)
     for path in paths:
-        if path not in found:
+        if path not in ranges:
             raise ArgumentError(
                 message(f"{what}: the batches do not reach {path!r}", got=f"{len(batches)} batches",
                         hint="Leave the layer out with skip=.")
             )  # fmt: skip
-    return found
+    return ranges
 
 
 def ranges_from(what: str, run: Inputs, method: str, percentile: float = 99.99) -> dict[Any, Range]:
@@ -80,30 +80,30 @@ def ranges_from(what: str, run: Inputs, method: str, percentile: float = 99.99) 
         raise ArgumentError(
             message(f"{what}: percentile={percentile} is not above 50 and up to 100", hint="Use 99.9 or 99.99.")
         )
-    found: dict[Any, Range] = {}
+    ranges: dict[Any, Range] = {}
 
     def widen(key: Any, x: Any) -> None:
         values = _finite(x)
         if values.size:
-            low, high = found.get(key, (np.inf, -np.inf))
-            found[key] = min(low, float(values.min())), max(high, float(values.max()))
+            low, high = ranges.get(key, (np.inf, -np.inf))
+            ranges[key] = min(low, float(values.min())), max(high, float(values.max()))
 
     run(widen)
     if method == "minmax":
-        return found
-    counts = {key: np.zeros(_BINS, np.int64) for key in found}
+        return ranges
+    counts = {key: np.zeros(_BINS, np.int64) for key in ranges}
 
     def count(key: Any, x: Any) -> None:
         values = _finite(x)
         if method == "entropy":
             values = values[values != 0]  # which are stored exactly whatever the range, and would outweigh the rest
         if key in counts:
-            counts[key] += np.histogram(values, _BINS, found[key])[0]
+            counts[key] += np.histogram(values, _BINS, ranges[key])[0]
 
     run(count)
     if method == "percentile":
-        return {key: by_percentile(counts[key], found[key], percentile) for key in found}
-    return {key: by_entropy(counts[key], found[key]) for key in found}
+        return {key: by_percentile(counts[key], ranges[key], percentile) for key in ranges}
+    return {key: by_entropy(counts[key], ranges[key]) for key in ranges}
 
 
 def _finite(x: Any) -> Array:
@@ -115,9 +115,9 @@ def by_percentile(counts: Array, full_range: Range, percentile: float) -> Range:
     """Return the range without the outermost elements of a histogram, some percent at each end."""
     edges = np.linspace(*full_range, len(counts) + 1)
     below = np.cumsum(counts) / max(counts.sum(), 1)
-    rest = 1 - percentile / 100
-    first = int(np.searchsorted(below, rest, side="right"))
-    last = int(np.searchsorted(below, 1 - rest, side="left"))
+    share = 1 - percentile / 100
+    first = int(np.searchsorted(below, share, side="right"))
+    last = int(np.searchsorted(below, 1 - share, side="left"))
     return float(edges[min(first, len(counts) - 1)]), float(edges[min(last, len(counts) - 1) + 1])
 
 
@@ -145,16 +145,16 @@ def by_entropy(counts: Array, full_range: Range) -> Range:
 
 def _divergence(counts: Array, inside: Array) -> float:
     """Return the Kullback-Leibler divergence of a histogram, clipped to the inside, from its form in 256 steps."""
-    kept = counts[inside].astype(np.float64)
+    inside_counts = counts[inside].astype(np.float64)
     where = np.flatnonzero(inside)
-    whole = kept.copy()
-    whole[0] += counts[: where[0]].sum()
-    whole[-1] += counts[where[-1] + 1 :].sum()
-    levels = np.arange(len(kept)) * _LEVELS // max(len(kept), _LEVELS)
-    filled = kept > 0
-    sums = np.bincount(levels, kept)
+    clipped = inside_counts.copy()
+    clipped[0] += counts[: where[0]].sum()
+    clipped[-1] += counts[where[-1] + 1 :].sum()
+    levels = np.arange(len(inside_counts)) * _LEVELS // max(len(inside_counts), _LEVELS)
+    filled = inside_counts > 0
+    sums = np.bincount(levels, inside_counts)
     sizes = np.bincount(levels, filled)
     coarse = np.where(filled, sums[levels] / np.maximum(sizes[levels], 1), 0)
-    p, q = whole / whole.sum(), np.maximum(coarse / coarse.sum(), 1e-10)
-    some = p > 0
-    return float(np.sum(p[some] * np.log(p[some] / q[some])))
+    p, q = clipped / clipped.sum(), np.maximum(coarse / coarse.sum(), 1e-10)
+    is_positive = p > 0
+    return float(np.sum(p[is_positive] * np.log(p[is_positive] / q[is_positive])))

@@ -123,14 +123,14 @@ class _State:
 def example_of(args: Iterable[Any]) -> tuple[Any, ...]:
     """Return arguments as tensors; a spec becomes a random one, with size 2 for each open size."""
     rng = np.random.default_rng(0)
-    made: list[Any] = []
+    tensors: list[Any] = []
     for one in args:
         if isinstance(one, TensorSpec):
             shape = [size if isinstance(size, int) and type(size) is int else 2 for size in one.shape]
-            made.append(asarray(rng.random(shape).astype(one.dtype)))
+            tensors.append(asarray(rng.random(shape).astype(one.dtype)))
         else:
-            made.append(as_tensor(one))
-    return tuple(made)
+            tensors.append(as_tensor(one))
+    return tuple(tensors)
 
 
 class Channels:

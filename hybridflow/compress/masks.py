@@ -73,12 +73,12 @@ def _layers_to_prune(what: str, model: Any, match: Patterns, skip: Patterns) -> 
     def fits(layer: Any) -> bool:
         return is_prunable(layer) and not (match == "*" and isinstance(_inner(layer), Embedding))
 
-    outside = [path for path, one in modules_of(model).items() if isinstance(one, Masked)]
-    inside = {f"{path}.layer" if path else "layer" for path in outside}
-    found = {path: one for path, one in layers_of(what, model, fits, match, skip).items() if path not in inside}
-    if not found:
+    masked_paths = [path for path, one in modules_of(model).items() if isinstance(one, Masked)]
+    inner_paths = {f"{path}.layer" if path else "layer" for path in masked_paths}
+    layers = {path: one for path, one in layers_of(what, model, fits, match, skip).items() if path not in inner_paths}
+    if not layers:
         raise ArgumentError(message(f"{what}: the model has no layer to prune", got=type(model).__name__))
-    return found
+    return layers
 
 
 def _inner(layer: Any) -> Any:
@@ -113,13 +113,13 @@ def _masks(layers: Mapping[str, Any], scores: Mapping[str, Array], sparsity: flo
 
 def masked(model: Any, masks: Mapping[str, Array]) -> Any:
     """Return a copy of a model with masks on the layers at some paths."""
-    made = copied(model)
-    own = modules_of(made)
-    layers = {path: Masked(_inner(own[path]), mask) for path, mask in masks.items()}
+    pruned = copied(model)
+    modules = modules_of(pruned)
+    layers = {path: Masked(_inner(modules[path]), mask) for path, mask in masks.items()}
     for one in layers.values():
         one.layer.weight.assign(one.kept)
         one.training = one.layer.training
-    return copied(made, layers)
+    return copied(pruned, layers)
 
 
 def _pruned(
@@ -128,8 +128,8 @@ def _pruned(
 ) -> Any:  # fmt: skip
     sparsity = _require_sparsity(what, sparsity)
     one_of(what, "scope", scope, ("layer", "model"))
-    found = _layers_to_prune(what, model, match, skip)
-    return masked(model, _masks(found, {path: score(path, one) for path, one in found.items()}, sparsity, scope))
+    layers = _layers_to_prune(what, model, match, skip)
+    return masked(model, _masks(layers, {path: score(path, one) for path, one in layers.items()}, sparsity, scope))
 
 
 def _size(path: str, layer: Any) -> Array:
@@ -232,11 +232,11 @@ class Movement:
             gradients: the gradients of the model, as `hf.grad` or a tape gives them; or a mapping from the names of
                 parameters.
         """
-        known = gradients if isinstance(gradients, Mapping) else dict(gradients.named_parameters())
+        gradients_by_name = gradients if isinstance(gradients, Mapping) else dict(gradients.named_parameters())
         for path, score in self._scores.items():
             layer = self._layers[path]
             name = ".".join([part for part in (path, "layer" if isinstance(layer, Masked) else "", "weight") if part])
-            gradient = known.get(name)
+            gradient = gradients_by_name.get(name)
             if gradient is not None:
                 weight = stop_gradient(as_tensor(_inner(layer).weight))
                 score.assign(score.read() - cast_to(weight * as_tensor(cast(Any, gradient)), float32))
@@ -269,16 +269,16 @@ def movement(
 
 
 def _moved(what: str, scores: Movement) -> Callable[[str, Any], Array]:
-    known = scores.scores()
+    layer_scores = scores.scores()
 
     def score(path: str, layer: Any) -> Array:
         del layer
-        if path not in known:
+        if path not in layer_scores:
             raise ArgumentError(
-                message(f"{what}: there are no scores of {path!r}", got=", ".join(known),
+                message(f"{what}: there are no scores of {path!r}", got=", ".join(layer_scores),
                         hint="Make hf.prune.Movement of the same model and patterns.")
             )  # fmt: skip
-        return known[path]
+        return layer_scores[path]
 
     return score
 
@@ -310,17 +310,17 @@ def n_of_m(model: Module, n: int = 2, m: int = 4, *, match: Patterns = "*", skip
     """
     if not 0 < n < m:
         raise ArgumentError(message(f"n_of_m: n={n} of m={m} keeps none or all", hint="Use n=2, m=4."))
-    found = _layers_to_prune("n_of_m", model, match, skip)
-    return masked(model, {path: _by_groups(_size(path, one), n, m) & _kept_where(one) for path, one in found.items()})
+    layers = _layers_to_prune("n_of_m", model, match, skip)
+    return masked(model, {path: _by_groups(_size(path, one), n, m) & _kept_where(one) for path, one in layers.items()})
 
 
 def _by_groups(size: Array, n: int, m: int) -> Array:
     rows = np.moveaxis(size, 1, -1)
     mask = np.ones(rows.shape, np.bool_)
-    whole = rows.shape[-1] // m * m
-    groups = rows[..., :whole].reshape(*rows.shape[:-1], whole // m, m)
+    grouped = rows.shape[-1] // m * m
+    groups = rows[..., :grouped].reshape(*rows.shape[:-1], grouped // m, m)
     ranks = np.argsort(np.argsort(-groups, -1, kind="stable"), -1, kind="stable")
-    mask[..., :whole] = (ranks < n).reshape(*rows.shape[:-1], whole)
+    mask[..., :grouped] = (ranks < n).reshape(*rows.shape[:-1], grouped)
     return np.moveaxis(mask, -1, 1)
 
 
@@ -444,26 +444,26 @@ def finish(model: Module) -> Any:
         )
     """
     require_module("finish", model)
-    made = copied(model)
-    layers = {path: one for path, one in modules_of(made).items() if isinstance(one, Masked)}
+    plain = copied(model)
+    layers = {path: one for path, one in modules_of(plain).items() if isinstance(one, Masked)}
     if not layers:
         raise ArgumentError(message("finish: the model has no masks", got=type(model).__name__))
     for one in layers.values():
         one.layer.weight.assign(one.kept)
-    return copied(made, {path: one.layer for path, one in layers.items()})
+    return copied(plain, {path: one.layer for path, one in layers.items()})
 
 
 def weights_of(model: Any) -> dict[str, Array]:
     """Return the weights that a model's prunable layers compute with, by path."""
-    found: dict[str, Array] = {}
-    inside: set[int] = set()
+    weights: dict[str, Array] = {}
+    inner: set[int] = set()
     for path, one in modules_of(model).items():
         if isinstance(one, Masked):
-            found[path] = one.kept
-            inside.add(id(one.layer))
-        elif is_prunable(one) and id(one) not in inside and one.weight is not None:
-            found[path] = one.weight.numpy()
-    return found
+            weights[path] = one.kept
+            inner.add(id(one.layer))
+        elif is_prunable(one) and id(one) not in inner and one.weight is not None:
+            weights[path] = one.weight.numpy()
+    return weights
 
 
 def sparsity(model: Module) -> float:
@@ -478,9 +478,9 @@ def sparsity(model: Module) -> float:
         0.0
     """
     require_module("sparsity", model)
-    own = modules_of(model)
-    found = [one for path, one in weights_of(model).items() if not isinstance(_inner(own[path]), Embedding)]
-    total = math.fsum([one.size for one in found])
+    modules = modules_of(model)
+    layers = [one for path, one in weights_of(model).items() if not isinstance(_inner(modules[path]), Embedding)]
+    total = math.fsum([one.size for one in layers])
     if not total:
         raise ArgumentTypeError(message("sparsity: the model has no weights", got=type(model).__name__))
-    return math.fsum([one.size - np.count_nonzero(one) for one in found]) / total
+    return math.fsum([one.size - np.count_nonzero(one) for one in layers]) / total

@@ -24,12 +24,12 @@ def require_bits(what: str, bits: Any) -> None:
 def chosen(what: str, model: Any, match: Patterns, skip: Patterns) -> dict[str, Any]:
     """Return the layers of a model that have a quantized form and that the patterns select, by path."""
     require_module(what, model)
-    found = layers_of(what, model, is_storable, match, skip)
-    if not found:
+    layers = layers_of(what, model, is_storable, match, skip)
+    if not layers:
         raise ArgumentError(
             message(f"{what}: the model has no Linear, Conv or Embedding that is left", got=type(model).__name__)
         )
-    return found
+    return layers
 
 
 def weights(
@@ -63,10 +63,10 @@ def weights(
         )
     """
     require_format("weights", dtype, group)
-    found = chosen("weights", model, match, skip)
-    made = copied(model).eval()
-    own = modules_of(made)
-    return copied(made, {path: quantized(own[path], dtype, group=group) for path in found}).eval()
+    layers = chosen("weights", model, match, skip)
+    quantized_copy = copied(model).eval()
+    modules = modules_of(quantized_copy)
+    return copied(quantized_copy, {path: quantized(modules[path], dtype, group=group) for path in layers}).eval()
 
 
 def dynamic(model: Module, *, bits: int = 8, match: Patterns = "*", skip: Patterns = ()) -> Any:
@@ -96,12 +96,13 @@ def dynamic(model: Module, *, bits: int = 8, match: Patterns = "*", skip: Patter
     """
     require_bits("dynamic", bits)
     found = chosen("dynamic", model, match, skip)
-    made = copied(model).eval()
-    own = modules_of(made)
+    quantized_copy = copied(model).eval()
+    modules = modules_of(quantized_copy)
     layers = {
-        path: quantized(own[path], inputs="dynamic" if is_product(own[path]) else "float", bits=bits) for path in found
+        path: quantized(modules[path], inputs="dynamic" if is_product(modules[path]) else "float", bits=bits)
+        for path in found
     }
-    return copied(made, layers).eval()
+    return copied(quantized_copy, layers).eval()
 
 
 def static(
@@ -143,13 +144,13 @@ def static(
     require_bits("static", bits)
     found = chosen("static", model, match, skip)
     given = batches_of("static", batches)
-    made = fuse_batch_norm(model, *given[0])
-    own = modules_of(made)
-    products = [path for path in found if is_product(own[path])]
-    ranges = ranges_of("static", made, products, given, method=method, percentile=percentile)
+    fused = fuse_batch_norm(model, *given[0])
+    modules = modules_of(fused)
+    products = [path for path in found if is_product(modules[path])]
+    ranges = ranges_of("static", fused, products, given, method=method, percentile=percentile)
     layers = {
-        path: quantized(own[path], inputs="static", range=input_scale(*ranges[path]), bits=bits)
-        if path in ranges else quantized(own[path])
+        path: quantized(modules[path], inputs="static", range=input_scale(*ranges[path]), bits=bits)
+        if path in ranges else quantized(modules[path])
         for path in found
     }  # fmt: skip
-    return copied(made, layers).eval()
+    return copied(fused, layers).eval()

@@ -50,13 +50,13 @@ def layers_of(
     Raises:
         ArgumentError: a pattern that matches no such layer, or a layer whose sizes are not known yet.
     """
-    known = {path: one for path, one in modules_of(model).items() if fits(one)}
-    wanted = _matching(what, known, match)
-    left = _matching(what, known, skip)
-    found = {path: one for path, one in known.items() if path in wanted and path not in left}
-    for one in found.values():
+    candidates = {path: one for path, one in modules_of(model).items() if fits(one)}
+    matching = _matching(what, candidates, match)
+    skipped = _matching(what, candidates, skip)
+    layers = {path: one for path, one in candidates.items() if path in matching and path not in skipped}
+    for one in layers.values():
         require_sizes(what, one)
-    return found
+    return layers
 
 
 def require_sizes(what: str, layer: Any) -> None:
@@ -72,18 +72,18 @@ def require_sizes(what: str, layer: Any) -> None:
 
 
 def _matching(what: str, known: Mapping[str, Any], patterns: Patterns) -> set[str]:
-    found: set[str] = set()
+    matching: set[str] = set()
     for pattern in [patterns] if isinstance(patterns, str) else patterns:
-        some = {path for path in known if fnmatchcase(path, pattern)}
-        if not some:
+        of_pattern = {path for path in known if fnmatchcase(path, pattern)}
+        if not of_pattern:
             more = f" and {len(known) - _MOST_LISTED} more" if len(known) > _MOST_LISTED else ""
             raise ArgumentError(
                 message(f"{what}: no layer matches {pattern!r}",
                         got=", ".join([*known][:_MOST_LISTED]) + more or "a model without such layers",
                         hint="Paths are dotted, such as \"blocks.0.*\".")
             )  # fmt: skip
-        found |= some
-    return found
+        matching |= of_pattern
+    return matching
 
 
 def copied(model: Any, layers: Mapping[str, Any] | None = None) -> Any:
@@ -92,9 +92,9 @@ def copied(model: Any, layers: Mapping[str, Any] | None = None) -> Any:
     if "" in layers:
         return layers[""]
     memo: dict[int, Any] = {id(modules[path]): one for path, one in layers.items()}
-    made = copy.deepcopy(model, memo)
-    modules_of(made)
-    return made
+    copy_of_model = copy.deepcopy(model, memo)
+    modules_of(copy_of_model)
+    return copy_of_model
 
 
 def in_evaluation(model: Any) -> Any:
@@ -115,12 +115,12 @@ def batches_of(what: str, batches: Any) -> list[tuple[Any, ...]]:
     """
     if hasattr(batches, "dtype") and hasattr(batches, "shape"):
         batches = [batches]
-    made = [inputs_of(one) for one in batches]
-    if not made:
+    arguments = [inputs_of(one) for one in batches]
+    if not arguments:
         raise ArgumentError(
             message(f"{what}: there are no batches", hint="Give an array, or an iterable of arrays or tuples of them.")
         )
-    return made
+    return arguments
 
 
 class Watched(Module):
@@ -143,9 +143,9 @@ class Watched(Module):
 
 def watched(model: Any, paths: Iterable[str], tell: Callable[[str], Callable[[Any, Any], None]]) -> Any:
     """Return a copy of a model in evaluation mode whose layers at some paths are watched."""
-    made = in_evaluation(model)
-    modules = modules_of(made)
-    return copied(made, {path: Watched(modules[path], tell(path)) for path in paths}).eval()
+    copy_of_model = in_evaluation(model)
+    modules = modules_of(copy_of_model)
+    return copied(copy_of_model, {path: Watched(modules[path], tell(path)) for path in paths}).eval()
 
 
 def with_weight(layer: Any, change: Callable[[Tensor], Tensor], *args: Any) -> Any:

@@ -152,12 +152,12 @@ def save(
     require_eager("export")
     target = Path(path)
     texts = texts_of(metadata or {}, "export")
-    wanted = {**({} if function is None else {"predict": (function, *specs)}), **functions}
-    _check_names(wanted, specs if function is None else ())
+    to_save = {**({} if function is None else {"predict": (function, *specs)}), **functions}
+    _check_names(to_save, specs if function is None else ())
     if os.path.lexists(target) and not overwrite:
         raise writer.there("export", target)
     weights = Weights()
-    made = {name: _function(name, given[0], given[1:], weights) for name, given in wanted.items()}
+    made = {name: _function(name, given[0], given[1:], weights) for name, given in to_save.items()}
     raw = snapshot_of(weights.values, "export", copy=False)
     arrays = {WEIGHTS: {one: on_host(value) for one, value in raw.items()}}
     for name, one in by_function(sample, [*made]).items():
@@ -241,8 +241,8 @@ def traced(
         ExportError: the function assigns Variables or calls Python.
     """
     given: list[tuple[str, Any]] = []
-    plain = function.python_function if isinstance(function, CompiledFunction) else function
-    parameters = _parameters(plain, len(specs))
+    python_function = function.python_function if isinstance(function, CompiledFunction) else function
+    parameters = _parameters(python_function, len(specs))
     structure = [
         structure_of(spec, given, parameter, what="a spec") for parameter, spec in zip(parameters, specs, strict=True)
     ]
@@ -257,15 +257,15 @@ def traced(
 
     def flat(*args: Any) -> Any:
         results.clear()
-        shapes[:] = [structure_of(plain(*args), results, what="the result")]
+        shapes[:] = [structure_of(python_function(*args), results, what="the result")]
         return tuple([one for _, one in results])
 
     cast(Any, flat).__signature__ = _signature(parameters, specs)
-    with evaluating(plain):
+    with evaluating(python_function):
         trace, signature, _ = CompiledFunction(flat, name=name)._trace_of(Specs(specs, {}))
     if trace.returns_none or not results:
         raise ExportError(message(f"export: {name} has no result"))
-    graph, fields = _with_weights(name, trace, signature, plain, weights)
+    graph, fields = _with_weights(name, trace, signature, python_function, weights)
     names = ["output" if not path else path if not path[0].isdigit() else f"output_{path}" for path, _ in results]
     return graph, {
         "parameters": parameters, "arguments": structure,
@@ -329,13 +329,13 @@ def _with_weights(
     variables = trace.variables(signature)
     values = (*trace.captures, *variables)
     first = len(graph.inputs) - len(values)
-    known = _paths(function)
+    paths_by_id = _paths(function)
     state = default_generator().named_variables()["state"]
     paths = [*[f"{name}.number_{number}" for number in range(trace.arguments, first)]]
     for path, number in zip(paths, _numbers(name, trace, first), strict=True):
         weights.path_of(number, path)
     for position, value in enumerate(values):
-        own = known.get(id(value)) or getattr(value, "name", None) or f"{name}.constant_{position}"
+        own = paths_by_id.get(id(value)) or getattr(value, "name", None) or f"{name}.constant_{position}"
         paths.append(RANDOM if value is state else weights.path_of(value, own))
     moved: dict[Edge, Edge] = {}
     inputs: list[Node] = [*graph.inputs]
@@ -388,10 +388,10 @@ def _numbers(name: str, trace: Trace, end: int) -> list[Tensor]:
     """Return the current values of the inputs that are Python numbers from outside the function."""
     if trace.numbers is None:
         return []
-    held = () if trace.guards is None else trace.guards.hold()
-    if held is False:
+    answer = () if trace.guards is None else trace.guards.hold()
+    if answer is False:
         raise ExportError(message(f"export: {name} reads Python numbers that changed while it was saved"))
-    arrays = trace.numbers([*held] if isinstance(held, tuple) else [])
+    arrays = trace.numbers([*answer] if isinstance(answer, tuple) else [])
     if len(arrays) != end - trace.arguments:
         raise ExportError(message(f"export: {name} takes Python numbers", hint="Give tensors, or bind them before."))
     return [make_tensor(np.asarray(one)) for one in arrays]

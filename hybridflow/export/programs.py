@@ -65,9 +65,9 @@ class Programs:
             DTypeError, ShapeError: as the function's own call.
         """
         values, sizes = self._function.given(tensors)
-        found = self._tightest(sizes)
-        assert found is not None, "asked by takes()"
-        bounds, (made, executable) = found
+        program = self._tightest(sizes)
+        assert program is not None, "asked by takes()"
+        bounds, (made, executable) = program
         outputs = executable.call(*padding_to(made, sizes)([one._value for one in values]))
         cut: Sequence[Any] = cutting_to(made.outputs, sizes, bounds)(outputs)
         return self._function.named([make_tensor(np.asarray(one)) for one in cut])

@@ -130,8 +130,8 @@ def recorded(arrays: Mapping[str, Array], functions: Mapping[str, Any]) -> dict[
         getattr(samples[name], kind)[path] = array
     for name, one in samples.items():
         function = functions[name]
-        given, known = [{*one.inputs}, {*one.outputs}], [{*function.inputs}, {*function.outputs}]
-        if given[0] not in (set[str](), known[0]) or given[1] not in (set[str](), known[1]):
+        given, expected = [{*one.inputs}, {*one.outputs}], [{*function.inputs}, {*function.outputs}]
+        if given[0] not in (set[str](), expected[0]) or given[1] not in (set[str](), expected[1]):
             raise FileFormatError(f"the sample of {name} has not what the function takes and returns")
     return {name: one for name, one in samples.items() if one.inputs or not functions[name].inputs}
 

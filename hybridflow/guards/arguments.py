@@ -170,6 +170,6 @@ def apply_arguments(
     function: Callable[..., Any], signature: inspect.Signature, first: tuple[Any, ...], arguments: dict[str, Any]
 ) -> Any:
     """Call a function with the result of `named_arguments`, after the positional arguments `first`."""
-    beside = {name: value for name, value in arguments.items() if name not in signature.parameters}
+    extra = {name: value for name, value in arguments.items() if name not in signature.parameters}
     bound = inspect.BoundArguments(signature, cast(Any, arguments))
-    return function(*first, *bound.args, **bound.kwargs, **beside)
+    return function(*first, *bound.args, **bound.kwargs, **extra)

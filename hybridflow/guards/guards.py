@@ -291,9 +291,9 @@ class Guards:
     def _take(self, origins: Sequence[Origin]) -> None:
         """Watch these origins. Drop those in objects that are gone, unless the trace has inputs from there."""
         related = {origin for relation in self._relations for origin in relation[:2]}
-        asked = {origin.top for origin in origins if origin.inputs}
+        with_inputs = {origin.top for origin in origins if origin.inputs}
         watched = _with_parents(origins, related)
-        self.origins = [origin for origin in watched if origin.top in asked or not _is_gone(origin.top)]
+        self.origins = [origin for origin in watched if origin.top in with_inputs or not _is_gone(origin.top)]
         self._positions = {origin: number for number, origin in enumerate(self.origins)}
         self._related = [
             (self._positions[first], self._positions[second], same)
@@ -351,8 +351,8 @@ class Guards:
                 changed.append((origin.path, "the same tensor as elsewhere", "another one"))
         for first, second, same in self._related:
             if (values[first] is values[second]) is not same:
-                what = f"{self.origins[first].path} is {self.origins[second].path}"
-                changed.append((what, str(same), str(not same)))
+                relation = f"{self.origins[first].path} is {self.origins[second].path}"
+                changed.append((relation, str(same), str(not same)))
         if changed:
             return changed, captures
         self._seen[:] = [

@@ -94,10 +94,10 @@ def warn_once(label: str, why: str, where: Where | None) -> None:
         why: what it reads.
         where: the user's line that reads it.
     """
-    place = where_file_line(where)
-    if place in _WARNED:
+    file_line = where_file_line(where)
+    if file_line in _WARNED:
         return
-    _WARNED.add(place)
+    _WARNED.add(file_line)
     text = message(
         f"compile: {label} is traced again at every call, because what it reads cannot be watched",
         got=f"{why} at {format_where(where)}",

@@ -70,9 +70,9 @@ class BERT(nn.Module):
         x = self.tokens(ids) + self.positions(arange(ids.shape[1], dtype=int32))
         x = x + (self.segments.weight[0] if segments is None else self.segments(segments))
         x = self.drop(self.norm(x))
-        seen: Any = None if mask is None else cast_to(as_tensor(mask), bool_)[:, None, None, :]
+        attended: Any = None if mask is None else cast_to(as_tensor(mask), bool_)[:, None, None, :]
         for block in self.blocks:
-            x = block(x, mask=seen)
+            x = block(x, mask=attended)
         return x, tanh(self.pooler(x[:, 0]))
 
 

@@ -117,12 +117,12 @@ class DiffusionUNet(nn.Module):
         """
         time = self.time(waves(times, self.width))
         x = self.first(x)
-        kept: list[Tensor] = []
+        skips: list[Tensor] = []
         for number, block in enumerate(self.down):
             x = block(self.halvings[number - 1](x) if number else x, time)
-            kept.append(x)
+            skips.append(x)
         x = self.attend(self.middle(x, time))
         for number, block in enumerate(self.up):
             x = self.doublings[number - 1](self.enlarge(x)) if number else x
-            x = block(concat([x, kept.pop()], axis=1), time)
+            x = block(concat([x, skips.pop()], axis=1), time)
         return self.last(nn.silu(self.norm(x)))

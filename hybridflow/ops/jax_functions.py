@@ -314,13 +314,13 @@ class _Caller:
                 while len(self.variants) >= _MOST_KEPT:
                     self.variants.pop(next(iter(self.variants)))
                 values = [leaf.value if isinstance(leaf, _Static) else leaf for leaf in fixed]
-                made = JaxFunction(self.name, functools.partial(self._run, tree, positions, values), wide)
-                variant = self.variants[key] = (made, captured)  # keeping the objects alive keeps their ids unique
+                wrapped = JaxFunction(self.name, functools.partial(self._run, tree, positions, values), wide)
+                variant = self.variants[key] = (wrapped, captured)  # keeping the objects alive keeps their ids unique
         return variant[0]
 
     def _run(self, tree: Any, positions: tuple[int, ...], fixed: list[Any], *arrays: Any) -> Any:
-        given, others, taken = iter(arrays), iter(fixed), frozenset(positions)
-        leaves = [next(given) if index in taken else next(others) for index in range(tree.num_leaves)]
+        arrays_left, fixed_left, of_arrays = iter(arrays), iter(fixed), frozenset(positions)
+        leaves = [next(arrays_left) if index in of_arrays else next(fixed_left) for index in range(tree.num_leaves)]
         args, kwargs = jax.tree_util.tree_unflatten(tree, leaves)
         return self.function(*args, **kwargs)
 

@@ -133,11 +133,11 @@ def remaining(axes: Axes, mixed: Sequence[int], value: Any, result: Any = None) 
     """Return how a result is padded: as the input is, without the mixed axes unless the result keeps them."""
     if value.ndim != len(axes):
         return tuple([one and one.anything for axis, one in enumerate(axes) if axis not in mixed])
-    made: list[Open | None] = []
+    axes_left: list[Open | None] = []
     for axis, one in enumerate(axes):
         reduced = axis in mixed and value.shape[axis] == 1
-        made.append(None if one is None or reduced else one._replace(fill=result if axis in mixed else None))
-    return tuple(made)
+        axes_left.append(None if one is None or reduced else one._replace(fill=result if axis in mixed else None))
+    return tuple(axes_left)
 
 
 @separate
@@ -162,8 +162,8 @@ def number_of(b: Bounds, x: Padded, axes: Sequence[int]) -> Any:
     """Return the real number of elements along axes, as an int32 tensor."""
     sizes: list[Size] = []
     for axis in axes:
-        one = x.axes[axis]
-        sizes += [int(x.value.shape[axis])] if one is None else one.sizes
+        opened = x.axes[axis]
+        sizes += [int(x.value.shape[axis])] if opened is None else opened.sizes
     return b.count(prod(sizes))  # the product of open sizes is an open size
 
 
@@ -324,9 +324,9 @@ def reshaped(b: Bounds, call: Call) -> list[Padded]:
     """Split and merge axes, as long as every open size stays whole."""
     (x,) = call.xs
     atoms: list[tuple[Size, Open | None]] = []
-    for size, one in zip(x.value.shape, x.axes, strict=True):
-        parts = (size,) if one is None else one.sizes
-        atoms += [(part, one if isinstance(part, Dim) else None) for part in parts]
+    for size, opened in zip(x.value.shape, x.axes, strict=True):
+        parts = (size,) if opened is None else opened.sizes
+        atoms += [(part, opened if isinstance(part, Dim) else None) for part in parts]
     atoms = [atom for atom in atoms if not same_size(atom[0], 1)]
     axes = [_group(atoms, size) for size in call.specs[0].shape]
     if atoms:
@@ -338,24 +338,24 @@ def reshaped(b: Bounds, call: Call) -> list[Padded]:
 def _group(atoms: list[tuple[Size, Open | None]], size: Size) -> Open | None:
     """Remove the first factors, whose product is a size, and return the axis that they form."""
     taken: list[tuple[Size, Open | None]] = []
-    have: Size = 1
-    while not same_size(have, size):
+    total: Size = 1
+    while not same_size(total, size):
         if not atoms:
             raise NoRule("it splits an open size")
-        part, one = atoms.pop(0)
-        if not same_size(have * part, size):
-            first = _first_part(size, have, part)
+        part, opened = atoms.pop(0)
+        if not same_size(total * part, size):
+            first = _first_part(size, total, part)
             if first is not None:
                 rest = part // first
-                atoms.insert(0, (rest, one if isinstance(rest, Dim) else None))
-                part, one = first, one if isinstance(first, Dim) else None
-        taken.append((part, one))
-        have = have * part
-    open_axes = [one for part, one in taken if isinstance(part, Dim)]
+                atoms.insert(0, (rest, opened if isinstance(rest, Dim) else None))
+                part, opened = first, opened if isinstance(first, Dim) else None
+        taken.append((part, opened))
+        total = total * part
+    open_axes = [opened for part, opened in taken if isinstance(part, Dim)]
     parts = canonical([part for part, _ in taken])
     if not any([isinstance(part, Dim) for part in parts]):  # an open size times 0 is 0
         return None
-    fills = {repr(one and one.fill) for one in open_axes}
+    fills = {repr(opened and opened.fill) for opened in open_axes}
     return Open(parts, open_axes[0] and open_axes[0].fill if len(fills) == 1 else None)
 
 
@@ -381,10 +381,10 @@ def canonical(parts: Sequence[Size]) -> tuple[Size, ...]:
 
     A known factor is multiplied into the open one before it: the real elements are still the first ones of the axis.
     """
-    made: list[Size] = []
+    merged: list[Size] = []
     for part in parts:
-        if made and (isinstance(part, int) and not isinstance(part, Dim)):
-            made[-1] = made[-1] * part
+        if merged and (isinstance(part, int) and not isinstance(part, Dim)):
+            merged[-1] = merged[-1] * part
         else:
-            made.append(part)
-    return tuple(made)
+            merged.append(part)
+    return tuple(merged)

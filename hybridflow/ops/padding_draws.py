@@ -57,14 +57,14 @@ def drawn_order(b: Bounds, call: Call) -> list[Padded]:
     axes = b.axes_of(call.specs[0])
     (size,) = call.attrs["shape"]
     (value,) = b.run(call, *[x.value for x in call.xs])
-    outside = b.F.astype(value >= b.count(size), dtype=int32)
-    return [Padded(picked(b, value, 0, b.F.argsort(outside)), axes)]
+    beyond = b.F.astype(value >= b.count(size), dtype=int32)
+    return [Padded(picked(b, value, 0, b.F.argsort(beyond)), axes)]
 
 
 def _first_axis_differs(x: Padded, ndim: int, axes: Axes) -> bool:
     """Whether an input's first axis is open and is not the first axis of the result."""
-    own = x.axes[0]
-    return own is not None and not (len(x.axes) == ndim and own.same(axes[0]))
+    first = x.axes[0]
+    return first is not None and not (len(x.axes) == ndim and first.same(axes[0]))
 
 
 def _bounds(b: Bounds, shape: Sequence[Size]) -> tuple[int, ...]:

@@ -81,11 +81,11 @@ def single(x: Padded, axis: int) -> Open:
     Raises:
         NoRule: its real size is a product of several sizes.
     """
-    one = x.axes[axis]
-    assert one is not None
-    if len(one.sizes) > 1:
-        raise NoRule(f"axis {axis} is folded from {' and '.join(map(str, one.sizes))}")
-    return one
+    opened = x.axes[axis]
+    assert opened is not None
+    if len(opened.sizes) > 1:
+        raise NoRule(f"axis {axis} is folded from {' and '.join(map(str, opened.sizes))}")
+    return opened
 
 
 def real_size(x: Padded, axis: int) -> Size:
@@ -103,15 +103,15 @@ def indexed(b: Bounds, call: Call) -> list[Padded]:
             items.append(None)
             axes.append(None)
             continue
-        one, length = x.axes[axis], value.shape[axis]
+        opened, length = x.axes[axis], value.shape[axis]
         if isinstance(item, tuple):
             start, size, step = item
-            if one is not None and not _is_whole(one, item):
+            if opened is not None and not _is_whole(opened, item):
                 b.meet(x, axis)
                 single(x, axis)
-            if one is not None and _is_whole(one, item):
+            if opened is not None and _is_whole(opened, item):
                 items.append((0, length, 1))
-                axes.append(one)
+                axes.append(opened)
             elif _is_known(start) and _is_known(step) and start + (b.bound(size) - 1) * step < length and step > 0:
                 items.append((start, b.bound(size), step))
                 axes.append(Open(canonical([size])) if isinstance(size, Dim) else None)
@@ -129,8 +129,8 @@ def indexed(b: Bounds, call: Call) -> list[Padded]:
             items.append(item)
         axis += 1
     axes += x.axes[axis:]
-    (made,) = b.run(call._replace(attrs={}), value, index=tuple(items))
-    return [Padded(made, tuple(axes))]
+    (result,) = b.run(call._replace(attrs={}), value, index=tuple(items))
+    return [Padded(result, tuple(axes))]
 
 
 def _is_whole(one: Open, item: Sequence[Any]) -> bool:
@@ -144,32 +144,32 @@ def _is_whole(one: Open, item: Sequence[Any]) -> bool:
 def put_into_zeros(b: Bounds, call: Call) -> list[Padded]:
     """Put values into zeros at a static index; values beyond the real size are left out."""
     (x,) = call.xs
-    value, own, axis = x.value, [*x.axes], 0
+    value, value_axes, axis = x.value, [*x.axes], 0
     shape, index = call.attrs["shape"], call.attrs["index"]
-    if not any([isinstance(one, Dim) for one in shape]) and not x.open():
+    if not any([isinstance(size, Dim) for size in shape]) and not x.open():
         return [Padded(b.run(call, value)[0], (None,) * len(shape))]
     axes: list[Open | None] = []
     result_axis = 0
     for item in index:
         if item is None:
             value = b.F.squeeze(value, axis=(axis,))
-            del own[axis]
+            del value_axes[axis]
             continue
         if not isinstance(item, tuple):
             value = b.F.expand_dims(value, axis=(axis,))
-            own.insert(axis, None)
+            value_axes.insert(axis, None)
         start, size, step = item if isinstance(item, tuple) else (item, 1, 1)
-        one, length = own[axis], b.bound(shape[result_axis])
-        if one is not None and _is_whole(one, (start, shape[result_axis], step)):
-            axes.append(one)
+        opened, length = value_axes[axis], b.bound(shape[result_axis])
+        if opened is not None and _is_whole(opened, (start, shape[result_axis], step)):
+            axes.append(opened)
         else:
-            if one is not None:
-                single(Padded(value, tuple(own)), axis)
+            if opened is not None:
+                single(Padded(value, tuple(value_axes)), axis)
             value = _into_zeros(b, value, axis, (start, size, step), length)
             axes.append(Open(canonical([shape[result_axis]]), 0) if isinstance(shape[result_axis], Dim) else None)
-            own[axis] = None
+            value_axes[axis] = None
         axis, result_axis = axis + 1, result_axis + 1
-    axes += own[axis:]
+    axes += value_axes[axis:]
     return [Padded(value, tuple(axes))]
 
 
@@ -177,9 +177,9 @@ def _into_zeros(b: Bounds, value: Any, axis: int, item: tuple[Any, Any, Any], le
     """Spread a value's elements along an axis of zeros."""
     F = b.F
     start, size, step = [_number(b, one) for one in item]
-    away = b.positions(length) - start
-    number = away // step
-    inside = F.logical_and(F.equal(number * step, away), F.logical_and(number >= 0, number < size))
+    distance = b.positions(length) - start
+    number = distance // step
+    inside = F.logical_and(F.equal(number * step, distance), F.logical_and(number >= 0, number < size))
     spread = picked(b, value, axis, number)
     shape = tuple([length if one == axis else 1 for one in range(value.ndim)])
     return F.where(F.reshape(inside, shape=shape), spread, asarray(0, dtype=spread.dtype))
@@ -189,16 +189,16 @@ def _into_zeros(b: Bounds, value: Any, axis: int, item: tuple[Any, Any, Any], le
 def gathered(b: Bounds, call: Call) -> list[Padded]:
     """Look up elements by computed indices; negative ones count from the real end."""
     x, *indices = call.xs
-    own = call.attrs["axes"]
-    for axis in own:
+    axes = call.attrs["axes"]
+    for axis in axes:
         b.meet(x, axis)
-    where = [
+    positions = [
         from_the_end(b, index.value, single(x, axis).sizes[0]) if x.axes[axis] is not None else index.value
-        for axis, index in zip(own, indices, strict=True)
+        for axis, index in zip(axes, indices, strict=True)
     ]
-    (value,) = b.run(call, x.value, *where)
-    first, index_part = index_start(own), index_axes(indices)
-    rest = [one and one.anything for axis, one in enumerate(x.axes) if axis not in own]
+    (value,) = b.run(call, x.value, *positions)
+    first, index_part = index_start(axes), index_axes(indices)
+    rest = [one and one.anything for axis, one in enumerate(x.axes) if axis not in axes]
     return [Padded(value, (*rest[:first], *index_part, *rest[first:]))]
 
 
@@ -219,12 +219,12 @@ def along_indices(b: Bounds, call: Call) -> list[Padded]:
     axis = call.attrs["axis"]
     b.meet(x, axis)
     axes = [*together([_without(one, axis) for one in (x, indices)], len(x.axes))]
-    where = indices.value
+    positions = indices.value
     if x.axes[axis] is not None:
-        where = from_the_end(b, where, single(x, axis).sizes[0])
-    (value,) = b.run(call, x.value, where)
-    own = indices.axes[axis]
-    axes[axis] = own and own.anything
+        positions = from_the_end(b, positions, single(x, axis).sizes[0])
+    (value,) = b.run(call, x.value, positions)
+    opened = indices.axes[axis]
+    axes[axis] = opened and opened.anything
     return [Padded(value, tuple(axes))]
 
 
@@ -256,17 +256,17 @@ def joined(b: Bounds, call: Call) -> list[Padded]:
         return [Padded(value, tuple(rest))]
     for x in call.xs:
         b.meet(x, axis)
-    real: Size = 0
-    bound, positions = 0, b.positions(value.shape[axis])
+    real_start: Size = 0
+    bound_start, positions = 0, b.positions(value.shape[axis])
     source = positions
     for x in call.xs:
         size = real_size(x, axis)
-        if not same_size(real, bound):  # an earlier value is padded
-            source = b.F.where(positions >= b.count(real), positions - b.count(real) + bound, source)
-        real, bound = real + size, bound + x.value.shape[axis]
+        if not same_size(real_start, bound_start):  # an earlier value is padded
+            source = b.F.where(positions >= b.count(real_start), positions - b.count(real_start) + bound_start, source)
+        real_start, bound_start = real_start + size, bound_start + x.value.shape[axis]
     if call.xs and any([x.axes[axis] for x in call.xs[:-1]]):
         value = picked(b, value, axis, source)
-    rest[axis] = Open(canonical([real]))
+    rest[axis] = Open(canonical([real_start]))
     return [Padded(value, tuple(rest))]
 
 

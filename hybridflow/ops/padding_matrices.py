@@ -18,8 +18,8 @@ def each_matrix(b: Bounds, call: Call) -> list[Padded]:
     x, *others = call.xs
     if any([other.open() for other in others]):
         raise NoRule("an input other than the first has an open size")
-    made = b.run(call, _continued(b, x).value, *[other.value for other in others])
-    return [Padded(value, _of_stack(x.axes[:-2], value.ndim)) for value in made]
+    values = b.run(call, _continued(b, x).value, *[other.value for other in others])
+    return [Padded(value, _of_stack(x.axes[:-2], value.ndim)) for value in values]
 
 
 def systems(b: Bounds, call: Call) -> list[Padded]:

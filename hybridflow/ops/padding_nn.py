@@ -42,11 +42,11 @@ def variance(root: bool) -> Rule:
         for one in axis:
             wide = b.filled(wide, one, 0)
         number = number_of(b, wide, axis).astype(wide.value.dtype)
-        away = Padded(wide.value - F.sum(wide.value, axis=axis, keepdims=True) / number, x.axes)
-        away = Padded(away.value, tuple([one and one.anything for one in x.axes]))
+        deviation = Padded(wide.value - F.sum(wide.value, axis=axis, keepdims=True) / number, x.axes)
+        deviation = Padded(deviation.value, tuple([one and one.anything for one in x.axes]))
         for one in axis:
-            away = b.filled(away, one, 0)
-        total = F.sum(away.value * away.value, axis=axis, keepdims=call.attrs["keepdims"])
+            deviation = b.filled(deviation, one, 0)
+        total = F.sum(deviation.value * deviation.value, axis=axis, keepdims=call.attrs["keepdims"])
         value = total / F.maximum(number - call.attrs["correction"], 0)
         value = (F.sqrt(value) if root else value).astype(dtype)
         return [Padded(value, remaining(x.axes, axis, value))]
@@ -100,19 +100,19 @@ def position_of(neutral: Neutral) -> Rule:
     @separate
     def rule(b: Bounds, call: Call) -> list[Padded]:
         (x,) = call.xs
-        (made,) = along(neutral)(b, call)
+        (result,) = along(neutral)(b, call)
         (axis,) = listed(call.attrs["axis"], len(x.axes))
-        one = x.axes[axis]
-        if one is None or len(one.sizes) == 1:
-            return [made]
-        rest, total, stride = made.value, None, None
-        for size in reversed(one.sizes):
+        opened = x.axes[axis]
+        if opened is None or len(opened.sizes) == 1:
+            return [result]
+        rest, total, stride = result.value, None, None
+        for size in reversed(opened.sizes):
             bound = b.bound(size)
-            here, rest = rest % bound, rest // bound
-            part = here if stride is None else here * stride
-            total = part if total is None else total + part
+            coordinate, rest = rest % bound, rest // bound
+            term = coordinate if stride is None else coordinate * stride
+            total = term if total is None else total + term
             stride = b.count(size) if stride is None else stride * b.count(size)
-        return [Padded(total, made.axes)]
+        return [Padded(total, result.axes)]
 
     return rule
 
@@ -148,8 +148,8 @@ def rolled(b: Bounds, call: Call) -> list[Padded]:
     for axis, shift in pairs:
         if x.axes[axis] is not None:
             size = b.F.maximum(b.count(single(x, axis).sizes[0]), 1)
-            away = b.count(shift) if isinstance(shift, Dim) else shift
-            value = picked(b, value, axis, (b.positions(value.shape[axis]) - away) % size)
+            offset = b.count(shift) if isinstance(shift, Dim) else shift
+            value = picked(b, value, axis, (b.positions(value.shape[axis]) - offset) % size)
     return [Padded(value, tuple([one and one.anything for one in x.axes]))]
 
 
@@ -168,8 +168,8 @@ def bordered(b: Bounds, call: Call) -> list[Padded]:
     x, outside = call.xs
     value, axes = x.value, [*x.axes]
     for axis, (low, high) in enumerate(call.attrs["pads"]):
-        one = axes[axis]
-        if one is None:
+        opened = axes[axis]
+        if opened is None:
             if isinstance(low, Dim) or isinstance(high, Dim):
                 raise NoRule("it pads by an open size")
             continue
@@ -205,10 +205,10 @@ def normalized_batch(b: Bounds, call: Call) -> list[Padded]:
     channels = (x.value.shape[1],)
     mean, variance, rstd = [b.F.reshape(one, shape=channels) for one in (mean, variance, rstd)]
     y = _scaled(b, y, call, _of_channels(y.shape)).astype(x.value.dtype)
-    made = [y, mean.astype(y.dtype), variance.astype(y.dtype)]
-    made += [mean, rstd] if call.attrs.get("residuals") else []
-    own = tuple([one and one.anything for one in x.axes])
-    return [Padded(value, own if number == 0 else (None,)) for number, value in enumerate(made)]
+    results = [y, mean.astype(y.dtype), variance.astype(y.dtype)]
+    results += [mean, rstd] if call.attrs.get("residuals") else []
+    result_axes = tuple([one and one.anything for one in x.axes])
+    return [Padded(value, result_axes if number == 0 else (None,)) for number, value in enumerate(results)]
 
 
 @separate
@@ -224,11 +224,11 @@ def normalized_groups(b: Bounds, call: Call) -> list[Padded]:
     y, mean, _, rstd = _normalized(b, parted, axes, number, call)
     y = b.F.reshape(y, shape=x.value.shape)
     y = _scaled(b, y, call, _of_channels(y.shape)).astype(x.value.dtype)
-    made = [Padded(y, tuple([one and one.anything for one in x.axes]))]
+    results = [Padded(y, tuple([one and one.anything for one in x.axes]))]
     if call.attrs.get("residuals"):
         rows = (x.axes[0] and x.axes[0].anything, None, None)
-        made += [Padded(b.F.reshape(one, shape=(batch, groups, 1)), rows) for one in (mean, rstd)]
-    return made
+        results += [Padded(b.F.reshape(one, shape=(batch, groups, 1)), rows) for one in (mean, rstd)]
+    return results
 
 
 def normalized_axes(*, centred: bool) -> Rule:
@@ -248,12 +248,12 @@ def normalized_axes(*, centred: bool) -> Rule:
         y, *statistics = _normalized(b, x, axes, number, call, centred=centred)
         aligned = tuple([size if axis in axes else 1 for axis, size in enumerate(x.value.shape)])
         y = _scaled(b, y, call, aligned).astype(x.value.dtype)
-        own = tuple([one and one.anything for one in x.axes])
-        made = [Padded(y, own)]
+        result_axes = tuple([one and one.anything for one in x.axes])
+        results = [Padded(y, result_axes)]
         if call.attrs.get("residuals"):
             kept = [statistics[0], statistics[2]] if centred else [statistics[2]]
-            made += [Padded(one, remaining(own, axes, one)) for one in kept]
-        return made
+            results += [Padded(one, remaining(result_axes, axes, one)) for one in kept]
+        return results
 
     return rule
 
@@ -289,10 +289,10 @@ def _normalized(
         return F.sum(one.value, axis=axes, keepdims=True) / number
 
     mean = mean_of(wide) if centred else None
-    away = wide if mean is None else wide - mean
-    variance = mean_of(away * away)
+    deviation = wide if mean is None else wide - mean
+    variance = mean_of(deviation * deviation)
     rstd = F.rsqrt(variance + asarray(call.attrs["epsilon"], dtype=variance.dtype))
-    return away * rstd, mean, variance, rstd
+    return deviation * rstd, mean, variance, rstd
 
 
 def _scaled(b: Bounds, y: Any, call: Call, aligned: tuple[int, ...]) -> Any:
@@ -342,10 +342,10 @@ def attended(b: Bounds, call: Call) -> list[Padded]:
         inside = b.F.permute_dims(b.inside(value, len(value.axes) - 2), axes=_swapped(len(value.axes)))
         values = [query.value, key.value, b.filled(value, len(value.axes) - 2, 0).value, _masked(b, mask, inside)]
         has_mask = True
-    made = b.run(call, *values, has_mask=has_mask)
+    results = b.run(call, *values, has_mask=has_mask)
     rows = query.axes[-2] and query.axes[-2].anything
     axes = [(*batch, rows, None), (*batch, rows)]
-    return [Padded(one, own) for one, own in zip(made, axes, strict=False)]
+    return [Padded(one, own) for one, own in zip(results, axes, strict=False)]
 
 
 def probabilities(b: Bounds, call: Call) -> list[Padded]:
@@ -374,7 +374,7 @@ def _masked(b: Bounds, mask: list[Padded], inside: Any) -> Any:
     """Return a mask that also hides what is beyond the real number of keys."""
     if not mask:
         return inside
-    own = mask[0].value
-    if own.dtype == bool_:
-        return b.F.logical_and(own, inside)
-    return b.F.where(inside, own, asarray(-np.inf, dtype=own.dtype))
+    given_mask = mask[0].value
+    if given_mask.dtype == bool_:
+        return b.F.logical_and(given_mask, inside)
+    return b.F.where(inside, given_mask, asarray(-np.inf, dtype=given_mask.dtype))

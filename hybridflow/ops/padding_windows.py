@@ -30,8 +30,8 @@ def windowed(neutral: Neutral, *, inputs: int = 1) -> Rule:
         _require_closed_channels(examples, parameters, call)
         values = [x.value for x in call.xs]
         values[0] = _filled(b, call.xs[0], neutral, call).value
-        made = b.run(call, *values)
-        return [Padded(y, _axes(b, call, spec)) for y, spec in zip(made, call.specs, strict=True)]
+        results = b.run(call, *values)
+        return [Padded(y, _axes(b, call, spec)) for y, spec in zip(results, call.specs, strict=True)]
 
     return rule
 
@@ -49,10 +49,10 @@ def summed_windows(b: Bounds, call: Call) -> list[Padded]:
 def averaged_windows(b: Bounds, call: Call) -> list[Padded]:
     """Average over the real elements of each window."""
     (x,) = call.xs
-    (made,) = windowed(constant(0))(b, call)
+    (averages,) = windowed(constant(0))(b, call)
     if not _cut_windows(x, call):
-        return [made]
-    return [made._replace(value=made.value / _shares(b, x, call))]
+        return [averages]
+    return [averages._replace(value=averages.value / _shares(b, x, call))]
 
 
 def spread_windows(b: Bounds, call: Call) -> list[Padded]:
@@ -112,6 +112,6 @@ def _require_same(axes: Axes, others: Axes) -> None:
 
 def _axes(b: Bounds, call: Call, spec: TensorSpec) -> Axes:
     """Return how a result is padded; the same axes must be open as in the input."""
-    made = b.axes_of(spec)
-    _require_same(call.xs[0].axes, made)
-    return made
+    axes = b.axes_of(spec)
+    _require_same(call.xs[0].axes, axes)
+    return axes

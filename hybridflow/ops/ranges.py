@@ -131,19 +131,19 @@ def arange(
     first, end = (0, start) if stop is None else (start, stop)
     if step == 0:
         raise ArgumentError(message("arange: the step is 0", got=f"arange({first}, {end}, 0)", hint="Use 1 or -1."))
-    whole = all(isinstance(number, int | Dim | np.integer) for number in (first, end, step))
-    result_dtype = as_dtype(dtype) if dtype is not None else int32 if whole else float32
+    all_integers = all(isinstance(number, int | Dim | np.integer) for number in (first, end, step))
+    result_dtype = as_dtype(dtype) if dtype is not None else int32 if all_integers else float32
     if kind_of(result_dtype) in ("bool", "complex"):
         raise DTypeError(message(f"arange: does not give {result_dtype}", hint="Choose an integer or float dtype."))
-    if whole:
+    if all_integers:
         size = _whole_steps(first, end, step)
     else:
         size = max(math.ceil((end - first) / step), 0)
-    if whole:
+    if all_integers:
         first, step = [number if isinstance(number, Dim) else int(number) for number in (first, step)]
     else:
         first, step = float(first) + 0.0, float(step)
-    if type(size) is int and size and whole:
+    if type(size) is int and size and all_integers:
         check_fits(first, result_dtype)
         check_fits(first + (size - 1) * step, result_dtype)
     return bind_on(device, arange.op, {"start": first, "step": step, "size": size, "dtype": result_dtype})

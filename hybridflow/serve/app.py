@@ -170,11 +170,11 @@ class App:
         self.count(response, took)
         fields = {"id": identity, "method": scope["method"], "path": path[:200]}
         self.log({**fields, "status": response.status, "seconds": round(took, 6), "bytes": len(response.body)})
-        own = {**response.headers, "x-request-id": identity, "content-length": str(len(response.body))}
-        own |= {"retry-after": "1"} if response.status == 503 else {}
-        own |= {"www-authenticate": "Bearer"} if response.status == 401 else {}
-        raw = [(k.encode("latin-1"), v.encode("latin-1")) for k, v in own.items()]
-        await send({"type": "http.response.start", "status": response.status, "headers": raw})
+        response_headers = {**response.headers, "x-request-id": identity, "content-length": str(len(response.body))}
+        response_headers |= {"retry-after": "1"} if response.status == 503 else {}
+        response_headers |= {"www-authenticate": "Bearer"} if response.status == 401 else {}
+        encoded = [(k.encode("latin-1"), v.encode("latin-1")) for k, v in response_headers.items()]
+        await send({"type": "http.response.start", "status": response.status, "headers": encoded})
         await send({"type": "http.response.body", "body": b"" if scope["method"] == "HEAD" else response.body})
 
     def count(self, response: Response, took: float) -> None:
@@ -195,18 +195,18 @@ class App:
             raise Refused("this server needs the header 'Authorization: Bearer TOKEN'", 401)
 
     async def _body(self, receive: Receive) -> bytes:
-        parts: list[bytes] = []
+        chunks: list[bytes] = []
         size = 0
         while True:
             event = await receive()
             if event["type"] == "http.disconnect":
                 raise _GoneAway
-            parts.append(event.get("body", b""))
-            size += len(parts[-1])
+            chunks.append(event.get("body", b""))
+            size += len(chunks[-1])
             if size > self.options.body:
                 raise Refused(f"the body has more than {self.options.body} bytes", 413)
             if not event.get("more_body"):
-                return b"".join(parts)
+                return b"".join(chunks)
 
     async def _routed(
         self, method: str, path: str, headers: Mapping[str, str], body: bytes, receive: Receive
@@ -248,9 +248,9 @@ class App:
         try:
             self.batcher.require_room()  # before the body is read, which takes longer
             servable = model.function()
-            asked = protocol.read_v2(body, headers.get("inference-header-content-length"), servable.signature)
-            results = await self.computed(servable, asked.tensors, receive)
-            return Response(200, *protocol.write_v2(name, model.version, asked, results), model)
+            parsed = protocol.read_v2(body, headers.get("inference-header-content-length"), servable.signature)
+            results = await self.computed(servable, parsed.tensors, receive)
+            return Response(200, *protocol.write_v2(name, model.version, parsed, results), model)
         except Refused as error:
             return _refusal(error, model)
 
@@ -258,18 +258,18 @@ class App:
         model = self.models.model(name, version)
         if verb == "":
             status = {"error_code": "OK", "error_message": ""}
-            one = {"version": model.version, "state": "AVAILABLE", "status": status}
-            return _json({"model_version_status": [one]})
+            state = {"version": model.version, "state": "AVAILABLE", "status": status}
+            return _json({"model_version_status": [state]})
         if verb == "/metadata":
             functions = {key: one.signature for key, one in model.functions.items()}
             return _json(protocol.metadata_tf(name, model.version, functions))
         try:
             self.batcher.require_room()
             request = protocol.loads(body)
-            wanted = request.get("signature_name")
-            if wanted is not None and type(wanted) is not str:
+            signature_name = request.get("signature_name")
+            if signature_name is not None and type(signature_name) is not str:
                 raise Refused("'signature_name' must be a text")
-            servable = model.function(None if wanted in ("", "serving_default") else wanted)
+            servable = model.function(None if signature_name in ("", "serving_default") else signature_name)
             tensors, rows = protocol.read_tf(request, servable.signature)
             results = await self.computed(servable, tensors, receive)
             return Response(200, protocol.write_tf(results, rows), JSON, model)
@@ -375,5 +375,5 @@ def app(artifacts: Any, *, limits: Limits | None = None, metrics: Metrics | None
         metrics: where requests are counted.
         options: see `Options`.
     """
-    several = [artifacts] if isinstance(artifacts, str | Path) else artifacts
-    return App([Path(one) for one in several], Options(**options), limits, metrics or Metrics())
+    paths = [artifacts] if isinstance(artifacts, str | Path) else artifacts
+    return App([Path(one) for one in paths], Options(**options), limits, metrics or Metrics())

@@ -175,10 +175,10 @@ class Batcher:
                 else:
                     others.append(job)
             self._jobs = others
-            left = until - time.monotonic()
-            if rows >= self._max_batch or left <= 0 or self._stopped or others:
+            seconds = until - time.monotonic()
+            if rows >= self._max_batch or seconds <= 0 or self._stopped or others:
                 return batch
-            self._wait(left)
+            self._wait(seconds)
 
     def _run(self, batch: list[_Job]) -> list[_Outcome]:
         """Compute a batch; if that fails, compute each request alone, so that only the one at fault fails."""
@@ -196,8 +196,8 @@ class Batcher:
         done: list[_Outcome] = []
         start = 0
         for job in batch:
-            own = {name: one[start : start + job.rows] for name, one in results.items()}
-            done.append(_Outcome(job, own, None))
+            rows_of_job = {name: one[start : start + job.rows] for name, one in results.items()}
+            done.append(_Outcome(job, rows_of_job, None))
             start += job.rows
         return done
 

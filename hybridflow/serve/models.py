@@ -228,11 +228,11 @@ class Model(NamedTuple):
 
     def function(self, name: str | None = None) -> Servable:
         """Return a function by name; without a name, ``predict`` or the only one."""
-        wanted = name or ("predict" if "predict" in self.functions else next(iter(self.functions)))
-        if wanted not in self.functions:
-            known = ", ".join(self.functions)
-            raise Refused(f"model {self.name!r} has no function {wanted[:80]!r}; its functions are {known}", 404)
-        return self.functions[wanted]
+        function_name = name or ("predict" if "predict" in self.functions else next(iter(self.functions)))
+        if function_name not in self.functions:
+            names = ", ".join(self.functions)
+            raise Refused(f"model {self.name!r} has no function {function_name[:80]!r}; its functions are {names}", 404)
+        return self.functions[function_name]
 
 
 class Repository:
@@ -266,9 +266,9 @@ class Repository:
         Returns:
             What changed, as lines for the log.
         """
-        found = found_in(self._paths)
+        artifacts = found_in(self._paths)
         lines: list[str] = []
-        for (name, version), path in found.items():
+        for (name, version), path in artifacts.items():
             stamp = _stamp(path)
             current = self.models.get(name, {}).get(version)
             if stamp is None or (current and current.stamp == stamp) or self._failed.get(path) == stamp:
@@ -281,18 +281,18 @@ class Repository:
                 self._failed[path], self.faults[str(path)] = stamp, str(error)
                 if current is None:
                     self.missing.add(str(path))
-                kept = "the version before serves on" if current else "it does not serve"
-                lines.append(f"model {name} version {version} is broken, and {kept}: {error}")
+                consequence = "the version before serves on" if current else "it does not serve"
+                lines.append(f"model {name} version {version} is broken, and {consequence}: {error}")
                 continue
             self._failed.pop(path, None)
             self.faults.pop(str(path), None)
             self.missing.discard(str(path))
             self.models = {**self.models, name: {**self.models.get(name, {}), version: model}}
             lines.append(f"model {name} version {version} is ready")
-        there = {*map(str, found.values())}
-        self.faults = {path: why for path, why in self.faults.items() if path in there}
-        self.missing &= there
-        lines += self._forget(found)
+        present_paths = {*map(str, artifacts.values())}
+        self.faults = {path: why for path, why in self.faults.items() if path in present_paths}
+        self.missing &= present_paths
+        lines += self._forget(artifacts)
         return lines
 
     def _load(self, name: str, version: str, path: Path, stamp: Any) -> Model:
@@ -307,8 +307,8 @@ class Repository:
         absent = {(name, one) for name, versions in self.models.items() for one in versions} - {*found}
         dropped, self._gone = absent & self._gone, absent
         for name, version in dropped:
-            left = {key: one for key, one in self.models[name].items() if key != version}
-            self.models = {key: one for key, one in {**self.models, name: left}.items() if one}
+            others = {key: one for key, one in self.models[name].items() if key != version}
+            self.models = {key: one for key, one in {**self.models, name: others}.items() if one}
         return [f"model {name} version {version} is gone" for name, version in sorted(dropped)]
 
     def model(self, name: str, version: str | None = None) -> Model:
@@ -319,8 +319,8 @@ class Repository:
         """
         versions = self.models.get(name)
         if not versions:
-            known = ", ".join(self.models) or "none"
-            raise Refused(f"there is no model {name[:80]!r}; the models are {known}", 404)
+            names = ", ".join(self.models) or "none"
+            raise Refused(f"there is no model {name[:80]!r}; the models are {names}", 404)
         if version is None:
             return versions[max(versions, key=int)]
         if version not in versions:
@@ -334,14 +334,14 @@ def found_in(paths: Sequence[Path]) -> dict[tuple[str, str], Path]:
     Raises:
         ArgumentError: two artifacts have the same name and version.
     """
-    found: dict[tuple[str, str], Path] = {}
+    artifacts: dict[tuple[str, str], Path] = {}
     for path in paths:
         for name, version, one in _under(path):
-            if (name, version) in found and found[name, version] != one:
+            if (name, version) in artifacts and artifacts[name, version] != one:
                 raise ArgumentError(message(f"serve: two artifacts are version {version} of the model {name!r}",
-                                            got=f"{found[name, version]}, {one}"))  # fmt: skip
-            found[name, version] = one
-    return found
+                                            got=f"{artifacts[name, version]}, {one}"))  # fmt: skip
+            artifacts[name, version] = one
+    return artifacts
 
 
 def _under(path: Path) -> Iterable[tuple[str, str, Path]]:

@@ -133,8 +133,8 @@ def compile_within(
         if level not in tried:
             plan = levels[level]
             arranged, _ = run_passes(plan.graph(graph), differentiable=False, pipeline=_BREAKS)
-            made = compile_graph(arranged, donate=donate, sizes=sizes, device=device)
-            tried[level] = _Attempt(plan, arranged, made, _temporaries(made))
+            executable = compile_graph(arranged, donate=donate, sizes=sizes, device=device)
+            tried[level] = _Attempt(plan, arranged, executable, _temporaries(executable))
         return tried[level]
 
     levels.append(Plan.of(graph))
@@ -189,8 +189,8 @@ def _between(low: int, high: int, budget: int, peaks: Sequence[int], attempt: Ca
     """Return the plan, between two others, that would just fit if memory were linear in the graph's estimate."""
     over, under = attempt(low).temporaries, attempt(high).temporaries
     share = (over - budget) / max(1, over - under)
-    wanted = peaks[low] - share * (peaks[low] - peaks[high])
-    fitting = next((level for level in range(low + 1, high) if peaks[level] <= wanted), high - 1)
+    target = peaks[low] - share * (peaks[low] - peaks[high])
+    fitting = next((level for level in range(low + 1, high) if peaks[level] <= target), high - 1)
     return min(max(fitting, low + 1), high - 1)
 
 

@@ -68,14 +68,14 @@ class Fit:
         """
         if self.guards is None:
             return ()
-        held = self.guards.hold()
-        if not held:
+        answer = self.guards.hold()
+        if not answer:
             changes, captures = self.guards.changes(self.captures)
             if changes:
                 return None
             self.captures = captures
             return self.guards.floats()
-        return () if held is True else held
+        return () if answer is True else answer
 
     def guard_changes(self) -> list[tuple[str, str, str]]:
         """Return ``(what, before, after)`` for everything that the trace read outside and that has changed."""

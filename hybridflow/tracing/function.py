@@ -297,9 +297,9 @@ class CompiledFunction(Entry, Views[P, R]):
         for trace in self._traces.find(_cache_key(signature)):
             if trace.once or (trace.guarded and not trace.fits(signature)):
                 continue
-            held = trace.holding()
-            if held is not None:
-                return trace, signature._replace(outside=held) if held else signature
+            floats = trace.holding()
+            if floats is not None:
+                return trace, signature._replace(outside=floats) if floats else signature
         return None
 
     def _add(self, closed: Signature, args: tuple[Any, ...], to_run: bool) -> tuple[Trace, Signature]:
@@ -347,10 +347,10 @@ class CompiledFunction(Entry, Views[P, R]):
 
     def _warn(self, record: TraceRecord) -> None:
         """Warn, once, that the function is traced again at nearly every call, and why."""
-        place = f", for the call at {record.call_site}" if record.call_site else ""
+        call_site = f", for the call at {record.call_site}" if record.call_site else ""
         text = message(
             f"{self._name} was traced {self._misses} times; only {self._hits} calls found a trace since the second",
-            got=f"{record.reason}{place}; tracing has cost {self._spent() / 1e3:.2f} s",
+            got=f"{record.reason}{call_site}; tracing has cost {self._spent() / 1e3:.2f} s",
             hint="Pass what changes as a tensor, and tensors of one shape; .explain() tells what every trace was for.",
         )
         warn_at(user_place(3), text, RetraceWarning)

@@ -83,9 +83,9 @@ class Layouts(NamedTuple):
                 message("compile: in_layouts is a mapping of parameter names to layouts", got=repr(inputs)[:80],
                         hint='Write {"x": ("data", None)}.')
             )  # fmt: skip
-        made = cls(mesh, batch, dict(inputs or {}), outputs)
-        made._check(parameters, name)
-        return made
+        layouts = cls(mesh, batch, dict(inputs or {}), outputs)
+        layouts._check(parameters, name)
+        return layouts
 
     def _check(self, parameters: inspect.Signature, name: str) -> None:
         unknown = self.inputs.keys() - parameters.parameters.keys()
@@ -135,17 +135,18 @@ class Layouts(NamedTuple):
         given: dict[str, Layout] = {}
         for name, layouts in self.inputs.items():
             if is_layout(layouts):
-                inside = name, f"{name}[", f"{name}."
-                paths = [leaf.path for leaf in tensors if leaf.path == name or leaf.path.startswith(inside[1:])]
+                prefixes = name, f"{name}[", f"{name}."
+                paths = [leaf.path for leaf in tensors if leaf.path == name or leaf.path.startswith(prefixes[1:])]
                 given.update(dict.fromkeys(paths, checked_layout(layouts, name)))
                 continue
             for path, layout in jax.tree_util.tree_flatten_with_path(layouts, is_leaf=is_layout)[0]:
                 given[name + jax.tree_util.keystr(path)] = checked_layout(layout, name)
-        there = {leaf.path for leaf in tensors}
-        for path in given.keys() - there:
+        tensor_paths = {leaf.path for leaf in tensors}
+        for path in given.keys() - tensor_paths:
             raise LayoutError(
                 message(f"compile: in_layouts has a layout for {path!r}, and no tensor is there",
-                        got=f"tensors: {', '.join(sorted(there))}", hint="Give layouts to arguments that are tensors.")
+                        got=f"tensors: {', '.join(sorted(tensor_paths))}",
+                        hint="Give layouts to arguments that are tensors.")
             )  # fmt: skip
         inputs: list[Layout | None] = []
         batch: set[int] = set()
@@ -190,26 +191,26 @@ class Layouts(NamedTuple):
                     message("compile: out_layouts has another structure than the results",
                             got=f"{given} for results {tree}", hint="Give a layout (or None) for each tensor.")
                 )  # fmt: skip
-        made: list[Layout | None] = []
+        result_layouts: list[Layout | None] = []
         for index, (layout, spec) in enumerate(zip(layouts, graph.output_specs, strict=False)):
             if layout is not None:
                 layout = checked_layout(layout, f"result {index}")
                 check_rank(layout, spec.shape, f"result {index}")
                 if all([isinstance(size, int) for size in spec.shape]):
                     check_fits(layout, spec.shape, self.mesh, f"result {index}")
-            made.append(layout)
-        return made
+            result_layouts.append(layout)
+        return result_layouts
 
 
 def check_inside(layouts: Layouts | None, tracer: Any, name: str) -> None:
     """Raise if a function for a mesh is called while another one, for another mesh or none, is traced."""
     if layouts is None or tracer is None:
         return
-    around = getattr(tracer, "mesh", None)
-    if around != layouts.mesh:
+    outer_mesh = getattr(tracer, "mesh", None)
+    if outer_mesh != layouts.mesh:
         raise LayoutError(
             message(f"{name}: it is compiled for {layouts.mesh}, and the function that calls it for "
-                    f"{around or 'one device'}",
+                    f"{outer_mesh or 'one device'}",
                     hint="Compile the outer function with the same mesh; its layouts hold for the whole.")
         )  # fmt: skip
 

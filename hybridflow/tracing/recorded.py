@@ -96,21 +96,21 @@ def _split_op(
     forward, _ = run_passes(split.forward, pipeline=pipeline, differentiable=False)
     backward, _ = run_passes(split.backward, pipeline=pipeline, differentiable=False)
     require_gradients(backward)
-    there = None if placing is None else placing.with_outputs((*placing.outputs, *[None] * split.residuals))
-    executable = compile_graph(forward, sizes=sizes, device=device, placing=there)
+    forward_placing = None if placing is None else placing.with_outputs((*placing.outputs, *[None] * split.residuals))
+    executable = compile_graph(forward, sizes=sizes, device=device, placing=forward_placing)
     note("results", executable)
-    back = None if placing is None else _of_backward(placing, split, executable)
-    rule = Recorded(graph, split._replace(backward=backward), sizes, device, note, back)
-    call = _timed_if_profiled(rule, "forward", forward, executable, there)
+    backward_placing = None if placing is None else _of_backward(placing, split, executable)
+    rule = Recorded(graph, split._replace(backward=backward), sizes, device, note, backward_placing)
+    call = _timed_if_profiled(rule, "forward", forward, executable, forward_placing)
     return op_of(graph, forward, rule, call, split.residuals)
 
 
 def _of_backward(placing: Placing, split: SplitGradient, executable: Executable) -> Placing:
     """Return how the inputs and outputs of a backward graph lie: as the forward program left them."""
     given = input_shardings(executable)
-    left = output_shardings(executable)
-    cotangents = [one for one, has in zip(left, split.given, strict=False) if has]
-    inputs = (*[given[index] for index in split.reads], *left[len(split.given) :], *cotangents)
+    shardings = output_shardings(executable)
+    cotangents = [one for one, has in zip(shardings, split.given, strict=False) if has]
+    inputs = (*[given[index] for index in split.reads], *shardings[len(split.given) :], *cotangents)
     gradients = [
         None if index in placing.batch else layout or ()
         for index, (layout, present) in enumerate(zip(placing.inputs, split.present, strict=True))
@@ -246,9 +246,9 @@ class Recorded:
         if backward is not self.split.backward:
             pipeline = None if placing is None else ON_A_MESH
             backward, _ = run_passes(backward, pipeline=pipeline, differentiable=False)
-        made = compile_graph(backward, sizes=self.sizes, device=self.device, placing=placing)
-        self.note("gradients", made)
-        return _timed_if_profiled(self, asked, backward, made, placing)
+        executable = compile_graph(backward, sizes=self.sizes, device=self.device, placing=placing)
+        self.note("gradients", executable)
+        return _timed_if_profiled(self, asked, backward, executable, placing)
 
     def _arguments(
         self, gs: Sequence[Any], residuals: Sequence[Any], xs: Sequence[Any], full: Callable[..., Any]
@@ -319,11 +319,11 @@ class _OnDemandRule:
         op = self.ops.get((given, asked))
         if op is None:
             outputs = tuple([edge for edge, has in zip(self.graph.outputs, given, strict=True) if has])
-            part = Graph(self.graph.name, self.graph.inputs, self.graph.nodes, outputs, self.graph.dims)
+            subgraph = Graph(self.graph.name, self.graph.inputs, self.graph.nodes, outputs, self.graph.dims)
             placing = self.placing
             if placing is not None:
                 placing = placing.some_outputs(given)
-            op = _split_op(silenced(part), asked, self.device, self.sizes, self.note, placing)
+            op = _split_op(silenced(subgraph), asked, self.device, self.sizes, self.note, placing)
             self.ops[given, asked] = op
         made = tuple(op.jitted["forward"](*xs))
         cotangents = tuple([one for one in gs if one is not None])

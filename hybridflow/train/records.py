@@ -190,9 +190,9 @@ class Records:
             return
         path = self._directory / FILE
         lines = path.read_text(encoding="utf-8").splitlines()
-        kept = [line for line in lines if _step_of(line) <= step]
-        if len(kept) < len(lines):
-            write_text(path, "".join([f"{line}\n" for line in kept]))
+        lines_kept = [line for line in lines if _step_of(line) <= step]
+        if len(lines_kept) < len(lines):
+            write_text(path, "".join([f"{line}\n" for line in lines_kept]))
 
     def rest(self) -> None:
         """Close the file of lines, which the next record opens again, and flush TensorBoard's file."""

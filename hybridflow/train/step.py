@@ -85,10 +85,10 @@ class Step:
 
     def _assigned_variables(self) -> list[Variable]:
         """Return the Variables that a step assigns before the optimizer's update; the update is atomic by itself."""
-        kept = [default_generator()._state, *self.mean.variables()]
+        variables = [default_generator()._state, *self.mean.variables()]
         if hasattr(self.model, "buffers"):
-            kept += self.model.buffers()
-        return kept + [variable for one in self.metrics.values() for variable in one.variables()]
+            variables += self.model.buffers()
+        return variables + [variable for one in self.metrics.values() for variable in one.variables()]
 
     def _run(self, x: Any, y: Any) -> Tensor:
         gradients = self._whole(x, y) if self.parts == 1 else self._in_parts(x, y)
@@ -147,11 +147,11 @@ class Step:
         }
 
     def _of_equal_parts(self, x: Any, y: Any, rows: slice, count: int) -> dict[str, Any]:
-        some = jax.tree_util.tree_map(lambda leaf: leaf[rows], (x, y))
+        examples = jax.tree_util.tree_map(lambda leaf: leaf[rows], (x, y))
         step = accumulate_gradients(
             self._loss_of, count, None, batch_argnums=(0, 1), variables=self.parameters()
         )
-        return step(*some)[1]
+        return step(*examples)[1]
 
 
 def _step_key(model: Any, loss: Any, optimizer: Any, metrics: Mapping[str, Metric], *rest: Any) -> list[Any]:
@@ -161,8 +161,8 @@ def _step_key(model: Any, loss: Any, optimizer: Any, metrics: Mapping[str, Metri
 
 def _metric_key(metric: Metric) -> Any:
     """Return a key that is equal for metrics that measure the same."""
-    own = [(name, value) for name, value in vars(metric).items() if name != "_sums"]
-    return type(metric), [(name, value if isinstance(value, _PLAIN) else id(value)) for name, value in own]
+    settings = [(name, value) for name, value in vars(metric).items() if name != "_sums"]
+    return type(metric), [(name, value if isinstance(value, _PLAIN) else id(value)) for name, value in settings]
 
 
 @contextmanager
@@ -197,9 +197,9 @@ def step_of(
         )  # fmt: skip
     if not isinstance(cast(object, parts), int) or parts < 1:
         raise ArgumentError(message("fit: parts must be an int, 1 at least", got=f"parts={parts!r}"))
-    made = Step(model, loss, optimizer, metrics, parts, loss_scale, compile, mesh, batch)
+    step = Step(model, loss, optimizer, metrics, parts, loss_scale, compile, mesh, batch)
     last: Step | None = getattr(optimizer, "_fit_step", None)
-    if last is not None and last.chosen == made.chosen:
+    if last is not None and last.chosen == step.chosen:
         return last
-    optimizer._fit_step = made
-    return made
+    optimizer._fit_step = step
+    return step

@@ -146,12 +146,12 @@ def _fuse(program: Program) -> dict[Primitive, dict[Primitive, bool]]:
                 if _runs_alone(primitive) or _runs_alone(user):
                     stored = True
                     continue
-                again = _repeats(user, value)
+                repeats = _repeats(user, value)
                 for kernel, repeated in kernels[user].items():
-                    into[kernel] = into.get(kernel, False) or again or repeated
+                    into[kernel] = into.get(kernel, False) or repeats or repeated
         if _is_expensive(primitive):
-            several = len(into) + stored > 1
-            refused = [kernel for kernel, repeated in into.items() if repeated or several]
+            has_readers = len(into) + stored > 1
+            refused = [kernel for kernel, repeated in into.items() if repeated or has_readers]
             stored = stored or bool(refused)
             for kernel in refused:
                 del into[kernel]
@@ -175,8 +175,8 @@ def _kernels(program: Program) -> list[Kernel]:
             kernel = kernels[root]
             kernel.moves |= primitive.name in _MOVES or _runs_alone(primitive) or primitive.name.startswith("reduce_")
             for value in primitive.inputs:
-                made = value.made
-                if value.constant or (made is not None and made is not primitive and root in members[made]):
+                producer = value.made
+                if value.constant or (producer is not None and producer is not primitive and root in members[producer]):
                     continue
                 kernel.reads[value] = None
     return list(kernels.values())
@@ -191,9 +191,9 @@ def _ancestors(kernels: Iterable[Kernel]) -> dict[Kernel, set[Kernel]]:
     for kernel in kernels:
         before: set[Kernel] = set()
         for value in kernel.reads:
-            made = maker.get(value)
-            if made is not None:
-                before |= ancestors[made] | {made}
+            kernel_before = maker.get(value)
+            if kernel_before is not None:
+                before |= ancestors[kernel_before] | {kernel_before}
         ancestors[kernel] = before
     return ancestors
 

@@ -149,20 +149,20 @@ class Chain:
         self.parts = self._compiled(make)
 
     def _set_frees(self) -> None:
-        kept = {*self._outputs, *range(len(self._graph.inputs))}
+        read_later = {*self._outputs, *range(len(self._graph.inputs))}
         for run in reversed(self._runs):
-            run.frees = [number for number in dict.fromkeys([*run.reads, *run.makes]) if number not in kept]
-            kept.update(run.frees)
+            run.frees = [number for number in dict.fromkeys([*run.reads, *run.makes]) if number not in read_later]
+            read_later.update(run.frees)
 
     def _compiled(self, make: Make) -> tuple[Part, ...]:
-        made: dict[tuple[Graph, tuple[int, ...]], Executable] = {}
+        executables: dict[tuple[Graph, tuple[int, ...]], Executable] = {}
         for run in self._runs:
             key = run.piece.graph, run.reused
-            if key not in made:
-                made[key] = make(*key)
-            run.program = made[key]
+            if key not in executables:
+                executables[key] = make(*key)
+            run.program = executables[key]
         times = Counter(run.program for run in self._runs)
-        return tuple([Part(f"program {n}", one, times[one]) for n, one in enumerate(made.values(), 1)])
+        return tuple([Part(f"program {n}", one, times[one]) for n, one in enumerate(executables.values(), 1)])
 
     def __call__(self, *arrays: Any) -> list[Any]:
         """Run all programs."""
@@ -226,12 +226,12 @@ def _reused_inputs(graph: Graph, pieces: Sequence[Piece], donate: Sequence[int],
     free = {(graph.inputs[position], 0) for position in donate}
     handed_over: list[tuple[int, ...]] = []
     for piece in pieces:
-        wanted = Counter(concrete(node.spec(index), sizes) for node, index in piece.makes)
+        results_left = Counter(concrete(node.spec(index), sizes) for node, index in piece.makes)
         reused: list[int] = []
         for position, edge in enumerate(piece.reads if piece in last else ()):
             spec = concrete(edge[0].spec(edge[1]), sizes)
-            if edge in free and readers[edge] == 1 and wanted[spec]:
-                wanted[spec] -= 1
+            if edge in free and readers[edge] == 1 and results_left[spec]:
+                results_left[spec] -= 1
                 reused.append(position)
         handed_over.append(tuple(reused))
     return handed_over

@@ -123,25 +123,25 @@ def _readers(graph: Graph, parts: Sequence[Sequence[Node]]) -> defaultdict[Edge,
 def _piece(whole: Graph, part: Sequence[Node], makes: Sequence[Edge], recomputed: set[Node]) -> Piece:
     """Return nodes as a graph of their own."""
     reads: dict[Edge, Node] = {}
-    inside: dict[Edge, Edge] = {}
+    copies: dict[Edge, Edge] = {}
     nodes: list[Node] = []
 
     def add(node: Node) -> None:
         copy = clone_node(node, tuple([value(edge) for edge in edges_of(node)]))
         nodes.append(copy)
-        inside.update(zip(_results(node), _results(copy), strict=True))
+        copies.update(zip(_results(node), _results(copy), strict=True))
 
     def value(edge: Edge) -> Edge:
         node, index = edge
-        if edge not in inside and node in recomputed:
+        if edge not in copies and node in recomputed:
             add(node)
-        if edge not in inside:
+        if edge not in copies:
             reads[edge] = input_node(node.spec(index), f"x{len(reads)}", node.scope, node.where)
-            inside[edge] = (reads[edge], 0)
-        return inside[edge]
+            copies[edge] = (reads[edge], 0)
+        return copies[edge]
 
     for node in part:
         add(node)
-    outputs = tuple([inside[edge] for edge in makes])
+    outputs = tuple([copies[edge] for edge in makes])
     graph = Graph(whole.name, tuple(reads.values()), tuple(nodes), outputs, whole.dims)
     return Piece(graph, tuple(reads), tuple(makes))

@@ -10,9 +10,9 @@ from hybridflow.compat.v1.graph import GraphKeys, get_default_graph
 
 
 def _mean(values: Any, name: str) -> Any:
-    made = reduce_mean(values, name=name)
-    get_default_graph().add_to_collection(GraphKeys.LOSSES, made)
-    return made
+    loss = reduce_mean(values, name=name)
+    get_default_graph().add_to_collection(GraphKeys.LOSSES, loss)
+    return loss
 
 
 def mean_squared_error(labels: Any, predictions: Any) -> Any:
@@ -27,11 +27,11 @@ def softmax_cross_entropy(onehot_labels: Any, logits: Any) -> Any:
 
 def sparse_softmax_cross_entropy(labels: Any, logits: Any) -> Any:
     """Add the mean cross-entropy of logits and integer classes."""
-    made = nn.sparse_softmax_cross_entropy_with_logits(labels=labels, logits=logits)
-    return _mean(made, "sparse_softmax_cross_entropy")
+    losses = nn.sparse_softmax_cross_entropy_with_logits(labels=labels, logits=logits)
+    return _mean(losses, "sparse_softmax_cross_entropy")
 
 
 def sigmoid_cross_entropy(multi_class_labels: Any, logits: Any) -> Any:
     """Add the mean cross-entropy of logits and probabilities."""
-    made = nn.sigmoid_cross_entropy_with_logits(labels=multi_class_labels, logits=logits)
-    return _mean(made, "sigmoid_cross_entropy")
+    losses = nn.sigmoid_cross_entropy_with_logits(labels=multi_class_labels, logits=logits)
+    return _mean(losses, "sigmoid_cross_entropy")

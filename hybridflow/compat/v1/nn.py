@@ -152,10 +152,10 @@ def l2_normalize(x: Any, axis: Any = None, epsilon: float = 1e-12, name: str = "
 
 def moments(x: Any, axes: Sequence[int], keep_dims: bool = False, keepdims: bool = False, name: str = "moments") -> Any:
     """Return mean and variance over axes."""
-    kept = keep_dims or keepdims
+    keep = keep_dims or keepdims
 
     def both(x: Any) -> Any:
-        return hf.mean(x, axis=tuple(axes), keepdims=kept), hf.var(x, axis=tuple(axes), keepdims=kept)
+        return hf.mean(x, axis=tuple(axes), keepdims=keep), hf.var(x, axis=tuple(axes), keepdims=keep)
 
     return added(both, (x,), {}, name)
 

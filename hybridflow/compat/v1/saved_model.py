@@ -155,7 +155,7 @@ def load(sess: Session, tags: Sequence[str], export_dir: str | os.PathLike[str])
     """
     del tags
     loaded = hf.export.load(export_dir, copy=True)
-    found: dict[str, SignatureDef] = {}
+    signatures: dict[str, SignatureDef] = {}
     with sess.graph.as_default() as graph:
         for name, names in json.loads(loaded.metadata[_KEY]).items():
             function: Any = getattr(loaded, name)
@@ -164,14 +164,14 @@ def load(sess: Session, tags: Sequence[str], export_dir: str | os.PathLike[str])
                 key: placeholder(spec.dtype, list(spec.shape), names["inputs"][key].partition(":")[0])
                 for key, spec in specs.items()
             }
-            made = added(function, tuple(inputs.values()), {}, name)
-            for key, tensor in [*inputs.items(), *made.items()]:
+            outputs = added(function, tuple(inputs.values()), {}, name)
+            for key, tensor in [*inputs.items(), *outputs.items()]:
                 label = (names["inputs"] | names["outputs"])[key].partition(":")[0]
                 graph.named.setdefault(label, tensor)
-            found[name] = predict_signature_def(
+            signatures[name] = predict_signature_def(
                 inputs, {key: graph.get_tensor_by_name(label) for key, label in names["outputs"].items()}
             )
-    return MetaGraphDef(found)
+    return MetaGraphDef(signatures)
 
 
 builder = SimpleNamespace(SavedModelBuilder=SavedModelBuilder)

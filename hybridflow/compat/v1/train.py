@@ -112,8 +112,8 @@ class Optimizer:
 
     def _changed(self, function: Any, states: Sequence[Variable], *values: Any) -> list[Any]:
         """Add assignments to the states: what a function of the states and other values returns."""
-        made = added(function, (*states, *values), {}, self._name)
-        return [state.assign(value) for state, value in zip(states, made, strict=True)]
+        new_states = added(function, (*states, *values), {}, self._name)
+        return [state.assign(value) for state, value in zip(states, new_states, strict=True)]
 
 
 class GradientDescentOptimizer(Optimizer):
@@ -191,8 +191,8 @@ class RMSPropOptimizer(Optimizer):
             *mean, g, r = rest
             ms = decay * ms + (1 - decay) * g * g
             mean = [decay * one + (1 - decay) * g for one in mean]
-            spread = ms - mean[0] * mean[0] if mean else ms
-            velocity = momentum * velocity + r * g / hf.sqrt(spread + epsilon)
+            variance = ms - mean[0] * mean[0] if mean else ms
+            velocity = momentum * velocity + r * g / hf.sqrt(variance + epsilon)
             return (w - velocity, ms, velocity, *mean)
 
         states = [variable, self._slot(variable, "rms", 1.0), self._slot(variable, "momentum")]
@@ -261,9 +261,9 @@ def exponential_decay(
 def get_or_create_global_step() -> Variable:
     """Return the Variable that counts training steps."""
     graph = get_default_graph()
-    found = graph.get_collection(GraphKeys.GLOBAL_STEP)
-    if found:
-        return found[0]
+    steps = graph.get_collection(GraphKeys.GLOBAL_STEP)
+    if steps:
+        return steps[0]
     keys = [GraphKeys.GLOBAL_VARIABLES, GraphKeys.GLOBAL_STEP]
     return Variable(np.asarray(0, np.int64), trainable=False, collections=keys, name="global_step")
 

@@ -357,8 +357,8 @@ def _mse_vjp(F: Any, g: Any, y: Any, prediction: Any, target: Any) -> Any:
 
 
 def _mse_onnx(o: Any, prediction: Any, target: Any) -> Any:
-    away = prediction - target
-    return away * away
+    error = prediction - target
+    return error * error
 
 
 @real_pair(
@@ -410,9 +410,9 @@ def _huber_vjp(F: Any, g: Any, y: Any, prediction: Any, target: Any, *, delta: f
 
 
 def _huber_onnx(o: Any, prediction: Any, target: Any, *, delta: float) -> Any:
-    away = o.Abs(prediction - target)
-    near = o.Min(away, delta)
-    return near * (away - near * 0.5)
+    error = o.Abs(prediction - target)
+    near = o.Min(error, delta)
+    return near * (error - near * 0.5)
 
 
 @real_pair(

@@ -249,9 +249,9 @@ def _layer_norm_onnx(
     if x.dtype == float32 and last and axis and has_scale and not residuals:
         return o.LayerNormalization(x, *parameters, axis=axis[0], epsilon=epsilon)
     mean = mean_over(o, x, axis)
-    away = x - mean
-    rstd = 1 / o.Sqrt(mean_over(o, away * away, axis) + epsilon)
-    y = away * rstd
+    deviation = x - mean
+    rstd = 1 / o.Sqrt(mean_over(o, deviation * deviation, axis) + epsilon)
+    y = deviation * rstd
     y = y * o.reshape(parameters[0], _aligned(x.shape, axis)) if has_scale else y
     y = y + o.reshape(parameters[-1], _aligned(x.shape, axis)) if has_shift else y
     return (y, mean, rstd) if residuals else y

@@ -85,13 +85,13 @@ def tile_shapes(g_shape: Sizes, window: Sizes, axes: Sizes) -> tuple[Sizes, Size
     """Return the shapes that split each axis into windows and elements: of the input, the output and one window."""
     tiled: list[int] = []
     narrow: list[int] = []
-    alone: list[int] = []
+    window_tile: list[int] = []
     for axis, size in enumerate(g_shape):
         inner = window[axes.index(axis)] if axis in axes else None
         tiled += [size] if inner is None else [size, inner]
         narrow += [size] if inner is None else [size, 1]
-        alone += [1] if inner is None else [1, inner]
-    return tuple(tiled), tuple(narrow), tuple(alone)
+        window_tile += [1] if inner is None else [1, inner]
+    return tuple(tiled), tuple(narrow), tuple(window_tile)
 
 
 # -- max_pool -----------------------------------------------------------------------------------------------------
@@ -331,11 +331,11 @@ def _max_gradient_lower(
     axes = spatial_axes("max_pool", g.ndim, channels_last)
     zero = np.zeros((), g.dtype)
     if is_tiled(shape, window, stride, padding, axes):
-        tiled, narrow, alone = tile_shapes(g.shape, window, axes)
+        tiled, output_tiles, window_tile = tile_shapes(g.shape, window, axes)
         every = tuple(range(len(tiled)))
-        numbers = lax.reshape(lax.iota(argmax.dtype, int(np.prod(window))), alone)
-        hit = lax.eq(stretched(lax.reshape(argmax, narrow), tiled), lax.broadcast_in_dim(numbers, tiled, every))
-        spread = stretched(lax.reshape(g, narrow), tiled)
+        numbers = lax.reshape(lax.iota(argmax.dtype, int(np.prod(window))), window_tile)
+        hit = lax.eq(stretched(lax.reshape(argmax, output_tiles), tiled), lax.broadcast_in_dim(numbers, tiled, every))
+        spread = stretched(lax.reshape(g, output_tiles), tiled)
         return lax.reshape(lax.select(hit, spread, lax.full_like(spread, 0)), shape)
     padded = sizes_with_padding(shape, axes, padding)
     total: Any = None

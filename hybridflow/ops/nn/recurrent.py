@@ -131,10 +131,10 @@ def _host(g: Any, y: Any, gates: Any, c: Any) -> Any:
 
     def of_gates() -> Any:
         slopes = active * active
-        own = _gate(slopes, 2, width)
+        cell_slope = _gate(slopes, 2, width)
         np.subtract(active, slopes, out=slopes)  # a * (1 - a) for sigmoids; tanh has 1 - a * a
-        np.multiply(cell, cell, out=own)
-        np.subtract(one, own, out=own)
+        np.multiply(cell, cell, out=cell_slope)
+        np.subtract(one, cell_slope, out=cell_slope)
         for number, (factor, along) in enumerate(((cell, of_new), (c, of_new), (i, of_new), (bent, g_h))):
             part = _gate(slopes, number, width)
             if along is None:

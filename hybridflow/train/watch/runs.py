@@ -38,19 +38,19 @@ class _Lines:
                 text = file.read()
         except OSError:
             return [], False
-        whole = text[: text.rfind(b"\n") + 1]
-        self._offset += len(whole)
-        return list(_objects(whole)), anew
+        complete = text[: text.rfind(b"\n") + 1]
+        self._offset += len(complete)
+        return list(_objects(complete)), anew
 
 
 def _objects(text: bytes) -> Iterator[dict[str, Any]]:
     for line in text.splitlines():
         try:
-            found = json.loads(line)
+            record = json.loads(line)
         except ValueError:
             continue  # a line that was cut off when its process was killed
-        if isinstance(found, dict):
-            yield found
+        if isinstance(record, dict):
+            yield record
 
 
 class Run:
