@@ -79,9 +79,9 @@ class Sent(NamedTuple):
 
     def __str__(self) -> str:
         lines = f" at {', '.join(self.lines)}" if self.lines else ""
-        arrays = f" in {self.arrays} arrays" if self.arrays > 1 else ""
+        several = f" in {self.arrays} arrays" if self.arrays > 1 else ""
         extra = "" if self.asked else "; no layout asked for it: see hf.constrain"
-        return f"{self.kind} of {self.bytes:,} bytes{arrays}{lines}{extra}"
+        return f"{self.kind} of {self.bytes:,} bytes{several}{lines}{extra}"
 
 
 @dataclass(frozen=True)
@@ -155,11 +155,11 @@ class ExecutableRecord:
         Returns:
             The kernels; None if the executable was dropped from the cache before this was first asked.
         """
-        executable = self._made()
-        if not self._fused and executable is not None:
-            kernels = [_fused(name, nodes) for name, nodes in executable.fusions().items()]
-            fused = [one for one in kernels if sum(one.operations.values()) > 1]
-            self._fused.append(tuple(sorted(fused, key=lambda one: -sum(one.operations.values()))))
+        made = self._made()
+        if not self._fused and made is not None:
+            kernels = [_fused(name, nodes) for name, nodes in made.fusions().items()]
+            several = [one for one in kernels if sum(one.operations.values()) > 1]
+            self._fused.append(tuple(sorted(several, key=lambda one: -sum(one.operations.values()))))
         return self._fused[0] if self._fused else None
 
 
@@ -169,18 +169,18 @@ class ExecutableRecord:
         Returns:
             The collectives; None if the executable was dropped from the cache before this was first asked.
         """
-        executable = self._made()
-        if not self._sent and executable is not None and self.mesh is not None:
-            shapes = asked_shapes(executable.namer, self.mesh)
-            sent = collectives(executable.compiled.as_text(), executable.namer)
-            self._sent.append(tuple([_sent(one, shapes) for one in sent]))
+        made = self._made()
+        if not self._sent and made is not None and self.mesh is not None:
+            asked = asked_shapes(made.namer, self.mesh)
+            sent = collectives(made.compiled.as_text(), made.namer)
+            self._sent.append(tuple([_sent(one, asked) for one in sent]))
         return self._sent[0] if self._sent else None
 
 
 def _sent(one: Collective, shapes: Container[tuple[int, ...]]) -> Sent:
     lines = dict.fromkeys([short_where(node.where) for node in one.nodes])
-    is_asked = one.kind in ("all-reduce", "reduce-scatter") or all([shape in shapes for shape in one.shapes])
-    return Sent(one.kind, one.bytes, len(one.shapes), tuple([line for line in lines if line]), is_asked)
+    asked = one.kind in ("all-reduce", "reduce-scatter") or all([shape in shapes for shape in one.shapes])
+    return Sent(one.kind, one.bytes, len(one.shapes), tuple([line for line in lines if line]), asked)
 
 
 def _fused(name: str, nodes: tuple[Node, ...]) -> Fused:

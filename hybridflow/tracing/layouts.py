@@ -83,9 +83,9 @@ class Layouts(NamedTuple):
                 message("compile: in_layouts is a mapping of parameter names to layouts", got=repr(inputs)[:80],
                         hint='Write {"x": ("data", None)}.')
             )  # fmt: skip
-        layouts = cls(mesh, batch, dict(inputs or {}), outputs)
-        layouts._check(parameters, name)
-        return layouts
+        made = cls(mesh, batch, dict(inputs or {}), outputs)
+        made._check(parameters, name)
+        return made
 
     def _check(self, parameters: inspect.Signature, name: str) -> None:
         unknown = self.inputs.keys() - parameters.parameters.keys()
@@ -135,18 +135,17 @@ class Layouts(NamedTuple):
         given: dict[str, Layout] = {}
         for name, layouts in self.inputs.items():
             if is_layout(layouts):
-                prefixes = name, f"{name}[", f"{name}."
-                paths = [leaf.path for leaf in tensors if leaf.path == name or leaf.path.startswith(prefixes[1:])]
+                inside = name, f"{name}[", f"{name}."
+                paths = [leaf.path for leaf in tensors if leaf.path == name or leaf.path.startswith(inside[1:])]
                 given.update(dict.fromkeys(paths, checked_layout(layouts, name)))
                 continue
             for path, layout in jax.tree_util.tree_flatten_with_path(layouts, is_leaf=is_layout)[0]:
                 given[name + jax.tree_util.keystr(path)] = checked_layout(layout, name)
-        tensor_paths = {leaf.path for leaf in tensors}
-        for path in given.keys() - tensor_paths:
+        there = {leaf.path for leaf in tensors}
+        for path in given.keys() - there:
             raise LayoutError(
                 message(f"compile: in_layouts has a layout for {path!r}, and no tensor is there",
-                        got=f"tensors: {', '.join(sorted(tensor_paths))}",
-                        hint="Give layouts to arguments that are tensors.")
+                        got=f"tensors: {', '.join(sorted(there))}", hint="Give layouts to arguments that are tensors.")
             )  # fmt: skip
         inputs: list[Layout | None] = []
         batch: set[int] = set()
@@ -191,26 +190,26 @@ class Layouts(NamedTuple):
                     message("compile: out_layouts has another structure than the results",
                             got=f"{given} for results {tree}", hint="Give a layout (or None) for each tensor.")
                 )  # fmt: skip
-        result_layouts: list[Layout | None] = []
+        made: list[Layout | None] = []
         for index, (layout, spec) in enumerate(zip(layouts, graph.output_specs, strict=False)):
             if layout is not None:
                 layout = checked_layout(layout, f"result {index}")
                 check_rank(layout, spec.shape, f"result {index}")
                 if all([isinstance(size, int) for size in spec.shape]):
                     check_fits(layout, spec.shape, self.mesh, f"result {index}")
-            result_layouts.append(layout)
-        return result_layouts
+            made.append(layout)
+        return made
 
 
 def check_inside(layouts: Layouts | None, tracer: Any, name: str) -> None:
     """Raise if a function for a mesh is called while another one, for another mesh or none, is traced."""
     if layouts is None or tracer is None:
         return
-    outer_mesh = getattr(tracer, "mesh", None)
-    if outer_mesh != layouts.mesh:
+    around = getattr(tracer, "mesh", None)
+    if around != layouts.mesh:
         raise LayoutError(
             message(f"{name}: it is compiled for {layouts.mesh}, and the function that calls it for "
-                    f"{outer_mesh or 'one device'}",
+                    f"{around or 'one device'}",
                     hint="Compile the outer function with the same mesh; its layouts hold for the whole.")
         )  # fmt: skip
 

@@ -43,12 +43,12 @@ def collectives(hlo: str, namer: Namer) -> Iterator[Collective]:
         hlo: the text of the optimised program.
         namer: the namer with which the program was lowered.
     """
-    matches = list(_COLLECTIVE.finditer(hlo))
-    lines = instructions(hlo, namer) if matches else {}
-    for name, results, kind in [match.groups() for match in matches]:
+    found = list(_COLLECTIVE.finditer(hlo))
+    known = instructions(hlo, namer) if found else {}
+    for name, results, kind in [match.groups() for match in found]:
         arrays = [(_width(dtype), _sizes(dims)) for dtype, dims in _ARRAY.findall(results)]
         size = sum([width * math.prod(shape) for width, shape in arrays])
-        yield Collective(kind, size, tuple([shape for _, shape in arrays]), lines[name].nodes if name in lines else ())
+        yield Collective(kind, size, tuple([shape for _, shape in arrays]), known[name].nodes if name in known else ())
 
 
 def asked_shapes(namer: Namer, mesh: Mesh) -> set[tuple[int, ...]]:

@@ -27,10 +27,10 @@ _CALLS = {
     "checkpoint": "jaxpr", "custom_jvp_call": "call_jaxpr", "custom_vjp_call": "call_jaxpr",
 }  # fmt: skip
 """Primitives that only call a jaxpr, and the parameter that holds it."""
-_COPIES = {"stop_gradient", "copy", "copy_p", "optimization_barrier", "reduce_precision"}
+_SAME = {"stop_gradient", "copy", "copy_p", "optimization_barrier", "reduce_precision"}
 _VIEWS = {"reshape", "squeeze", "expand_dims"}
-_FLOAT32 = 4
-"""The bytes of a float32."""
+_SINGLE = 4
+"""The itemsize of float32."""
 _TREE = 32
 """XLA:CPU reduces in steps of this many elements per axis, and stores the intermediate result between the steps."""
 
@@ -120,16 +120,16 @@ class Program:
                 whose key is None equals no other.
         """
         key = more.get("key")
-        memo_key = None if key is None else (name, key, tuple(map(id, inputs)), tuple(specs))
-        known_ = self._known.get(memo_key) if memo_key is not None else None
+        known = None if key is None else (name, key, tuple(map(id, inputs)), tuple(specs))
+        known_ = self._known.get(known) if known is not None else None
         if known_ is not None:
             return known_
-        primitive = Primitive(name, inputs, node, more.get("inside", 0))
-        primitive.outputs = [Value(shape, itemsize, primitive) for shape, itemsize in specs]
-        self.primitives.append(primitive)
-        if memo_key is not None:
-            self._known[memo_key] = primitive.outputs
-        return primitive.outputs
+        made = Primitive(name, inputs, node, more.get("inside", 0))
+        made.outputs = [Value(shape, itemsize, made) for shape, itemsize in specs]
+        self.primitives.append(made)
+        if known is not None:
+            self._known[known] = made.outputs
+        return made.outputs
 
 
 def program_of(graph: Graph, sizes: Sizes | None, inside: Any) -> Program:
@@ -153,8 +153,8 @@ def program_of(graph: Graph, sizes: Sizes | None, inside: Any) -> Program:
         with enable_x64() if is_wide(graph) else nullcontext():
             for node in graph.nodes:
                 inputs = [values[edge] for edge in node.inputs if edge is not None]
-                results = _node(program, node, inputs, sizes, traced, inside)
-                values.update({(node, index): value for index, value in enumerate(results)})
+                made = _node(program, node, inputs, sizes, traced, inside)
+                values.update({(node, index): value for index, value in enumerate(made)})
     finally:
         if token is not None:
             SIZES.reset(token)
@@ -168,11 +168,11 @@ def _node(
     specs = [concrete(spec, sizes) for spec in node.specs]
     if node.op is CONSTANT:
         return [Value(spec.shape, spec.dtype.itemsize, constant=True) for spec in specs]
-    result_specs = [(spec.shape, spec.dtype.itemsize) for spec in specs]
+    wanted = [(spec.shape, spec.dtype.itemsize) for spec in specs]
     if bodies(node) is not None:
-        return program.add("node", inputs, result_specs, node, inside=inside(node) + _made_up(inputs, specs))
+        return program.add("node", inputs, wanted, node, inside=inside(node) + _made_up(inputs, specs))
     if node.op.has("reads_never"):  # a fusion break or a tied value: nothing is fused across it
-        return program.add("node", inputs, result_specs, node)
+        return program.add("node", inputs, wanted, node)
     given = input_specs(node, sizes)
     attrs = {name: substitute(value, sizes) if sizes else value for name, value in node.attrs.items()}
     key = (node.op, tuple(attrs.items()), tuple(given))
@@ -198,16 +198,16 @@ def _made_up(inputs: list[Value], outputs: list[TensorSpec]) -> int:
 
 
 def _run(program: Program, jaxpr: Any, inputs: list[Value], node: Node) -> list[Value]:
-    values: dict[Any, Value] = dict(zip(jaxpr.invars, inputs, strict=True))
+    known: dict[Any, Value] = dict(zip(jaxpr.invars, inputs, strict=True))
     for variable in jaxpr.constvars:
-        values[variable] = _constant(variable.aval)
+        known[variable] = _constant(variable.aval)
 
     def value(atom: Any) -> Value:
-        return _constant(atom.aval) if hasattr(atom, "val") else values[atom]
+        return _constant(atom.aval) if hasattr(atom, "val") else known[atom]
 
     for equation in jaxpr.eqns:
         outputs = _equation(program, equation, [value(atom) for atom in equation.invars], node)
-        values.update(zip(equation.outvars, outputs, strict=True))
+        known.update(zip(equation.outvars, outputs, strict=True))
     return [value(atom) for atom in jaxpr.outvars]
 
 
@@ -224,7 +224,7 @@ def _equation(program: Program, equation: Any, inputs: list[Value], node: Node) 
     inner = params.get(_CALLS.get(name, ""))
     if inner is not None:
         return _run(program, getattr(inner, "jaxpr", inner), inputs, node)
-    if name in _COPIES:
+    if name in _SAME:
         return inputs
     specs = [_spec(variable.aval) for variable in equation.outvars]
     if name in _VIEWS:
@@ -237,7 +237,7 @@ def _equation(program: Program, equation: Any, inputs: list[Value], node: Node) 
     if name.startswith("reduce_") and "axes" in params and name != "reduce_precision":
         return _reduction(program, name, inputs, specs, params["axes"], node)
     if name in ("dot_general", "conv_general_dilated"):
-        low = [variable.aval.dtype.itemsize < _FLOAT32 for variable in (*equation.invars, *equation.outvars)]
+        low = [variable.aval.dtype.itemsize < _SINGLE for variable in (*equation.invars, *equation.outvars)]
         return _product(program, name, inputs, specs, (params, low), node)
     return program.add(name, inputs, specs, node, key=key)
 
@@ -256,15 +256,15 @@ def _product(program: Program, name: str, inputs: list[Value], specs: Any, how: 
     params, low = how
 
     def widened(value: Value) -> Value:
-        return program.add("convert_element_type", [value], [(value.shape, _FLOAT32)], node, key=_FLOAT32)[0]
+        return program.add("convert_element_type", [value], [(value.shape, _SINGLE)], node, key=_SINGLE)[0]
 
     inputs = [widened(value) if narrow else value for value, narrow in zip(inputs, low, strict=False)]
-    wide = [(specs[0][0], _FLOAT32)] if low[-1] else specs
+    wide = [(specs[0][0], _SINGLE)] if low[-1] else specs
     if name == "dot_general":
-        results = program.add(name, _dot_operands(params, inputs), wide, node, key=str(params))
+        made = program.add(name, _dot_operands(params, inputs), wide, node, key=str(params))
     else:
-        results = _convolution(program, inputs, wide, params, node)
-    return program.add("convert_element_type", results, specs, node, key=specs[0][1]) if low[-1] else results
+        made = _convolution(program, inputs, wide, params, node)
+    return program.add("convert_element_type", made, specs, node, key=specs[0][1]) if low[-1] else made
 
 
 def _dot_operands(params: Any, inputs: list[Value]) -> list[Value]:
@@ -274,12 +274,12 @@ def _dot_operands(params: Any, inputs: list[Value]) -> list[Value]:
 
 
 def _untransposed(value: Value, batch: int) -> Value:
-    producer = value.made
-    if producer is None or producer.name != "transpose" or len(value.shape) != batch + 2:
+    made = value.made
+    if made is None or made.name != "transpose" or len(value.shape) != batch + 2:
         return value
-    before = producer.given[0]
-    same_batch = before.shape[:batch] == value.shape[:batch]
-    return before if same_batch and before.shape[batch:] == value.shape[batch:][::-1] else value
+    before = made.given[0]
+    kept = before.shape[:batch] == value.shape[:batch]
+    return before if kept and before.shape[batch:] == value.shape[batch:][::-1] else value
 
 
 def _convolution(program: Program, inputs: list[Value], specs: Any, params: Any, node: Node) -> list[Value]:
@@ -293,11 +293,11 @@ def _convolution(program: Program, inputs: list[Value], specs: Any, params: Any,
         for value, order in zip(inputs, (order_in, order_kernel), strict=True)
     ]
     shape, itemsize = specs[0]
-    results = program.add(
+    made = program.add(
         "conv_general_dilated", turned, [(tuple([shape[axis] for axis in order_out]), itemsize)], node, key=str(params)
     )
-    inverse = tuple([order_out.index(axis) for axis in range(len(shape))])
-    return [_transposed(program, results[0], inverse, node)]
+    back = tuple([order_out.index(axis) for axis in range(len(shape))])
+    return [_transposed(program, made[0], back, node)]
 
 
 def _transposed(program: Program, value: Value, order: tuple[int, ...], node: Node) -> Value:
