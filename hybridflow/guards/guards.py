@@ -72,7 +72,7 @@ def _key_in_container(value: Any) -> Any:
     return static_key(value) if type(value) in PLAIN else type(value)
 
 
-class Seen(NamedTuple):
+class SeenContainer(NamedTuple):
     """A container as the identity check remembers it: by the ids of its items.
 
     Plain values among the items are kept alive in `kept`, so that their ids are not reused.
@@ -87,9 +87,9 @@ def seen_of(value: Any) -> Any:
     """Return what the identity check compares a value with."""
     if isinstance(value, MAPPINGS):
         held = (*keys_of(value), *values_of(value))
-        return Seen(type(value), _ids_of_dict(value), [one for one in held if type(one) in PLAIN])
+        return SeenContainer(type(value), _ids_of_dict(value), [one for one in held if type(one) in PLAIN])
     if isinstance(value, SEQUENCES):
-        return Seen(type(value), _ids_of(value), [one for one in in_sequence(value) if type(one) in PLAIN])
+        return SeenContainer(type(value), _ids_of(value), [one for one in in_sequence(value) if type(one) in PLAIN])
     if (isinstance(value, CHANGING) and not _is_fixed(value)) or value is MISSING or type(value) in PLAIN:
         return None
     return weak(value)
@@ -453,7 +453,7 @@ def _by_container(origin: Origin, alive: set[int]) -> bool:
     if origin.access is not ITEM or parent is None or not parent.guarded or not callable(origin.seen):
         return False
     value = id(origin.seen())
-    if value not in alive or not isinstance(parent.seen, Seen):
+    if value not in alive or not isinstance(parent.seen, SeenContainer):
         return False
     ids = parent.seen.ids
     if parent.kind is dict:
@@ -539,7 +539,7 @@ def _input_positions(origin: Origin) -> list[int]:
 
 def _without_inputs(origin: Origin, seen: Any) -> Any:
     """Return `seen` with the ids of an origin's inputs set to 0, so that the comparison by identity ignores them."""
-    if isinstance(seen, Seen):
+    if isinstance(seen, SeenContainer):
         for position in _input_positions(origin) if origin.inputs else ():
             seen.ids[position] = 0
     return seen

@@ -59,7 +59,7 @@ def _expected_shape(spec: TensorSpec) -> tuple[int | str, ...]:
     return tuple([size if type(size) is int else str(size) for size in spec.shape])
 
 
-class Asked(NamedTuple):
+class InferRequest(NamedTuple):
     """A request of the v2 protocol.
 
     Attributes:
@@ -208,7 +208,7 @@ def shape_of(spec: TensorSpec) -> list[int]:
 # -- Open Inference Protocol v2 ---------------------------------------------------------------------------------------
 
 
-def read_v2(body: bytes, header_length: str | None, signature: Signature) -> Asked:
+def read_v2(body: bytes, header_length: str | None, signature: Signature) -> InferRequest:
     """Read an inference request.
 
     Args:
@@ -237,7 +237,7 @@ def read_v2(body: bytes, header_length: str | None, signature: Signature) -> Ask
     if len(binary):
         raise Refused(f"{len(binary)} bytes are left behind the binary tensors")
     require_fit(tensors, signature)
-    return Asked(tensors, _v2_outputs(request, signature), identity)
+    return InferRequest(tensors, _v2_outputs(request, signature), identity)
 
 
 def _v2_tensor(given: dict[str, Any], binary: memoryview, signature: Signature) -> tuple[str, Array, int]:
@@ -292,11 +292,11 @@ def _v2_outputs(request: Mapping[str, Any], signature: Signature) -> dict[str, b
     return outputs or dict.fromkeys(signature.outputs, bool(binary))
 
 
-def write_v2(model: str, version: str, asked: Asked, results: Mapping[str, Array]) -> tuple[bytes, dict[str, str]]:
+def write_v2(model: str, version: str, request: InferRequest, results: Mapping[str, Array]) -> tuple[bytes, dict[str, str]]:
     """Return the body and headers of an inference response."""
     tensors: list[dict[str, Any]] = []
     parts: list[bytes] = []
-    for name, binary in asked.outputs.items():
+    for name, binary in request.outputs.items():
         array = results[name]
         output: dict[str, Any] = {"name": name, "datatype": NAMES[str(array.dtype)], "shape": [*array.shape]}
         if binary:
@@ -306,10 +306,10 @@ def write_v2(model: str, version: str, asked: Asked, results: Mapping[str, Array
             output["data"] = to_lists(array.reshape(-1))
         tensors.append(output)
     response: dict[str, Any] = {"model_name": model, "model_version": version, "outputs": tensors}
-    if asked.id is not None:
-        response["id"] = asked.id
+    if request.id is not None:
+        response["id"] = request.id
     head = dumps(response)
-    if not any(asked.outputs.values()):
+    if not any(request.outputs.values()):
         return head, {"content-type": "application/json"}
     headers = {"content-type": "application/octet-stream", "inference-header-content-length": str(len(head))}
     return b"".join([head, *parts]), headers
