@@ -292,7 +292,9 @@ def _v2_outputs(request: Mapping[str, Any], signature: Signature) -> dict[str, b
     return outputs or dict.fromkeys(signature.outputs, bool(binary))
 
 
-def write_v2(model: str, version: str, request: InferRequest, results: Mapping[str, Array]) -> tuple[bytes, dict[str, str]]:
+def write_v2(
+    model: str, version: str, request: InferRequest, results: Mapping[str, Array]
+) -> tuple[bytes, dict[str, str]]:
     """Return the body and headers of an inference response."""
     tensors: list[dict[str, Any]] = []
     parts: list[bytes] = []
