@@ -35,7 +35,7 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
     use_limits(monkeypatch, outline={"nodes": 0})
     monkeypatch.setattr(pieces, "SECONDS", 0.0)
     monkeypatch.setattr(pieces, "GAIN", 0)
-    monkeypatch.setattr(chain, "MUCH", 1 << 30)
+    monkeypatch.setattr(chain, "MUCH_MORE", 1 << 30)
 
 
 def model(name: str, layers: int = 6) -> OurStep:
@@ -69,7 +69,7 @@ def test_large_gradients_do_not_wait_for_the_last_programs(
     small: None, monkeypatch: pytest.MonkeyPatch, batch: int, cut: bool
 ):
     """In pieces all of them are there before the first update: of a batch of 1, eight times the activations."""
-    monkeypatch.setattr(chain, "MUCH", 1.1)
+    monkeypatch.setattr(chain, "MUCH_MORE", 1.1)
     weights = [hf.Variable(np.eye(8, dtype=np.float32) * 0.5) for _ in range(8)]
 
     @hf.compile
@@ -160,7 +160,7 @@ def test_a_graph_without_calls_is_one_program(small: None):
 
 def test_short_calls_in_a_row_are_one_piece(small: None, monkeypatch: pytest.MonkeyPatch):
     graph = model("pre_norm", 7).compiled.graph(hf.asarray(model("pre_norm", 7).x))
-    monkeypatch.setattr(pieces, "_together", lambda graph, sizes: 3)
+    monkeypatch.setattr(pieces, "_calls_per_piece", lambda graph, sizes: 3)
     found = pieces.cut(graph, {})
     assert found is not None
     forward = [[node.op.name for node in piece.graph.nodes if node.op.name != "constant"] for piece in found[:2]]
@@ -170,12 +170,12 @@ def test_short_calls_in_a_row_are_one_piece(small: None, monkeypatch: pytest.Mon
 
 def test_calls_that_compute_nothing_are_many_in_a_piece():
     graph = hf.compile(lambda x: hf.reshape(x, (4,))).graph(hf.asarray([[1.0, 2.0], [3.0, 4.0]]))
-    assert pieces._together(graph, {}) > 1000
+    assert pieces._calls_per_piece(graph, {}) > 1000
 
 
 @pytest.mark.parametrize("together", [2, 3])
 def test_several_calls_in_a_program_compute_the_same(small: None, monkeypatch: pytest.MonkeyPatch, together: int):
-    monkeypatch.setattr(pieces, "_together", lambda graph, sizes: together)
+    monkeypatch.setattr(pieces, "_calls_per_piece", lambda graph, sizes: together)
     found, made = trained("gated")
     monkeypatch.setattr(pieces, "GAIN", 1 << 30)
     expected, _ = trained("gated")

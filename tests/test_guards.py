@@ -740,7 +740,7 @@ def test_what_differs_at_every_call_warns_once():
 
     for fn, name in ((f, "random.random()"), (g, "normal()"), (h, "next()"), (t, "time.time()")):
         compiled = hf.compile(fn)
-        with pytest.warns(hf.EffectWarning, match="traced anew at every call") as caught:
+        with pytest.warns(hf.EffectWarning, match="traced again at every call") as caught:
             compiled(one())
         assert name in str(caught[0].message)
         assert caught[0].filename == __file__

@@ -382,7 +382,7 @@ def test_id_of_a_tensor_that_is_an_argument():
     def f(x):
         return x * known.get(id(x), 5.0)
 
-    with pytest.warns(EffectWarning, match="traced anew at every call"):
+    with pytest.warns(EffectWarning, match="traced again at every call"):
         assert [f(one)[0].item() for one in (a, b, a)] == [2.0, 5.0, 2.0]
 
 

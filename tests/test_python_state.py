@@ -665,7 +665,7 @@ def test_what_moves_is_read_by_every_call(kind, late):
 def test_what_moves_warns_once():
     o = Holder(source=itertools.count(1))
     f = hf.compile(lambda x: x * next(o.source))
-    with pytest.warns(hf.EffectWarning, match=r"traced anew at every call[\s\S]*next\(\)") as caught:
+    with pytest.warns(hf.EffectWarning, match=r"traced again at every call[\s\S]*next\(\)") as caught:
         assert [f(x())[0].item() for _ in range(3)] == [1.0, 2.0, 3.0]
     assert len(caught) == 1
     assert "it reads what cannot be watched: next()" in str(f.explain())

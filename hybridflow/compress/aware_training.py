@@ -25,14 +25,14 @@ from hybridflow.ops.reductions import max, min
 
 
 class FakeQuantized(Module):
-    """A layer whose weights, and inputs, are rounded as those of a quantized one, with gradients; `prepare` makes it.
+    """A layer that rounds weights and inputs as its quantized form will, but has gradients; `prepare` makes it.
 
-    In training mode each call moves the range of the inputs towards that of its own.
+    In training mode each call moves the range of the inputs towards the range of its own inputs.
 
     Args:
         layer: the layer.
-        range: the range of its inputs at first; None if its inputs are ids.
-        momentum: the weight of a call's range in the new one.
+        range: the initial range of its inputs; None if its inputs are ids.
+        momentum: the weight of a call's range in the moving average.
         bits: how many bits of int8 the weights use.
     """
 
@@ -58,8 +58,8 @@ class FakeQuantized(Module):
     def _input(self, x: Tensor) -> Tensor:
         low, high = self.low.read(), self.high.read()
         if self.training:
-            seen = cast_to(stop_gradient(x), float32)
-            low, high = low + self.momentum * (min(seen) - low), high + self.momentum * (max(seen) - high)
+            values = cast_to(stop_gradient(x), float32)
+            low, high = low + self.momentum * (min(values) - low), high + self.momentum * (max(values) - high)
             self.low.assign(low)
             self.high.assign(high)
         low, high = minimum(low, 0.0), maximum(high, 0.0)
@@ -73,17 +73,17 @@ def prepare(
 ) -> Any:
     """Return a copy of a model that rounds as its quantized form will, to be trained further.
 
-    Batch normalisation after a product becomes a part of it first. Train the copy as any model, at a small rate, and
-    then `convert` it.
+    Batch normalisation that follows a product is merged into it first. Train the copy as any model, at a small rate,
+    and then `convert` it.
 
     Args:
         model: the module, trained already.
-        batches: as for `static`: they give the ranges of inputs at first.
-        momentum: the weight of a call's range of inputs in the new one, in training mode.
+        batches: as for `static`; they give the initial ranges of inputs.
+        momentum: the weight of a call's range of inputs in the moving average, in training mode.
         bits, match, skip: as for `dynamic`.
 
     Returns:
-        A model of its own, in training mode, with each layer inside of a `FakeQuantized`. In ONNX it has the QDQ form.
+        A new model, in training mode, with each layer inside of a `FakeQuantized`. In ONNX it has the QDQ form.
 
     Raises:
         ArgumentError: no batches, a layer that they do not reach, or a pattern that matches nothing.
@@ -106,14 +106,14 @@ def prepare(
         2018, section 3.
     """
     require_bits("prepare", bits)
-    found = chosen("prepare", model, match, skip)
+    layers_by_path = chosen("prepare", model, match, skip)
     given = batches_of("prepare", batches)
-    made = fuse_batch_norm(model, *given[0])
-    own = modules_of(made)
-    products = [path for path in found if is_product(own[path])]
-    ranges = ranges_of("prepare", made, products, given)
-    layers = {path: FakeQuantized(own[path], ranges.get(path), momentum, bits) for path in found}
-    return copied(made, layers).train()
+    fused = fuse_batch_norm(model, *given[0])
+    modules = modules_of(fused)
+    products = [path for path in layers_by_path if is_product(modules[path])]
+    ranges = ranges_of("prepare", fused, products, given)
+    layers = {path: FakeQuantized(modules[path], ranges.get(path), momentum, bits) for path in layers_by_path}
+    return copied(fused, layers).train()
 
 
 def convert(model: Module) -> Any:
@@ -123,24 +123,24 @@ def convert(model: Module) -> Any:
         model: the model, after training.
 
     Returns:
-        A model of its own, in evaluation mode.
+        A new model, in evaluation mode.
 
     Raises:
         ArgumentError: no layer of the model is prepared.
     """
     require_module("convert", model)
-    made = copied(model).eval()
-    own = {path: one for path, one in modules_of(made).items() if isinstance(one, FakeQuantized)}
-    if not own:
+    plain = copied(model).eval()
+    prepared = {path: one for path, one in modules_of(plain).items() if isinstance(one, FakeQuantized)}
+    if not prepared:
         raise ArgumentError(
             message("convert: the model has no prepared layers", got=type(model).__name__,
                     hint="Call hf.quantize.prepare(model, batches) and train what it returns.")
         )  # fmt: skip
     layers: dict[str, Any] = {}
-    for path, one in own.items():
+    for path, one in prepared.items():
         if one.has_range:
-            known = input_scale(one.low.numpy().item(), one.high.numpy().item())
-            layers[path] = quantized(one.layer, inputs="static", range=known, bits=one.bits)
+            scale_and_zero = input_scale(one.low.numpy().item(), one.high.numpy().item())
+            layers[path] = quantized(one.layer, inputs="static", range=scale_and_zero, bits=one.bits)
         else:
             layers[path] = quantized(one.layer)
-    return copied(made, layers).eval()
+    return copied(plain, layers).eval()

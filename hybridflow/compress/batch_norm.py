@@ -1,4 +1,4 @@
-"""Batch normalisation as a part of the layer in front of it."""
+"""Merging batch normalisation into the layer before it."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def fuse_batch_norm(model: Any, *args: Any) -> Any:
     """Return a copy of a model, in evaluation mode, without the batch normalisations that follow a product.
 
     A convolution or linear layer whose result goes into a `BatchNorm` and nowhere else takes over its scale and shift.
-    What goes where is read from the graph of the model. The copy gives the same results up to rounding.
+    Which layer reads which result is taken from the model's graph. The copy gives the same results up to rounding.
 
     Args:
         model: the module.
@@ -51,20 +51,20 @@ def fuse_batch_norm(model: Any, *args: Any) -> Any:
         2018, section 3.2.
     """
     require_module("fuse_batch_norm", model)
-    made = in_evaluation(model)
-    modules = modules_of(made)
+    fused = in_evaluation(model)
+    modules = modules_of(fused)
     if not any([isinstance(one, BatchNorm) for one in modules.values()]):
-        return made
+        return fused
     owners = {id(getattr(one, "weight", None)): one for one in modules.values() if is_product(one) and is_storable(one)}
     norms = {id(one.running_mean): path for path, one in modules.items() if isinstance(one, BatchNorm)}
-    graph = compiled(lambda *xs: made(*xs)).graph(*args)
+    graph = compiled(lambda *xs: fused(*xs)).graph(*args)
     replaced: dict[str, Any] = {}
     for norm, product in _pairs(graph):
         path, layer = norms.get(id(graph.captured.get(norm))), owners.get(id(graph.captured.get(product)))
         if path is not None and layer is not None:
             _take_over(layer, modules[path])
             replaced[path] = Identity()
-    return copied(made, replaced).eval()
+    return copied(fused, replaced).eval()
 
 
 def _pairs(graph: Graph) -> list[tuple[Node, Node]]:
@@ -76,7 +76,7 @@ def _pairs(graph: Graph) -> list[tuple[Node, Node]]:
             if edge is not None:
                 uses[edge] = uses.get(edge, 0) + 1
                 weights[edge[0]] = weights.get(edge[0], 0) + 1
-    found: list[tuple[Node, Node]] = []
+    pairs: list[tuple[Node, Node]] = []
     for node in graph.nodes:
         if node.op is not batch_norm.op or len(node.inputs) < 2 or node.inputs[0] is None or node.inputs[1] is None:
             continue
@@ -87,8 +87,8 @@ def _pairs(graph: Graph) -> list[tuple[Node, Node]]:
         if product.op in (conv.op, linear.op) and uses[edge] == 1 and product.inputs[1] is not None:
             weight, mean = product.inputs[1][0], node.inputs[1][0]
             if weights[weight] == 1 and weights[mean] == 1:  # neither layer is used twice
-                found.append((mean, weight))
-    return found
+                pairs.append((mean, weight))
+    return pairs
 
 
 def _take_over(layer: Any, norm: BatchNorm) -> None:

@@ -121,16 +121,16 @@ class _State:
 
 
 def example_of(args: Iterable[Any]) -> tuple[Any, ...]:
-    """Return arguments as tensors: those of a spec are drawn, with 2 for each open size."""
+    """Return arguments as tensors; a spec becomes a random one, with size 2 for each open size."""
     rng = np.random.default_rng(0)
-    made: list[Any] = []
+    tensors: list[Any] = []
     for one in args:
         if isinstance(one, TensorSpec):
             shape = [size if isinstance(size, int) and type(size) is int else 2 for size in one.shape]
-            made.append(asarray(rng.random(shape).astype(one.dtype)))
+            tensors.append(asarray(rng.random(shape).astype(one.dtype)))
         else:
-            made.append(as_tensor(one))
-    return tuple(made)
+            tensors.append(as_tensor(one))
+    return tuple(tensors)
 
 
 class Channels:
@@ -174,7 +174,7 @@ class Channels:
         return dict(state.hits), any([bool(np.isnan(one).any()) for one in _floats(y)])
 
     def _fix(self) -> None:
-        """Bind what the model's inputs, and parameters outside of known layers, reach."""
+        """Mark as fixed what the model's inputs, and parameters outside of known layers, reach."""
         args = tuple([
             asarray(np.full(one.shape, np.nan, one.dtype)) if str(one.dtype).startswith(("float", "bfloat")) else one
             for one in self._args
@@ -215,8 +215,8 @@ class Channels:
     def _reached(self, path: str, count: int) -> Iterable[tuple[int, list[tuple[str, int]], bool]]:
         """Yield for each channel which inputs it reaches, and whether it reaches the result.
 
-        Channels are numbered in binary, and a run per digit, and one for its opposite, tells who reaches what, if no
-        more than one channel reaches each place. Otherwise each channel gets a run of its own.
+        Channels are numbered in binary. Two runs per digit, with the channels that have a 1 there and with the others,
+        tell which channel reaches each input, if only one does. Otherwise each channel gets a run of its own.
         """
         numbers = np.arange(count)
         digits = [numbers >> digit & 1 == 1 for digit in range(max(int(count - 1).bit_length(), 1))]
@@ -228,15 +228,15 @@ class Channels:
             if (ones & zeros).any():
                 return self._one_by_one(path, count)
             sums = (ones * (1 << np.arange(len(digits)))[:, None]).sum(0)
-            for place in np.flatnonzero((ones | zeros).any(0)):
-                reached[int(sums[place])].append((other, int(place)))
+            for position in np.flatnonzero((ones | zeros).any(0)):
+                reached[int(sums[position])].append((other, int(position)))
         ends = any([yes[1] or no[1] for yes, no in runs])
         return [(number, reached[number], ends) for number in range(count)]
 
     def _one_by_one(self, path: str, count: int) -> Iterable[tuple[int, list[tuple[str, int]], bool]]:
         for number in range(count):
             hits, ends = self._run({path: np.arange(count) == number})
-            yield number, [(other, int(place)) for other, hit in hits.items() for place in np.flatnonzero(hit)], ends
+            yield number, [(other, int(at)) for other, hit in hits.items() for at in np.flatnonzero(hit)], ends
 
     # -- groups ---------------------------------------------------------------------------------------------------
 

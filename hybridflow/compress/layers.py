@@ -30,7 +30,7 @@ class _Quantized(Module):
 
     Attributes:
         weight, scale: buffers; see `hf.quantize.weights`.
-        bias: as it was.
+        bias: the bias, in floats.
         dtype, group: the format of the weights.
         inputs: ``"float"``, ``"dynamic"`` or ``"static"``.
         x_scale, x_zero_point: buffers, of a static layer.
@@ -51,7 +51,7 @@ class _Quantized(Module):
             self.register_buffer("x_zero_point", range[1])
 
     def _dynamic(self, x: Tensor, product: Any, axis: int) -> Tensor:
-        """Return a product of integers whose input is stored by its own range."""
+        """Return a product of integers; the input is quantized with its own range."""
         q, x_scale, zero = quantize_dynamic(x)
         total = cast_to(product(q, zero), x_scale.dtype)
         shape = tuple([-1 if i == axis % total.ndim else 1 for i in range(total.ndim)])
@@ -65,7 +65,7 @@ class _Quantized(Module):
 
 
 def _restored(weight: Tensor, scale: Tensor, size: int, dtype: str, group: int | None) -> Tensor:
-    """Return rows of real weights of stored ones; the scale has an axis of groups, if there are groups."""
+    """Return rows of real weights, given stored ones; the scale has an axis of groups, if there are groups."""
     q = unpack_int4(weight, size) if dtype == "int4" else weight
     by = reshape(scale, (*scale.shape, 1)) if group is None else repeat(scale, group, axis=-1)[..., :size]
     return dequantize_linear(q, by, dtype=dtype)
@@ -77,8 +77,8 @@ class QuantizedLinear(_Quantized):
     Args:
         layer: the layer whose weights it stores.
         dtype, group: the format of the weights.
-        inputs: whether the input stays ``"float"``, is stored by its own range (``"dynamic"``), or by one that is known
-            (``"static"``).
+        inputs: how the input is quantized: not at all (``"float"``), with its own range at each call (``"dynamic"``),
+            or with a fixed range (``"static"``).
         range: scale and zero point of the input, for ``"static"``.
         bits: see `stored_weights`.
     """
@@ -168,7 +168,7 @@ class QuantizedEmbedding(_Quantized):
         self.bias = None
 
     def forward(self, ids: TensorLike) -> Tensor:
-        """Return the vectors of some numbers, in place of each."""
+        """Return the vector of each id."""
         rows, scales = embedding(ids, self.weight), embedding(ids, self.scale)
         return _restored(rows, scales, self.width, self.dtype, self.group)
 
@@ -188,7 +188,7 @@ def is_storable(layer: Any) -> bool:
 
 
 def quantized(layer: Any, dtype: str = "int8", **options: Any) -> Any:
-    """Return a layer with stored weights in place of another one."""
+    """Return the form of a layer with stored weights."""
     if isinstance(layer, Embedding):
         return QuantizedEmbedding(layer, dtype, group=options.get("group"))
     if isinstance(layer, Linear):

@@ -1,4 +1,4 @@
-"""Weights that are 0 and stay so: `magnitude`, `random`, `movement`, `n_of_m`, and what goes with them."""
+"""Pruning single weights, which become 0 and stay 0: `magnitude`, `random`, `movement`, `n_of_m`, and schedules."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class Masked(Module):
 
     @property
     def kept(self) -> Array:
-        """The weights, with zeros."""
+        """The weights, with 0 where the mask is False."""
         return self.layer.weight.numpy() * self.mask.numpy()
 
 
@@ -66,19 +66,19 @@ def _require_sparsity(what: str, sparsity: Any) -> float:
     return float(sparsity)
 
 
-def _chosen(what: str, model: Any, match: Patterns, skip: Patterns) -> dict[str, Any]:
+def _layers_to_prune(what: str, model: Any, match: Patterns, skip: Patterns) -> dict[str, Any]:
     """Return the layers to prune by path: those asked for, embeddings only if a pattern says so."""
     require_module(what, model)
 
     def fits(layer: Any) -> bool:
         return is_prunable(layer) and not (match == "*" and isinstance(_inner(layer), Embedding))
 
-    outside = [path for path, one in modules_of(model).items() if isinstance(one, Masked)]
-    inside = {f"{path}.layer" if path else "layer" for path in outside}
-    found = {path: one for path, one in layers_of(what, model, fits, match, skip).items() if path not in inside}
-    if not found:
+    masked_paths = [path for path, one in modules_of(model).items() if isinstance(one, Masked)]
+    inner_paths = {f"{path}.layer" if path else "layer" for path in masked_paths}
+    layers = {path: one for path, one in layers_of(what, model, fits, match, skip).items() if path not in inner_paths}
+    if not layers:
         raise ArgumentError(message(f"{what}: the model has no layer to prune", got=type(model).__name__))
-    return found
+    return layers
 
 
 def _inner(layer: Any) -> Any:
@@ -91,7 +91,7 @@ def _kept_where(layer: Any) -> Array:
 
 
 def smallest(scores: Array, sparsity: float, before: Array) -> Array:
-    """Return a mask that drops the given part of all elements: those dropped before, then the lowest scores."""
+    """Return a mask that drops a fraction of all elements: those dropped before, then the lowest scores."""
     count = round(sparsity * scores.size)
     flat = np.where(before, scores, -np.inf).reshape(-1)
     mask = np.ones(scores.size, np.bool_)
@@ -113,13 +113,13 @@ def _masks(layers: Mapping[str, Any], scores: Mapping[str, Array], sparsity: flo
 
 def masked(model: Any, masks: Mapping[str, Array]) -> Any:
     """Return a copy of a model with masks on the layers at some paths."""
-    made = copied(model)
-    own = modules_of(made)
-    layers = {path: Masked(_inner(own[path]), mask) for path, mask in masks.items()}
+    pruned = copied(model)
+    modules = modules_of(pruned)
+    layers = {path: Masked(_inner(modules[path]), mask) for path, mask in masks.items()}
     for one in layers.values():
         one.layer.weight.assign(one.kept)
         one.training = one.layer.training
-    return copied(made, layers)
+    return copied(pruned, layers)
 
 
 def _pruned(
@@ -128,8 +128,8 @@ def _pruned(
 ) -> Any:  # fmt: skip
     sparsity = _require_sparsity(what, sparsity)
     one_of(what, "scope", scope, ("layer", "model"))
-    found = _chosen(what, model, match, skip)
-    return masked(model, _masks(found, {path: score(path, one) for path, one in found.items()}, sparsity, scope))
+    layers = _layers_to_prune(what, model, match, skip)
+    return masked(model, _masks(layers, {path: score(path, one) for path, one in layers.items()}, sparsity, scope))
 
 
 def _size(path: str, layer: Any) -> Array:
@@ -147,13 +147,13 @@ def magnitude(
 
     Args:
         model: the module.
-        sparsity: which part of the weights becomes 0, from 0 to below 1.
-        scope: ``"layer"`` drops this part of each layer, ``"model"`` of all layers together.
+        sparsity: the fraction of the weights that becomes 0, from 0 to below 1.
+        scope: ``"layer"`` drops this fraction of each layer, ``"model"`` of all layers together.
         match, skip: a pattern, or several, of the dotted paths of layers that are pruned and that are not. Embeddings
             are only pruned if a pattern other than ``"*"`` matches them.
 
     Returns:
-        A model of its own, with each layer inside of a `Masked`.
+        A new model, with each layer inside of a `Masked`.
 
     Raises:
         ArgumentError: a sparsity or pattern that does not fit, or a layer without sizes.
@@ -173,14 +173,14 @@ def magnitude(
 def random(
     model: Module, sparsity: float, *, seed: int = 0, scope: str = "layer", match: Patterns = "*", skip: Patterns = ()
 ) -> Any:
-    """Return a copy of a model without some of its weights, drawn at random: what others are compared with.
+    """Return a copy of a model without some of its weights, drawn at random: the baseline of other methods.
 
     Args:
         model, sparsity, scope, match, skip: as for `magnitude`.
         seed: the seed of the draw.
 
     Returns:
-        A model of its own, with each layer inside of a `Masked`.
+        A new model, with each layer inside of a `Masked`.
 
     Raises:
         ArgumentError: as for `magnitude`.
@@ -219,24 +219,24 @@ class Movement:
     """
 
     def __init__(self, model: Module, *, match: Patterns = "*", skip: Patterns = ()) -> None:
-        self._layers = _chosen("Movement", model, match, skip)
+        self._layers = _layers_to_prune("Movement", model, match, skip)
         self._scores = {
             path: Variable(np.zeros(_inner(one).weight.shape, np.float32), name=f"{path}.movement", trainable=False)
             for path, one in self._layers.items()
         }
 
     def update(self, gradients: Any) -> None:
-        """Add what a step moves, in compiled functions too.
+        """Add the movement of one step; this works in compiled functions too.
 
         Args:
             gradients: the gradients of the model, as `hf.grad` or a tape gives them; or a mapping from the names of
                 parameters.
         """
-        known = gradients if isinstance(gradients, Mapping) else dict(gradients.named_parameters())
+        gradients_by_name = gradients if isinstance(gradients, Mapping) else dict(gradients.named_parameters())
         for path, score in self._scores.items():
             layer = self._layers[path]
             name = ".".join([part for part in (path, "layer" if isinstance(layer, Masked) else "", "weight") if part])
-            gradient = known.get(name)
+            gradient = gradients_by_name.get(name)
             if gradient is not None:
                 weight = stop_gradient(as_tensor(_inner(layer).weight))
                 score.assign(score.read() - cast_to(weight * as_tensor(cast(Any, gradient)), float32))
@@ -254,10 +254,10 @@ def movement(
 
     Args:
         model, sparsity, scope, match, skip: as for `magnitude`.
-        scores: what was taken note of while the model was trained.
+        scores: the `Movement` that was updated while the model was trained.
 
     Returns:
-        A model of its own, with each layer inside of a `Masked`.
+        A new model, with each layer inside of a `Masked`.
 
     Raises:
         ArgumentError: as for `magnitude`, or a layer that `scores` does not know.
@@ -269,16 +269,16 @@ def movement(
 
 
 def _moved(what: str, scores: Movement) -> Callable[[str, Any], Array]:
-    known = scores.scores()
+    layer_scores = scores.scores()
 
     def score(path: str, layer: Any) -> Array:
         del layer
-        if path not in known:
+        if path not in layer_scores:
             raise ArgumentError(
-                message(f"{what}: there are no scores of {path!r}", got=", ".join(known),
+                message(f"{what}: there are no scores of {path!r}", got=", ".join(layer_scores),
                         hint="Make hf.prune.Movement of the same model and patterns.")
             )  # fmt: skip
-        return known[path]
+        return layer_scores[path]
 
     return score
 
@@ -295,7 +295,7 @@ def n_of_m(model: Module, n: int = 2, m: int = 4, *, match: Patterns = "*", skip
         m: the size of a group.
 
     Returns:
-        A model of its own, with each layer inside of a `Masked`.
+        A new model, with each layer inside of a `Masked`.
 
     Raises:
         ArgumentError: n is not below m, or as for `magnitude`.
@@ -310,17 +310,17 @@ def n_of_m(model: Module, n: int = 2, m: int = 4, *, match: Patterns = "*", skip
     """
     if not 0 < n < m:
         raise ArgumentError(message(f"n_of_m: n={n} of m={m} keeps none or all", hint="Use n=2, m=4."))
-    found = _chosen("n_of_m", model, match, skip)
-    return masked(model, {path: _by_groups(_size(path, one), n, m) & _kept_where(one) for path, one in found.items()})
+    layers = _layers_to_prune("n_of_m", model, match, skip)
+    return masked(model, {path: _by_groups(_size(path, one), n, m) & _kept_where(one) for path, one in layers.items()})
 
 
 def _by_groups(size: Array, n: int, m: int) -> Array:
     rows = np.moveaxis(size, 1, -1)
     mask = np.ones(rows.shape, np.bool_)
-    whole = rows.shape[-1] // m * m
-    groups = rows[..., :whole].reshape(*rows.shape[:-1], whole // m, m)
+    grouped = rows.shape[-1] // m * m
+    groups = rows[..., :grouped].reshape(*rows.shape[:-1], grouped // m, m)
     ranks = np.argsort(np.argsort(-groups, -1, kind="stable"), -1, kind="stable")
-    mask[..., :whole] = (ranks < n).reshape(*rows.shape[:-1], whole)
+    mask[..., :grouped] = (ranks < n).reshape(*rows.shape[:-1], grouped)
     return np.moveaxis(mask, -1, 1)
 
 
@@ -334,8 +334,8 @@ def set_sparsity(model: Module, sparsity: float, *, scores: Movement | None = No
 
     Args:
         model: a model that `magnitude` or another function made.
-        sparsity: the part of the weights that is 0 from now on; see `cubic` for schedules.
-        scores: to drop by movement; by magnitude if not given.
+        sparsity: the fraction of the weights that is 0 from now on; see `cubic` for schedules.
+        scores: the movement by which to drop weights; without it, the smallest weights are dropped.
         scope: as for `magnitude`.
 
     Raises:
@@ -429,7 +429,7 @@ def finish(model: Module) -> Any:
         model: a model that `magnitude` or another function made.
 
     Returns:
-        A model of its own, with the paths of the model before it was pruned.
+        A new model, with the paths of the model before it was pruned.
 
     Raises:
         ArgumentError: the model has no masks.
@@ -444,30 +444,30 @@ def finish(model: Module) -> Any:
         )
     """
     require_module("finish", model)
-    made = copied(model)
-    layers = {path: one for path, one in modules_of(made).items() if isinstance(one, Masked)}
+    plain = copied(model)
+    layers = {path: one for path, one in modules_of(plain).items() if isinstance(one, Masked)}
     if not layers:
         raise ArgumentError(message("finish: the model has no masks", got=type(model).__name__))
     for one in layers.values():
         one.layer.weight.assign(one.kept)
-    return copied(made, {path: one.layer for path, one in layers.items()})
+    return copied(plain, {path: one.layer for path, one in layers.items()})
 
 
 def weights_of(model: Any) -> dict[str, Array]:
     """Return the weights that a model's prunable layers compute with, by path."""
-    found: dict[str, Array] = {}
-    inside: set[int] = set()
+    weights: dict[str, Array] = {}
+    inner: set[int] = set()
     for path, one in modules_of(model).items():
         if isinstance(one, Masked):
-            found[path] = one.kept
-            inside.add(id(one.layer))
-        elif is_prunable(one) and id(one) not in inside and one.weight is not None:
-            found[path] = one.weight.numpy()
-    return found
+            weights[path] = one.kept
+            inner.add(id(one.layer))
+        elif is_prunable(one) and id(one) not in inner and one.weight is not None:
+            weights[path] = one.weight.numpy()
+    return weights
 
 
 def sparsity(model: Module) -> float:
-    """Return the part of a model's weights that is 0: of those of linear layers and convolutions.
+    """Return the fraction of the weights of linear layers and convolutions that is 0.
 
     Args:
         model: the module.
@@ -478,9 +478,9 @@ def sparsity(model: Module) -> float:
         0.0
     """
     require_module("sparsity", model)
-    own = modules_of(model)
-    found = [one for path, one in weights_of(model).items() if not isinstance(_inner(own[path]), Embedding)]
-    total = math.fsum([one.size for one in found])
+    modules = modules_of(model)
+    layers = [one for path, one in weights_of(model).items() if not isinstance(_inner(modules[path]), Embedding)]
+    total = math.fsum([one.size for one in layers])
     if not total:
         raise ArgumentTypeError(message("sparsity: the model has no weights", got=type(model).__name__))
-    return math.fsum([one.size - np.count_nonzero(one) for one in found]) / total
+    return math.fsum([one.size - np.count_nonzero(one) for one in layers]) / total

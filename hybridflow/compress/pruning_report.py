@@ -59,27 +59,27 @@ class PruningReport(Printed):
 
     @property
     def sparsity(self) -> float:
-        """The part of the weights that is 0."""
+        """The fraction of the weights that is 0."""
         return sum([one.zeros for one in self.layers]) / max(sum([one.weights for one in self.layers]), 1)
 
     def _table(self) -> Table:
-        made = table("Pruned", ("layer", "weight before", "weight"), ("zeros", "MACs before", "MACs"))
+        printed = table("Pruned", ("layer", "weight before", "weight"), ("zeros", "MACs before", "MACs"))
         for one in self.layers:
             share = f"{one.zeros / max(one.weights, 1):.1%}"
-            made.add_row(Text(one.path), str(one.shape_before), str(one.shape), share, f"{one.macs_before:,}",
+            printed.add_row(Text(one.path), str(one.shape_before), str(one.shape), share, f"{one.macs_before:,}",
                          f"{one.macs:,}")  # fmt: skip
-        made.add_row("model", "", "", f"{self.sparsity:.1%}", f"{self.macs_before:,}", f"{self.macs:,}")
-        return made
+        printed.add_row("model", "", "", f"{self.sparsity:.1%}", f"{self.macs_before:,}", f"{self.macs:,}")
+        return printed
 
     def notes(self) -> list[str]:
         """Return what the table shows, one sentence each."""
-        found = [
+        notes = [
             f"{self.parameters_before:,} parameters before, {self.parameters:,} now; "
             f"{format_size(self.bytes_before)} before, {format_size(self.bytes)} now."
         ]
         if self.sparsity > 0 and self.macs == self.macs_before:
-            found.append("Zeros are multiplied like other numbers: only smaller layers, hf.prune.channels, save time.")
-        return found
+            notes.append("Zeros are multiplied like other numbers: only smaller layers, hf.prune.channels, save time.")
+        return notes
 
     def to_dict(self) -> dict[str, Any]:
         """Return everything as plain values."""

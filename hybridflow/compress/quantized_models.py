@@ -22,20 +22,20 @@ def require_bits(what: str, bits: Any) -> None:
 
 
 def chosen(what: str, model: Any, match: Patterns, skip: Patterns) -> dict[str, Any]:
-    """Return the layers of a model that can have stored weights and are asked for, by path."""
+    """Return the layers of a model that have a quantized form and that the patterns select, by path."""
     require_module(what, model)
-    found = layers_of(what, model, is_storable, match, skip)
-    if not found:
+    layers = layers_of(what, model, is_storable, match, skip)
+    if not layers:
         raise ArgumentError(
             message(f"{what}: the model has no Linear, Conv or Embedding that is left", got=type(model).__name__)
         )
-    return found
+    return layers
 
 
 def weights(
     model: Module, dtype: str = "int8", *, group: int | None = None, match: Patterns = "*", skip: Patterns = ()
 ) -> Any:
-    """Return a copy of a model whose weights are stored small and become floats where they are multiplied.
+    """Return a copy of a model whose weights are stored as small numbers and become floats where they are multiplied.
 
     This needs no data, hardly changes the results in int8, and makes products of few rows faster where reading the
     weights takes the time, as on accelerators.
@@ -47,7 +47,7 @@ def weights(
         match, skip: a pattern, or several, of the dotted paths of layers that are quantized and that are not.
 
     Returns:
-        A model of its own, in evaluation mode, with `QuantizedLinear` and its like as layers.
+        A new model, in evaluation mode, with `QuantizedLinear` and its like as layers.
 
     Raises:
         ArgumentError: an unknown format, a pattern that matches nothing, or a layer without sizes.
@@ -63,10 +63,10 @@ def weights(
         )
     """
     require_format("weights", dtype, group)
-    found = chosen("weights", model, match, skip)
-    made = copied(model).eval()
-    own = modules_of(made)
-    return copied(made, {path: quantized(own[path], dtype, group=group) for path in found}).eval()
+    layers = chosen("weights", model, match, skip)
+    quantized_copy = copied(model).eval()
+    modules = modules_of(quantized_copy)
+    return copied(quantized_copy, {path: quantized(modules[path], dtype, group=group) for path in layers}).eval()
 
 
 def dynamic(model: Module, *, bits: int = 8, match: Patterns = "*", skip: Patterns = ()) -> Any:
@@ -81,7 +81,7 @@ def dynamic(model: Module, *, bits: int = 8, match: Patterns = "*", skip: Patter
         match, skip: as for `weights`.
 
     Returns:
-        A model of its own, in evaluation mode; embeddings have stored weights only.
+        A new model, in evaluation mode; embeddings have stored weights only.
 
     Raises:
         ArgumentError: a pattern that matches nothing, or a layer without sizes.
@@ -96,12 +96,13 @@ def dynamic(model: Module, *, bits: int = 8, match: Patterns = "*", skip: Patter
     """
     require_bits("dynamic", bits)
     found = chosen("dynamic", model, match, skip)
-    made = copied(model).eval()
-    own = modules_of(made)
+    quantized_copy = copied(model).eval()
+    modules = modules_of(quantized_copy)
     layers = {
-        path: quantized(own[path], inputs="dynamic" if is_product(own[path]) else "float", bits=bits) for path in found
+        path: quantized(modules[path], inputs="dynamic" if is_product(modules[path]) else "float", bits=bits)
+        for path in found
     }
-    return copied(made, layers).eval()
+    return copied(quantized_copy, layers).eval()
 
 
 def static(
@@ -110,7 +111,7 @@ def static(
 ) -> Any:  # fmt: skip
     """Return a copy of a model that multiplies in int8, with scales of the inputs found on batches.
 
-    Batch normalisation after a product becomes a part of it first; see `fuse_batch_norm`.
+    Batch normalisation that follows a product is merged into it first; see `fuse_batch_norm`.
 
     Args:
         model: the module.
@@ -118,11 +119,11 @@ def static(
             hundred examples are enough.
         method: how the range of a layer's input is found. ``"minmax"`` takes all elements, ``"percentile"`` leaves out
             the outermost ones, ``"entropy"`` takes the range that loses the least information.
-        percentile: for ``"percentile"``: how many percent of the elements are inside, at each end.
+        percentile: for ``"percentile"``: the percentage of elements that are inside, at each end.
         bits, match, skip: as for `dynamic`.
 
     Returns:
-        A model of its own, in evaluation mode. In ONNX it has the QDQ form.
+        A new model, in evaluation mode. In ONNX it has the QDQ form.
 
     Raises:
         ArgumentError: no batches, a layer that they do not reach, an unknown method, or a pattern that matches nothing.
@@ -143,13 +144,13 @@ def static(
     require_bits("static", bits)
     found = chosen("static", model, match, skip)
     given = batches_of("static", batches)
-    made = fuse_batch_norm(model, *given[0])
-    own = modules_of(made)
-    products = [path for path in found if is_product(own[path])]
-    ranges = ranges_of("static", made, products, given, method=method, percentile=percentile)
+    fused = fuse_batch_norm(model, *given[0])
+    modules = modules_of(fused)
+    products = [path for path in found if is_product(modules[path])]
+    ranges = ranges_of("static", fused, products, given, method=method, percentile=percentile)
     layers = {
-        path: quantized(own[path], inputs="static", range=input_scale(*ranges[path]), bits=bits)
-        if path in ranges else quantized(own[path])
+        path: quantized(modules[path], inputs="static", range=input_scale(*ranges[path]), bits=bits)
+        if path in ranges else quantized(modules[path])
         for path in found
     }  # fmt: skip
-    return copied(made, layers).eval()
+    return copied(fused, layers).eval()

@@ -1,4 +1,4 @@
-"""Copies of models with other layers in some places, and the patterns that say which."""
+"""Copies of models in which some layers are replaced, and the patterns that select layers."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from hybridflow.nn.sizes import label, unsized
 from hybridflow.nn.tree import found_in, named
 from hybridflow.saving.values import require_eager
 
-_SHOWN = 8
+_MOST_LISTED = 8
 """How many paths a message lists."""
 
 Patterns = str | Sequence[str]
@@ -38,7 +38,7 @@ def modules_of(model: Any) -> dict[str, Any]:
 def layers_of(
     what: str, model: Any, fits: Callable[[Any], bool], match: Patterns, skip: Patterns = ()
 ) -> dict[str, Any]:
-    """Return the layers of a kind by path, as far as they are asked for.
+    """Return the layers of a kind that the patterns select, by path.
 
     Args:
         what: the name of the caller, for messages.
@@ -50,13 +50,13 @@ def layers_of(
     Raises:
         ArgumentError: a pattern that matches no such layer, or a layer whose sizes are not known yet.
     """
-    known = {path: one for path, one in modules_of(model).items() if fits(one)}
-    wanted = _matching(what, known, match)
-    left = _matching(what, known, skip)
-    found = {path: one for path, one in known.items() if path in wanted and path not in left}
-    for one in found.values():
+    candidates = {path: one for path, one in modules_of(model).items() if fits(one)}
+    matching = _matching(what, candidates, match)
+    skipped = _matching(what, candidates, skip)
+    layers = {path: one for path, one in candidates.items() if path in matching and path not in skipped}
+    for one in layers.values():
         require_sizes(what, one)
-    return found
+    return layers
 
 
 def require_sizes(what: str, layer: Any) -> None:
@@ -72,29 +72,29 @@ def require_sizes(what: str, layer: Any) -> None:
 
 
 def _matching(what: str, known: Mapping[str, Any], patterns: Patterns) -> set[str]:
-    found: set[str] = set()
+    matching: set[str] = set()
     for pattern in [patterns] if isinstance(patterns, str) else patterns:
-        some = {path for path in known if fnmatchcase(path, pattern)}
-        if not some:
-            more = f" and {len(known) - _SHOWN} more" if len(known) > _SHOWN else ""
+        of_pattern = {path for path in known if fnmatchcase(path, pattern)}
+        if not of_pattern:
+            more = f" and {len(known) - _MOST_LISTED} more" if len(known) > _MOST_LISTED else ""
             raise ArgumentError(
                 message(f"{what}: no layer matches {pattern!r}",
-                        got=", ".join([*known][:_SHOWN]) + more or "a model without such layers",
+                        got=", ".join([*known][:_MOST_LISTED]) + more or "a model without such layers",
                         hint="Paths are dotted, such as \"blocks.0.*\".")
             )  # fmt: skip
-        found |= some
-    return found
+        matching |= of_pattern
+    return matching
 
 
 def copied(model: Any, layers: Mapping[str, Any] | None = None) -> Any:
-    """Return a deep copy of a model; the layers at some paths are others, which are not copied."""
+    """Return a deep copy of a model with other layers at some paths; these are not copied."""
     modules, layers = modules_of(model), layers or {}
     if "" in layers:
         return layers[""]
     memo: dict[int, Any] = {id(modules[path]): one for path, one in layers.items()}
-    made = copy.deepcopy(model, memo)
-    modules_of(made)
-    return made
+    copy_of_model = copy.deepcopy(model, memo)
+    modules_of(copy_of_model)
+    return copy_of_model
 
 
 def in_evaluation(model: Any) -> Any:
@@ -115,16 +115,16 @@ def batches_of(what: str, batches: Any) -> list[tuple[Any, ...]]:
     """
     if hasattr(batches, "dtype") and hasattr(batches, "shape"):
         batches = [batches]
-    made = [inputs_of(one) for one in batches]
-    if not made:
+    arguments = [inputs_of(one) for one in batches]
+    if not arguments:
         raise ArgumentError(
             message(f"{what}: there are no batches", hint="Give an array, or an iterable of arrays or tuples of them.")
         )
-    return made
+    return arguments
 
 
 class Watched(Module):
-    """A layer whose inputs and results a function is told.
+    """A layer that passes its inputs and results to a function.
 
     Args:
         layer: the layer.
@@ -143,13 +143,13 @@ class Watched(Module):
 
 def watched(model: Any, paths: Iterable[str], tell: Callable[[str], Callable[[Any, Any], None]]) -> Any:
     """Return a copy of a model in evaluation mode whose layers at some paths are watched."""
-    made = in_evaluation(model)
-    modules = modules_of(made)
-    return copied(made, {path: Watched(modules[path], tell(path)) for path in paths}).eval()
+    copy_of_model = in_evaluation(model)
+    modules = modules_of(copy_of_model)
+    return copied(copy_of_model, {path: Watched(modules[path], tell(path)) for path in paths}).eval()
 
 
 def with_weight(layer: Any, change: Callable[[Tensor], Tensor], *args: Any) -> Any:
-    """Return what a layer gives with another weight, a function of its own one."""
+    """Return what a layer gives with another weight, which is a function of its own weight."""
     contents = found_in(layer)
     leaves = [
         change(as_tensor(one)) if name == "weight" else one

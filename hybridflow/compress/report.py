@@ -29,7 +29,7 @@ from hybridflow.train.loops import evaluate
 Array = np.ndarray[Any, Any]
 _REPEATS = 20
 _CLEARLY = 1.1
-"""From this ratio of times on a note is made of it."""
+"""A note is made if a layer got slower by this factor or more."""
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ class LayerReport:
     Attributes:
         path, type: where it is, and what it is now.
         bytes_before, bytes_after: the size of its parameters and buffers.
-        error: the distance of its result from that before, for the same input, as a part of the result's length.
+        error: the norm of the change of its result for the same input, relative to the norm of the result.
         sensitivity: the same of the whole model's result, if only this layer is quantized.
         seconds_before, seconds_after: the time of a compiled call with the input that it gets.
     """
@@ -63,7 +63,7 @@ class QuantizationReport(Printed):
         kept: the paths of other modules with parameters, which are as before.
         examples: the number of examples in the call that was timed.
         bytes_before, bytes_after: the size of all parameters and buffers.
-        error: the distance of the model's result from that before, as a part of the result's length.
+        error: the norm of the change of the model's result, relative to the norm of the result.
         seconds_before, seconds_after: the time of a compiled call of the model.
         score_before, score_after: the metric, where targets were given.
     """
@@ -91,29 +91,29 @@ class QuantizationReport(Printed):
 
     def _table(self) -> Table:
         numbers = ("before", "after", "error", "sensitivity", "before", "after")
-        made = table(f"Quantized; times of {self.examples} examples, compiled", ("layer", ""), numbers)
+        printed = table(f"Quantized; times of {self.examples} examples, compiled", ("layer", ""), numbers)
         for one in self.layers:
-            made.add_row(Text(one.path), Text(one.type), *_cells(one))
-        made.add_row("model", "", *_cells(self))
-        return made
+            printed.add_row(Text(one.path), Text(one.type), *_cells(one))
+        printed.add_row("model", "", *_cells(self))
+        return printed
 
     def notes(self) -> list[str]:
         """Return what the table shows, one sentence each."""
-        found = [f"{self.bytes_before / max(self.bytes_after, 1):.2f} times smaller."]
+        notes = [f"{self.bytes_before / max(self.bytes_after, 1):.2f} times smaller."]
         if self.score_before is not None and self.score_after is not None:
-            found.append(f"Score: {self.score_before:.4g} before, {self.score_after:.4g} after.")
+            notes.append(f"Score: {self.score_before:.4g} before, {self.score_after:.4g} after.")
         sensitive, slowest = self.most_sensitive, self.slowest
-        found.append(f"Most sensitive: {sensitive.path}; alone it changes the result by {sensitive.sensitivity:.2%}.")
-        found.append(f"Slowest: {slowest.path}, {format_seconds(slowest.seconds_after)}.")
+        notes.append(f"Most sensitive: {sensitive.path}; alone it changes the result by {sensitive.sensitivity:.2%}.")
+        notes.append(f"Slowest: {slowest.path}, {format_seconds(slowest.seconds_after)}.")
         if self.seconds_after > _CLEARLY * self.seconds_before:
-            found.append(
+            notes.append(
                 f"XLA takes {self.seconds_after / self.seconds_before:.1f} times as long as with floats for "
                 f"{self.examples} examples here. For speed, run it with ONNX Runtime: "
                 'hf.export.onnx(model, args, path, quantize="dynamic"). For size alone, use hf.quantize.weights.'
             )
         if self.kept:
-            found.append(f"As before: {', '.join(self.kept)}.")
-        return found
+            notes.append(f"As before: {', '.join(self.kept)}.")
+        return notes
 
     def to_dict(self) -> dict[str, Any]:
         """Return everything as plain values, in seconds and bytes."""
@@ -138,7 +138,7 @@ def report(
         before: the model.
         after: what `weights`, `dynamic`, `static` or `convert` made of it.
         x: examples, as an array with a row for each, or a tuple of such arrays, with which the models are called.
-        y: targets; accuracy, or another metric, is then told before and after.
+        y: targets; accuracy, or another metric, is then measured before and after.
         metrics: as for `hf.train.evaluate`; `hf.metrics.Accuracy()` if not given.
         examples: how many examples the timed calls get.
         repeats: how often each call is timed.
@@ -170,17 +170,17 @@ def report(
     reference = _as_fused(before, new, args)
     old = modules_of(reference)
     expected, inputs = _recorded(reference, paths, args)
-    few = tuple([one[:examples] for one in args])
-    small = _recorded(reference, paths, few)[1]
+    shorter = tuple([one[:examples] for one in args])
+    small = _recorded(reference, paths, shorter)[1]
     layers = tuple([
         _layer_report(path, old[path], new[path], inputs[path], small[path], repeats,
                       lambda path=path: _error(_result(copied(reference, {path: new[path]}).eval(), args), expected))
         for path in paths
     ])  # fmt: skip
-    first, second = _times(in_evaluation(before), after, few, repeats)
+    first, second = _times(in_evaluation(before), after, shorter, repeats)
     scores = _scores(before, after, args, y, metrics)
     return QuantizationReport(
-        layers, _kept(after, paths), int(few[0].shape[0]) if few[0].ndim else 1, _bytes(before), _bytes(after),
+        layers, _kept(after, paths), int(shorter[0].shape[0]) if shorter[0].ndim else 1, _bytes(before), _bytes(after),
         _error(_result(after, args), expected), first, second, *scores,
     )  # fmt: skip
 

@@ -16,7 +16,7 @@ Array = np.ndarray[Any, Any]
 WEIGHTS = tuple([name for name in FORMATS if name != "uint8"])
 """The formats of weights."""
 _CLIPPED = np.linspace(0.6, 1.0, 21)
-"""The parts of the largest weight that are tried as the end of int4's range."""
+"""The fractions of the largest weight that are tried as the end of int4's range."""
 
 
 class Stored(NamedTuple):
@@ -32,10 +32,10 @@ class Stored(NamedTuple):
 
 
 def require_format(what: str, dtype: str, group: Any) -> None:
-    """Raise unless a format is one of weights, and a group a number of them.
+    """Raise unless a format is one of weights, and a group is a number of weights.
 
     Raises:
-        ArgumentError: neither is.
+        ArgumentError: the format or the group is not.
     """
     if dtype not in WEIGHTS:
         raise ArgumentError(
@@ -77,7 +77,7 @@ def stored_weights(weight: Any, dtype: str = "int8", *, group: int | None = None
 
 
 def _best(parts: Array, scale: Array) -> Array:
-    """Return, of scales that cut off more or less, those with the smallest errors."""
+    """Return the scales with the smallest errors, among some that clip more or less."""
     best, least = scale, np.full(scale.shape, np.inf, np.float32)
     for part in _CLIPPED[::-1]:
         tried = scale * np.float32(part)
@@ -87,7 +87,7 @@ def _best(parts: Array, scale: Array) -> Array:
 
 
 def input_scale(low: float, high: float) -> tuple[Array, Array]:
-    """Return scale and zero point with which int8 holds a range, and 0 exactly."""
+    """Return scale and zero point with which int8 covers a range and stores 0 exactly."""
     low, high = min(low, 0.0), max(high, 0.0)
     scale = np.asarray((high - low) / 255 if high > low else 1.0, np.float32)
     zero = np.asarray(np.clip(np.rint(-128 - low / float(scale)), -128, 127), np.int8)

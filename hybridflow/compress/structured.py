@@ -24,9 +24,9 @@ from hybridflow.ops.common import one_of
 
 Array = np.ndarray[Any, Any]
 Removed = dict[tuple[str, str], list[int]]
-"""By side and path of a layer, the channels that go."""
+"""The channels to remove, by side and path of a layer."""
 _CLOSE = 1e-3
-"""How far the smaller model may be from the one with zeros, as a part of the largest number."""
+"""The allowed distance of the smaller model's result from that with zeros, relative to the largest number."""
 
 
 def channels(
@@ -43,13 +43,13 @@ def channels(
     Args:
         model: the module.
         args: what it is called with, a small example: arrays, or `hf.TensorSpec`.
-        amount: which part of the channels of each layer goes, rounded down, from 0 to below 1.
+        amount: the fraction of the channels of each layer to remove, rounded down, from 0 to below 1.
         by: what is removed first: the smallest norm, ``"l2"`` or ``"l1"``, or ``"random"``.
         match, skip: a pattern, or several, of the dotted paths of layers that get fewer channels and that do not.
         seed: the seed of ``"random"``.
 
     Returns:
-        A model of its own, to be trained further; it keeps the other weights.
+        A new model, to be trained further; it keeps the other weights.
 
     Raises:
         ArgumentError: a pattern that matches no layer whose channels can go, an amount that does not fit, or a model
@@ -76,18 +76,18 @@ def channels(
         )
     one_of("channels", "by", by, ("l2", "l1", "random"))
     example = example_of(args)
-    known = _known("channels", model, example)
-    families = _families(known, match, skip)
+    channels_of = _known("channels", model, example)
+    families = _families(channels_of, match, skip)
     rng = np.random.default_rng(seed)
     removed: Removed = {}
     for groups in families:
-        scores = rng.random(len(groups)) if by == "random" else [_score(known, group, by) for group in groups]
+        scores = rng.random(len(groups)) if by == "random" else [_score(channels_of, group, by) for group in groups]
         for number in np.argsort(scores, kind="stable")[: int(amount * len(groups))]:
             for slot in groups[number]:
                 removed.setdefault((slot.side, slot.path), []).append(slot.number)
-    made = _smaller(model, removed)
-    _require_same(model, made, removed, example)
-    return made
+    smaller = _smaller(model, removed)
+    _require_same(model, smaller, removed, example)
+    return smaller
 
 
 def prunable(model: Module, *args: Any) -> dict[str, int]:
@@ -104,8 +104,8 @@ def prunable(model: Module, *args: Any) -> dict[str, int]:
         {'0': 16}
     """
     require_module("prunable", model)
-    known = _known("prunable", model, example_of(args))
-    return {path: len(groups) for groups in _families(known, "*", ()) for path in _producers(groups[0])}
+    channels_of = _known("prunable", model, example_of(args))
+    return {path: len(groups) for groups in _families(channels_of, "*", ()) for path in _producers(groups[0])}
 
 
 def _known(what: str, model: Any, example: tuple[Any, ...]) -> Channels:
@@ -170,19 +170,19 @@ def _score(known: Channels, group: list[Slot], by: str) -> float:
 
 def _without(value: Variable, numbers: list[int], axis: int) -> Variable:
     """Return a Variable without some slices, and of the same kind."""
-    kept = np.delete(value.numpy(), numbers, axis)
+    remaining = np.delete(value.numpy(), numbers, axis)
     if value._notes is None:
-        return Variable(kept, name=value.name, trainable=False)
-    made = parameter(kept, value.name)
-    made.trainable = value.trainable
-    return made
+        return Variable(remaining, name=value.name, trainable=False)
+    new = parameter(remaining, value.name)
+    new.trainable = value.trainable
+    return new
 
 
 def _smaller(model: Any, removed: Removed) -> Any:
-    made = copied(model)
-    own = modules_of(made)
+    smaller = copied(model)
+    modules = modules_of(smaller)
     for (side, path), numbers in removed.items():
-        layer = own[path]
+        layer = modules[path]
         if side == "same":
             _shrink_both(layer, numbers)
         elif side == "out":
@@ -192,11 +192,11 @@ def _smaller(model: Any, removed: Removed) -> Any:
             layer.weight = _without(layer.weight, numbers, axis)
             name = "in_channels" if isinstance(layer, Conv) else "in_features"
             setattr(layer, name, getattr(layer, name) - len(numbers))
-    for one in own.values():
+    for one in modules.values():
         if isinstance(one, MultiHeadAttention):
             one.heads = one.query.out_features // one.head_width
             one.kv_heads = one.key.out_features // one.head_width
-    return made
+    return smaller
 
 
 def _shrink_result(layer: Any, numbers: list[int]) -> None:
@@ -227,20 +227,20 @@ def _shrink_both(layer: Any, numbers: list[int]) -> None:
 def _require_same(model: Any, made: Any, removed: Removed, example: tuple[Any, ...]) -> None:
     """Raise unless the smaller model gives what the model gives when the removed channels are not read."""
     masked = in_evaluation(model)
-    own = modules_of(masked)
+    modules = modules_of(masked)
     for (side, path), numbers in removed.items():
         if side == "in":
-            weight = own[path].weight.numpy().copy()
+            weight = modules[path].weight.numpy().copy()
             weight[:, numbers] = 0
-            own[path].weight.assign(weight)
+            modules[path].weight.assign(weight)
     try:
-        found = _result(in_evaluation(made), example)
+        result = _result(in_evaluation(made), example)
     except HybridflowError as error:
         raise ArgumentError(
             message("channels: the smaller model fails, so sizes that belong together were not found",
                     got=str(error).splitlines()[0], hint="Leave the layers in question out with skip=.")
         ) from error  # fmt: skip
-    for one, other in zip(found, _result(masked, example), strict=True):
+    for one, other in zip(result, _result(masked, example), strict=True):
         far = float(np.max(np.abs(one - other), initial=0))
         if one.shape != other.shape or not far <= _CLOSE * max(1.0, float(np.max(np.abs(other), initial=0))):
             raise ArgumentError(

@@ -41,9 +41,9 @@ class Printed(ABC):
 
 def table(title: str, words: tuple[str, ...], numbers: tuple[str, ...]) -> Table:
     """Return a table with columns of words, then of numbers."""
-    made = titled_table(title)
+    printed = titled_table(title)
     for name in words:
-        made.add_column(name)
+        printed.add_column(name)
     for name in numbers:
-        made.add_column(name, justify="right")
-    return made
+        printed.add_column(name, justify="right")
+    return printed

@@ -141,7 +141,7 @@ def structure_text(tree: object) -> str:
 
 
 class EffectWarning(UserWarning):
-    """A compiled function reads something that cannot be watched, so it is traced anew at every call."""
+    """A compiled function reads something that cannot be watched, so it is traced again at every call."""
 
 
 class BroadcastWarning(UserWarning):
@@ -161,7 +161,7 @@ class LayoutWarning(UserWarning):
 
 
 class RetraceWarning(UserWarning):
-    """A compiled function that is traced anew at nearly every call."""
+    """A compiled function that is traced again at nearly every call."""
 
 
 def message(what: str, *, got: str | None = None, hint: str | None = None) -> str:

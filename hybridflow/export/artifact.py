@@ -118,7 +118,7 @@ def save(
 
     A module, or a method of one, is exported in evaluation mode whatever mode it is in: without dropout, and with the
     moving averages of batch normalisation. Other functions are exported as they are, with the modes of the modules
-    that they call; one that would move an average is an error.
+    that they call; a function that would update a moving average raises an error.
 
     Args:
         path: the directory.
@@ -152,12 +152,12 @@ def save(
     require_eager("export")
     target = Path(path)
     texts = texts_of(metadata or {}, "export")
-    wanted = {**({} if function is None else {"predict": (function, *specs)}), **functions}
-    _check_names(wanted, specs if function is None else ())
+    to_save = {**({} if function is None else {"predict": (function, *specs)}), **functions}
+    _check_names(to_save, specs if function is None else ())
     if os.path.lexists(target) and not overwrite:
         raise writer.there("export", target)
     weights = Weights()
-    made = {name: _function(name, given[0], given[1:], weights) for name, given in wanted.items()}
+    made = {name: _function(name, given[0], given[1:], weights) for name, given in to_save.items()}
     raw = snapshot_of(weights.values, "export", copy=False)
     arrays = {WEIGHTS: {one: on_host(value) for one, value in raw.items()}}
     for name, one in by_function(sample, [*made]).items():
@@ -241,8 +241,8 @@ def traced(
         ExportError: the function assigns Variables or calls Python.
     """
     given: list[tuple[str, Any]] = []
-    plain = function.python_function if isinstance(function, CompiledFunction) else function
-    parameters = _parameters(plain, len(specs))
+    python_function = function.python_function if isinstance(function, CompiledFunction) else function
+    parameters = _parameters(python_function, len(specs))
     structure = [
         structure_of(spec, given, parameter, what="a spec") for parameter, spec in zip(parameters, specs, strict=True)
     ]
@@ -257,15 +257,15 @@ def traced(
 
     def flat(*args: Any) -> Any:
         results.clear()
-        shapes[:] = [structure_of(plain(*args), results, what="the result")]
+        shapes[:] = [structure_of(python_function(*args), results, what="the result")]
         return tuple([one for _, one in results])
 
     cast(Any, flat).__signature__ = _signature(parameters, specs)
-    with evaluating(plain):
+    with evaluating(python_function):
         trace, signature, _ = CompiledFunction(flat, name=name)._trace_of(Specs(specs, {}))
     if trace.returns_none or not results:
         raise ExportError(message(f"export: {name} has no result"))
-    graph, fields = _with_weights(name, trace, signature, plain, weights)
+    graph, fields = _with_weights(name, trace, signature, python_function, weights)
     names = ["output" if not path else path if not path[0].isdigit() else f"output_{path}" for path, _ in results]
     return graph, {
         "parameters": parameters, "arguments": structure,
@@ -302,7 +302,7 @@ def _modules_of(function: Any) -> list[Any]:
 
 
 def is_training(function: Any) -> bool:
-    """Whether a module, or the module that owns a method, is in training mode, which is not what is exported."""
+    """Whether a module, or the module that owns a method, is in training mode; evaluation mode is exported."""
     return any([one.training for one in _modules_of(getattr(function, "python_function", function))])
 
 
@@ -329,13 +329,13 @@ def _with_weights(
     variables = trace.variables(signature)
     values = (*trace.captures, *variables)
     first = len(graph.inputs) - len(values)
-    known = _paths(function)
+    paths_by_id = _paths(function)
     state = default_generator().named_variables()["state"]
     paths = [*[f"{name}.number_{number}" for number in range(trace.arguments, first)]]
     for path, number in zip(paths, _numbers(name, trace, first), strict=True):
         weights.path_of(number, path)
     for position, value in enumerate(values):
-        own = known.get(id(value)) or getattr(value, "name", None) or f"{name}.constant_{position}"
+        own = paths_by_id.get(id(value)) or getattr(value, "name", None) or f"{name}.constant_{position}"
         paths.append(RANDOM if value is state else weights.path_of(value, own))
     moved: dict[Edge, Edge] = {}
     inputs: list[Node] = [*graph.inputs]
@@ -348,10 +348,10 @@ def _with_weights(
             paths.append(weights.path_of(array, f"{name}.constant_{number}"))
     graph = reading_from(graph, moved)
     nodes = tuple([one for one in graph.nodes if (one, 0) not in moved])
-    for place, index in enumerate(trace.assigned):
+    for number, index in enumerate(trace.assigned):
         variable = trace.states[index].variable
         if variables[index] is not state:
-            node = graph.outputs[trace.plan.count + place][0]
+            node = graph.outputs[trace.plan.count + number][0]
             raise ExportError(
                 message(f"export: {name} assigns Variable {variable.name!r} at {node.location}",
                         hint="An artifact's functions change nothing: return the new value; modules: model.eval().")
@@ -388,10 +388,10 @@ def _numbers(name: str, trace: Trace, end: int) -> list[Tensor]:
     """Return the current values of the inputs that are Python numbers from outside the function."""
     if trace.numbers is None:
         return []
-    held = () if trace.guards is None else trace.guards.hold()
-    if held is False:
+    answer = () if trace.guards is None else trace.guards.hold()
+    if answer is False:
         raise ExportError(message(f"export: {name} reads Python numbers that changed while it was saved"))
-    arrays = trace.numbers([*held] if isinstance(held, tuple) else [])
+    arrays = trace.numbers([*answer] if isinstance(answer, tuple) else [])
     if len(arrays) != end - trace.arguments:
         raise ExportError(message(f"export: {name} takes Python numbers", hint="Give tensors, or bind them before."))
     return [make_tensor(np.asarray(one)) for one in arrays]
@@ -417,12 +417,12 @@ def _require_text(name: str, graph: Graph) -> None:
                 )  # fmt: skip
     text = print_graph(graph, elide=None)
     if print_graph(parse(text), elide=None) != text:
-        raise ExportError(message(f"export: {name} is not read as it is written"))
+        raise ExportError(message(f"export: {name} cannot be read back as it was written"))
 
 
 def _write(
     target: Path,
-    made: Mapping[str, Function],
+    functions: Mapping[str, Function],
     arrays: Mapping[str, Mapping[str, Any]],
     kinds: dict[str, list[str]],
     texts: Mapping[str, str],
@@ -430,36 +430,36 @@ def _write(
     """Write the directory under a temporary name beside the target, and rename it when it is complete."""
     replaced = os.path.lexists(target)
     if replaced and not (target / MANIFEST).is_file():
-        raise FileError(message(f"export: {str(target)!r} is there and is no artifact, so it is not replaced"))
-    part = target.with_name(f".{target.name}.{secrets.token_hex(8)}.part")
+        raise FileError(message(f"export: {str(target)!r} exists and is no artifact, so it is not replaced"))
+    unfinished = target.with_name(f".{target.name}.{secrets.token_hex(8)}.part")
     try:
-        part.mkdir()
+        unfinished.mkdir()
         files: dict[str, Any] = {}
-        for name, one in made.items():
-            with whole_file(part / f"{name}.ir", durable=True) as file:
+        for name, one in functions.items():
+            with whole_file(unfinished / f"{name}.ir", durable=True) as file:
                 file.write(one.text.encode())
             files[f"{name}.ir"] = {"sha256": hashlib.sha256(one.text.encode()).hexdigest()}
         for name, values in arrays.items():
-            writer.write(part / name, values, {}, what="export", replace=False)
+            writer.write(unfinished / name, values, {}, what="export", replace=False)
             files[name] = {"sha256": writer.digest_of(values, {})}
         manifest = {
             "format": FORMAT, "version": VERSION, "files": files, "metadata": dict(texts), **kinds,
-            "functions": {name: one.fields for name, one in made.items()},
-            "operations": {name: version for one in made.values() for name, version in one.versions.items()},
+            "functions": {name: one.fields for name, one in functions.items()},
+            "operations": {name: version for one in functions.values() for name, version in one.versions.items()},
         }  # fmt: skip
-        with whole_file(part / MANIFEST, durable=True) as file:
+        with whole_file(unfinished / MANIFEST, durable=True) as file:
             file.write((json.dumps(manifest, indent=1, sort_keys=True) + "\n").encode())
-        sync_directory(part)
+        sync_directory(unfinished)
         if replaced:
             old = target.with_name(f".{target.name}.{secrets.token_hex(8)}.old")
             target.rename(old)
-            part.rename(target)
+            unfinished.rename(target)
             shutil.rmtree(old)
         else:
-            part.rename(target)
+            unfinished.rename(target)
         sync_directory(target.parent)
     except OSError as error:
-        shutil.rmtree(part, ignore_errors=True)
+        shutil.rmtree(unfinished, ignore_errors=True)
         if isinstance(error, FileError):
             raise
         raise file_error(FileError, "export", target, "cannot be written", error) from error

@@ -16,7 +16,7 @@ Sizes = Mapping[str, int]
 
 
 class Limits(NamedTuple):
-    """Limits on what `hf.export.load` reads, and on what calls may take: for artifacts of strangers.
+    """Limits on what `hf.export.load` reads, and on what calls may take: for artifacts from strangers.
 
     What a call takes may depend on sizes that were left open: it is checked when the artifact is loaded, and again at
     the first call with other sizes.
@@ -29,7 +29,7 @@ class Limits(NamedTuple):
         bytes: the largest size, in bytes, of the weights.
         elements: the largest number of elements of a value.
         memory: the largest number of bytes alive at once in a call, estimated; None for no limit.
-        steps: the largest number of steps of all loops together, those of loops in each other multiplied; a ``while``
+        steps: the largest number of steps of all loops together; those of nested loops are multiplied, and a ``while``
             without a bound exceeds it. None for no limit.
     """
 

@@ -160,10 +160,10 @@ class Function:
     def _finished(self, outputs: Sequence[Tensor]) -> list[Tensor]:
         """Check the values of the graph's outputs, and return the results among them."""
         count = len(self.outputs)
-        rest = [*outputs[count:]]
+        after_results = [*outputs[count:]]
         if self._fields["random"]:
-            default_generator().state = rest.pop(0)
-        for flag, check in zip(_flags(rest), self._fields["checks"], strict=True):
+            default_generator().state = after_results.pop(0)
+        for flag, check in zip(_flags(after_results), self._fields["checks"], strict=True):
             _require(flag, check)
         return [*outputs[:count]]
 
@@ -300,9 +300,9 @@ def load(path: PathLike, *, limits: Limits | None = None, copy: bool = False, di
     manifest = _manifest(folder, limits_, digest)
     try:
         fields, files = manifest["functions"], manifest["files"]
-        wanted = {MANIFEST, WEIGHTS, *[f"{name}.ir" for name in fields], *({SAMPLE} & {*files})}
-        if {*files, MANIFEST} != wanted:
-            raise FileFormatError(f"it names the files {shown(sorted(files))}, not {shown(sorted(wanted))}")
+        expected = {MANIFEST, WEIGHTS, *[f"{name}.ir" for name in fields], *({SAMPLE} & {*files})}
+        if {*files, MANIFEST} != expected:
+            raise FileFormatError(f"it names the files {shown(sorted(files))}, not {shown(sorted(expected))}")
         texts = {name: _text(folder / f"{name}.ir", limits_, files[f"{name}.ir"]["sha256"]) for name in fields}
         weights = _weights(folder / WEIGHTS, manifest, limits_, copy)
         functions: dict[str, Function] = {}
@@ -321,16 +321,16 @@ def load(path: PathLike, *, limits: Limits | None = None, copy: bool = False, di
         raise FileFormatError(f"export: {shown(str(folder))}: {error}"[:1900]) from None
     except (KeyError, TypeError, AttributeError, ValueError) as error:
         raise FileFormatError(
-            f"export: {shown(str(folder))}: {MANIFEST} has not what it should have: {shown(repr(error))}"
+            f"export: {shown(str(folder))}: {MANIFEST} lacks an entry or has a wrong one: {shown(repr(error))}"
         ) from None
 
 
 def _manifest(folder: Path, limits: Limits, digest: str | None) -> dict[str, Any]:
-    raw = _read(folder / MANIFEST, limits.text)
-    if digest is not None and hashlib.sha256(raw).hexdigest() != digest.lower():
+    content = _read(folder / MANIFEST, limits.text)
+    if digest is not None and hashlib.sha256(content).hexdigest() != digest.lower():
         raise FileFormatError(message(f"export: {str(folder)!r} is not the artifact with that digest", got=digest[:80]))
     try:
-        manifest = json.loads(raw, object_pairs_hook=_once)
+        manifest = json.loads(content, object_pairs_hook=_once)
     except (ValueError, RecursionError) as error:
         raise FileFormatError(f"export: {shown(str(folder))}: {MANIFEST} is no JSON: {shown(str(error))}") from None
     if not isinstance(manifest, dict) or cast("dict[str, Any]", manifest).get("format") != FORMAT:
@@ -353,17 +353,17 @@ def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 def _read(path: Path, limit: int) -> bytes:
     with reader.opened(path, "export", follow=False) as handle, open(handle, "rb", closefd=False) as file:
-        raw = file.read(min(limit, os.fstat(handle).st_size) + 1)  # room for the whole limit costs memory
-    if len(raw) > limit:
+        content = file.read(min(limit, os.fstat(handle).st_size) + 1)  # room for the whole limit costs memory
+    if len(content) > limit:
         raise FileFormatError(f"export: {shown(str(path))} has more than {limit} bytes")
-    return raw
+    return content
 
 
 def _text(path: Path, limits: Limits, digest: str) -> str:
-    raw = _read(path, limits.text)
-    if hashlib.sha256(raw).hexdigest() != digest:
+    content = _read(path, limits.text)
+    if hashlib.sha256(content).hexdigest() != digest:
         raise FileFormatError(f"{path.name} has another digest")
-    return raw.decode()
+    return content.decode()
 
 
 def _arrays(path: Path, files: Mapping[str, Any], limits: Limits, copy: bool) -> dict[str, Any]:
@@ -450,9 +450,9 @@ def _function(
     checked(fields["result"], len(outputs))
     if len(parameters) != len(arguments) or len(inputs) + len(paths) != len(graph.inputs):
         raise FileFormatError(f"{name}: its inputs are not those of its graph")
-    rest = [_STATE] if fields["random"] else []
-    rest += [TensorSpec(() if len(checks) == 1 else (len(checks),), "bool")] if checks else []
-    if not outputs or len(graph.outputs) != len(outputs) + len(rest) or [*graph.output_specs[len(outputs) :]] != rest:
+    after = [_STATE] if fields["random"] else []
+    after += [TensorSpec(() if len(checks) == 1 else (len(checks),), "bool")] if checks else []
+    if not outputs or len(graph.outputs) != len(outputs) + len(after) or [*graph.output_specs[len(outputs) :]] != after:
         raise FileFormatError(f"{name}: its outputs are not those of its graph")
     for check in checks:
         _error_of(check)
@@ -477,8 +477,8 @@ def _flags(outputs: list[Tensor]) -> list[Tensor]:
 
 
 def _error_of(check: Mapping[str, Any]) -> type[Exception]:
-    plain = {one.__name__: one for one in PLAIN_ERRORS}
-    kind = plain.get(check["error"]) or vars(errors).get(check["error"])
+    classes = {one.__name__: one for one in PLAIN_ERRORS}
+    kind = classes.get(check["error"]) or vars(errors).get(check["error"])
     if not isinstance(kind, type) or not issubclass(kind, (HybridflowError, *PLAIN_ERRORS)):
         raise FileFormatError(f"it raises {shown(check['error'])}, which hybridflow does not know")
     if not isinstance(check["text"], str) or not isinstance(check["where"], str):

@@ -35,7 +35,7 @@ class Programs:
         return len(self._made)
 
     def compile(self, bounds: Sizes) -> bool:
-        """Compile a program; return whether there is one now. Another thread may call others meanwhile."""
+        """Compile a program; return whether there is one now. Other threads may call programs meanwhile."""
         if self.why_not is None and not any([dict(bounds) == one for one, _ in self._made]):
             try:
                 made = compile_bounded(self._function.graph(), bounds)
@@ -65,9 +65,9 @@ class Programs:
             DTypeError, ShapeError: as the function's own call.
         """
         values, sizes = self._function.given(tensors)
-        found = self._tightest(sizes)
-        assert found is not None, "asked by takes()"
-        bounds, (made, executable) = found
+        program = self._tightest(sizes)
+        assert program is not None, "asked by takes()"
+        bounds, (made, executable) = program
         outputs = executable.call(*padding_to(made, sizes)([one._value for one in values]))
         cut: Sequence[Any] = cutting_to(made.outputs, sizes, bounds)(outputs)
         return self._function.named([make_tensor(np.asarray(one)) for one in cut])

@@ -1,4 +1,4 @@
-"""Quantized forms of functions with their graphs and weights: of artifacts, and of what becomes an ONNX model."""
+"""Quantize functions given as graphs and weights: those of artifacts, and those to be written as ONNX models."""
 
 from __future__ import annotations
 
@@ -51,9 +51,9 @@ class Plan(NamedTuple):
 
     Attributes:
         inputs: ``"float"``, ``"dynamic"`` or ``"static"``.
-        dtype, group: the format of weights, whose inputs are floats.
-        bits: how many bits of int8 weights use.
-        batches: arguments by which the ranges of static inputs are found.
+        dtype, group: the format of weights whose inputs stay floats.
+        bits: how many of the 8 bits int8 weights use.
+        batches: arguments on which the ranges of static inputs are measured.
         method: see `hf.quantize.static`.
         products: the operations that are quantized.
     """
@@ -73,15 +73,15 @@ def quantize(
 ) -> None:  # fmt: skip
     """Write a quantized copy of an artifact, which is smaller and loads as any other.
 
-    Linear layers, products with a matrix of weights and convolutions are quantized, and tables that are read by row get
-    stored weights. Nothing of the program that wrote the artifact is needed.
+    Linear layers, products with a matrix of weights and convolutions are quantized, and tables that are read by row
+    get stored weights. Nothing of the program that wrote the artifact is needed.
 
     Args:
         source: the artifact, or its directory.
         path: the new directory.
-        inputs: whether the inputs of products stay ``"float"``, are stored by their own range at each call
-            (``"dynamic"``), or by one found on `batches` (``"static"``); see `hf.quantize.weights`, ``dynamic`` and
-            ``static``.
+        inputs: how the inputs of products are quantized: not at all (``"float"``), with their own range at each call
+            (``"dynamic"``), or with a range found on `batches` (``"static"``); see `hf.quantize.weights`, ``dynamic``
+            and ``static``.
         dtype, group: the format of the weights where the inputs are floats; int8 otherwise.
         bits: see `hf.quantize.dynamic`.
         batches, method: for ``"static"``: an array that each function is called with, or an iterable of such or of
@@ -105,14 +105,14 @@ def quantize(
     """
     plan = Plan(inputs, dtype, group, bits, batches, method)
     artifact = load(source, copy=True) if isinstance(source, str | os.PathLike) else source
-    made = {name: quantized_function("quantize", one, plan) for name, one in artifact.functions.items()}
-    if all([made[name] is one for name, one in artifact.functions.items()]):
+    quantized = {name: quantized_function("quantize", one, plan) for name, one in artifact.functions.items()}
+    if all([quantized[name] is one for name, one in artifact.functions.items()]):
         raise ArgumentError(
             message("quantize: the artifact has no weights of products", got=", ".join(artifact.functions))
         )
     weights = Weights()
     fields: dict[str, tuple[Graph, dict[str, Any]]] = {}
-    for name, one in made.items():
+    for name, one in quantized.items():
         paths = [
             RANDOM if value is RANDOM else weights.path_of(value, known)
             for known, value in zip(one._fields["weights"], one._weights, strict=True)
@@ -127,7 +127,7 @@ def quantized_function(what: str, function: Function, plan: Plan) -> Function:
     Args:
         what: the name of the caller, for messages.
         function: the function.
-        plan: how.
+        plan: how to quantize it.
 
     Raises:
         ArgumentError: settings that do not fit.
@@ -197,10 +197,10 @@ class _Quantizing:
         graph = dead_code(graph)
         read = {edge[0] for node in graph.nodes for edge in node.inputs if edge is not None}
         read |= {edge[0] for edge in graph.outputs}
-        kept = [node for node in self.values if node in read or self.values[node] is RANDOM]
-        whole = Graph(graph.name, (*self.arguments, *kept), graph.nodes, graph.outputs, graph.dims)
-        fields = {**self.function._fields, "weights": [self.paths[node] for node in kept]}
-        values = [self.values[node] for node in kept]
+        read_values = [node for node in self.values if node in read or self.values[node] is RANDOM]
+        whole = Graph(graph.name, (*self.arguments, *read_values), graph.nodes, graph.outputs, graph.dims)
+        fields = {**self.function._fields, "weights": [self.paths[node] for node in read_values]}
+        values = [self.values[node] for node in read_values]
         return Function(self.function.name, whole, fields, values, Limits())
 
     # -- weights --------------------------------------------------------------------------------------------------
@@ -300,14 +300,14 @@ class _Quantizing:
         """Return new inputs with scale and zero point of the inputs of a weight's products."""
         if edge not in self.scales:
             names = [f"{self.paths[edge[0]]}_input_{name}" for name in ("scale", "zero_point")]
-            found = input_scale(*self.ranges[edge])
-            self.scales[edge] = tuple([self._input(name, one) for name, one in zip(names, found, strict=True)])
+            scale_and_zero = input_scale(*self.ranges[edge])
+            self.scales[edge] = tuple([self._input(name, one) for name, one in zip(names, scale_and_zero, strict=True)])
         scale, zero = self.scales[edge]
         return (scale, 0), (zero, 0)
 
 
 class _Nodes:
-    """Makes the nodes that take the place of one.
+    """Makes the nodes that replace one node.
 
     Args:
         node: the node.
@@ -320,11 +320,12 @@ class _Nodes:
     def __call__(self, op: Op, *inputs: Edge | None, **attrs: Any) -> Edge:
         """Add a node and return its first output."""
         specs = [one[0].spec(one[1]) for one in inputs if one is not None]
-        found = op.infer(*specs, **attrs)
-        made = make_node(op, inputs, attrs, found if isinstance(found, tuple) else (found,), where=self._node.where)
-        self._nodes.append(made)
-        return made, 0
+        outputs = op.infer(*specs, **attrs)
+        outputs = outputs if isinstance(outputs, tuple) else (outputs,)
+        new = make_node(op, inputs, attrs, outputs, where=self._node.where)
+        self._nodes.append(new)
+        return new, 0
 
     def replacement(self, result: Edge) -> Replacement:
-        """Return the nodes, and the value that stands in for that of the node."""
+        """Return the nodes, and the value that replaces the node's."""
         return Replacement((result,), tuple(self._nodes))

@@ -42,7 +42,7 @@ def run(graph: Graph, tensors: Sequence[Tensor], sizes: Mapping[str, Any]) -> tu
 
     def rebind(node: Node, inputs: list[Any], attrs: dict[str, Any]) -> Any:
         with _hybridflows_errors(lambda: format_node(node)):
-            plain = {
+            sized = {
                 name: _sized_in(value, sizes, scope)
                 for name, value in attrs.items()
                 if name != "residuals"  # binding an op sets it anew
@@ -50,11 +50,11 @@ def run(graph: Graph, tensors: Sequence[Tensor], sizes: Mapping[str, Any]) -> tu
             if tracer is None:
                 step = _STEP_BY_STEP.get(node.op)
                 computed = None if step is None else step(inputs, node.attrs, sizes)
-                return _padded(bind(node.op, tuple(inputs), plain) if computed is None else computed, len(node.outputs))
+                return _padded(bind(node.op, tuple(inputs), sized) if computed is None else computed, len(node.outputs))
             outer, tracer.place = tracer.place, node.where
             try:
-                _try_lowering(node.op, inputs, plain, tried)
-                return _padded(bind(node.op, tuple(inputs), plain), len(node.outputs))
+                _try_lowering(node.op, inputs, sized, tried)
+                return _padded(bind(node.op, tuple(inputs), sized), len(node.outputs))
             finally:
                 tracer.place = outer
 
@@ -63,11 +63,11 @@ def run(graph: Graph, tensors: Sequence[Tensor], sizes: Mapping[str, Any]) -> tu
 
 
 def _try_lowering(op: Op, inputs: list[Any], attrs: dict[str, Any], tried: set[Any]) -> None:
-    """Have JAX look at an operation whose sizes are known: it does not take all attributes that NumPy takes.
+    """Lower an operation whose sizes are known, without running it: JAX rejects some attributes that NumPy takes.
 
     Args:
         op, inputs, attrs: the operation.
-        tried: what was looked at; this is added.
+        tried: the operations that were lowered already; this one is added.
     """
     specs = tuple([one.spec for one in inputs])
     key = op.name, attr_key(tuple(sorted(attrs.items()))), specs
@@ -84,8 +84,8 @@ def _try_lowering(op: Op, inputs: list[Any], attrs: dict[str, Any], tried: set[A
 def _hybridflows_errors(what: Callable[[], str]) -> Generator[None]:
     """Raise `FileFormatError` for errors of Python and JAX in a ``with`` block.
 
-    A graph that was traced raises none of these: an artifact that was changed may have attributes that no trace makes,
-    which shape rules do not see.
+    A traced graph raises none of these. A changed artifact may: it can have attributes that no trace makes and that
+    shape rules do not check.
     """
     try:
         yield
@@ -121,9 +121,9 @@ def _scan(inputs: list[Any], attrs: dict[str, Any], sizes: Mapping[str, Any]) ->
     carry, sequences, rest = inputs[:count], inputs[count:end], inputs[end:]
     rows: list[tuple[Tensor, ...]] = []
     for number in reversed(range(length)) if attrs["reverse"] else range(length):
-        made = run(attrs["body"], [*carry, *[one[number] for one in sequences], *rest], sizes)
-        carry = [*made[:count]]
-        rows.append(made[count:])
+        results = run(attrs["body"], [*carry, *[one[number] for one in sequences], *rest], sizes)
+        carry = [*results[:count]]
+        rows.append(results[count:])
     columns = zip(*(rows[::-1] if attrs["reverse"] else rows), strict=True)
     return (*carry, *[stack(list(column)) for column in columns])
 
@@ -147,16 +147,16 @@ def sized(graph: Graph, sizes: Mapping[str, Any], scope: DimScope) -> Graph:
     moved: dict[Edge, Edge] = {}
     inputs: list[Node] = []
     for node in graph.inputs:
-        made = input_node(_spec(node.spec(), sizes), str(node.attrs["name"]), where=node.where)
-        moved[node, 0] = (made, 0)
-        inputs.append(made)
+        copy = input_node(_spec(node.spec(), sizes), str(node.attrs["name"]), where=node.where)
+        moved[node, 0] = (copy, 0)
+        inputs.append(copy)
     nodes: list[Node] = []
     for node in graph.nodes:
         attrs = {name: _sized_in(substitute(value, sizes), sizes, scope) for name, value in node.attrs.items()}
         outputs = tuple([_spec(spec, sizes) for spec in node.specs])
-        made = make_node(node.op, tuple([moved[edge] for edge in edges_of(node)]), attrs, outputs, where=node.where)
-        moved.update({(node, index): (made, index) for index in range(len(outputs))})
-        nodes.append(made)
+        copy = make_node(node.op, tuple([moved[edge] for edge in edges_of(node)]), attrs, outputs, where=node.where)
+        moved.update({(node, index): (copy, index) for index in range(len(outputs))})
+        nodes.append(copy)
     return Graph(graph.name, tuple(inputs), tuple(nodes), tuple([moved[edge] for edge in graph.outputs]), scope)
 
 

@@ -1,4 +1,4 @@
-"""Samples: arguments that an artifact brings along, with the result they gave where it was made."""
+"""Samples: arguments stored in an artifact, with the result that they gave where it was written."""
 
 from __future__ import annotations
 
@@ -37,8 +37,8 @@ def by_function(sample: Any, names: list[str]) -> dict[str, Sample]:
     """Return the samples by the functions' names.
 
     Raises:
-        ArgumentTypeError: no samples.
-        ArgumentError: one of a function that is not saved, or of none of several.
+        ArgumentTypeError: `sample` is neither a sample nor a mapping of samples.
+        ArgumentError: a sample is for a function that is not saved, or one sample is given for several functions.
     """
     if sample is None:
         return {}
@@ -69,8 +69,8 @@ def arrays_of(
         specs: the specs of its inputs and of its outputs.
 
     Raises:
-        ArgumentTypeError, DTypeError, ShapeError: what is not of the function's structures and specs.
-        ArgumentError: a result that is drawn at random.
+        ArgumentTypeError, DTypeError, ShapeError: the sample does not fit the function's structures and specs.
+        ArgumentError: the function draws random numbers, and the sample has a result.
     """
     if len(sample.args) != len(fields["parameters"]):
         raise ArgumentTypeError(
@@ -104,11 +104,11 @@ def _named(
 
 
 class Recorded(NamedTuple):
-    """A sample as it was read.
+    """A sample that was read from an artifact.
 
     Attributes:
         inputs: the arguments' tensors by name.
-        outputs: the result's; empty if it is not known.
+        outputs: the result's tensors by name; empty if the result is not known.
     """
 
     inputs: dict[str, Array]
@@ -116,7 +116,7 @@ class Recorded(NamedTuple):
 
 
 def recorded(arrays: Mapping[str, Array], functions: Mapping[str, Any]) -> dict[str, Recorded]:
-    """Return the samples that a file has, by function.
+    """Return the samples in a file, by function.
 
     Raises:
         FileFormatError: arrays that are not those of a function.
@@ -130,8 +130,8 @@ def recorded(arrays: Mapping[str, Array], functions: Mapping[str, Any]) -> dict[
         getattr(samples[name], kind)[path] = array
     for name, one in samples.items():
         function = functions[name]
-        given, known = [{*one.inputs}, {*one.outputs}], [{*function.inputs}, {*function.outputs}]
-        if given[0] not in (set[str](), known[0]) or given[1] not in (set[str](), known[1]):
+        given, expected = [{*one.inputs}, {*one.outputs}], [{*function.inputs}, {*function.outputs}]
+        if given[0] not in (set[str](), expected[0]) or given[1] not in (set[str](), expected[1]):
             raise FileFormatError(f"the sample of {name} has not what the function takes and returns")
     return {name: one for name, one in samples.items() if one.inputs or not functions[name].inputs}
 
@@ -140,7 +140,7 @@ def test(name: str, function: Callable[[Mapping[str, Any]], Mapping[str, Any]], 
     """Run a function on a sample, eagerly and compiled, and compare what it gives with the sample's result.
 
     Raises:
-        CheckError: it gives something else, by more than half of the digits of a float's dtype.
+        CheckError: the results differ, floats by more than half of their dtype's digits.
     """
     given = {path: as_tensor(array) for path, array in sample.inputs.items()}
     for mode, run in (("eagerly", function), ("compiled", CompiledFunction(function, name=name))):

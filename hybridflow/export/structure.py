@@ -65,8 +65,8 @@ def filled(structure: Any, leaves: list[Any]) -> Any:
     ((kind, items),) = structure.items()
     if kind == "dict":
         return {key: filled(one, leaves) for key, one in items}
-    made = [filled(one, leaves) for one in items]
-    return tuple(made) if kind == "tuple" else made
+    filled_items = [filled(one, leaves) for one in items]
+    return tuple(filled_items) if kind == "tuple" else filled_items
 
 
 def taken_apart(structure: Any, value: Any, path: str, name: str) -> Iterator[tuple[int, Any]]:
@@ -85,13 +85,13 @@ def taken_apart(structure: Any, value: Any, path: str, name: str) -> Iterator[tu
         yield structure, value
         return
     kind, items = ("None", []) if structure is None else next(iter(structure.items()))
-    parts: dict[Any, Any] = dict(items if kind == "dict" else enumerate(items))
-    own: Any = value if isinstance(value, dict) else range(len(value)) if isinstance(value, list | tuple) else ()
-    if not isinstance(value, _TYPES[kind]) or {*own} != {*parts}:
+    items_by_key: dict[Any, Any] = dict(items if kind == "dict" else enumerate(items))
+    keys: Any = value if isinstance(value, dict) else range(len(value)) if isinstance(value, list | tuple) else ()
+    if not isinstance(value, _TYPES[kind]) or {*keys} != {*items_by_key}:
         raise ArgumentTypeError(
             message(f"{name}: {path} is a {type(value).__name__}, and was {described(structure)}", got=repr(value)[:80])
         )
-    for key, one in parts.items():
+    for key, one in items_by_key.items():
         yield from taken_apart(one, cast(Any, value)[key], f"{path}[{key!r}]", name)
 
 

@@ -40,10 +40,11 @@ def onnx(
         path: the file; an existing one is replaced. Weights of more than 1 GiB are written to a file beside it.
         function: which function of an artifact.
         opset: the version of ONNX's operators: 21, 22 or 23.
-        quantize: how the weights of products are stored, in int8: ``"weights"`` alone; ``"dynamic"`` with products of
-            integers, whose inputs are stored by their own range, as ONNX Runtime is fast with; ``"static"`` with ranges
-            found on `batches`, in the QDQ form that accelerators take. Convolutions stay floats with ``"dynamic"``,
-            since runtimes are slow with them. Models of `hf.quantize` are written as they are.
+        quantize: how products are quantized to int8: ``"weights"`` stores only the weights so; ``"dynamic"`` also
+            multiplies in integers, with the range that inputs have at each call, which ONNX Runtime is fast with;
+            ``"static"`` takes ranges found on `batches`, in the QDQ form that accelerators take. Convolutions stay
+            floats with ``"dynamic"``, since runtimes are slow with them. Models of `hf.quantize` are written as they
+            are.
         batches: for ``"static"``: an array that the function is called with, or an iterable of such, or of tuples of
             arguments.
 
@@ -66,12 +67,12 @@ def onnx(
                     hint=f"Choose one of {', '.join(map(str, OPSETS))}.")
         )  # fmt: skip
     specs = () if args is None else specs_of(args if isinstance(args, tuple) else (args,))
-    found = function_of("onnx", target, specs, function)
+    source = function_of("onnx", target, specs, function)
     if quantize is not None:
-        found = _quantized(found, one_of("onnx", "quantize", quantize, [*_INPUTS]), batches)
+        source = _quantized(source, one_of("onnx", "quantize", quantize, [*_INPUTS]), batches)
     elif batches is not None:
         raise ArgumentError(message("onnx: batches= are for quantize=\"static\"", got="quantize=None"))
-    write(model_of(found, opset), path)
+    write(model_of(source, opset), path)
 
 
 _INPUTS = {"weights": "float", "dynamic": "dynamic", "static": "static"}
@@ -79,13 +80,13 @@ _INPUTS = {"weights": "float", "dynamic": "dynamic", "static": "static"}
 
 def _quantized(function: Function, quantize: str, batches: Any) -> Function:
     products = ("linear", "matmul") if quantize == "dynamic" else ("linear", "matmul", "conv")
-    made = quantized_function("onnx", function, Plan(_INPUTS[quantize], batches=batches, products=products))
-    if made is function:
+    quantized = quantized_function("onnx", function, Plan(_INPUTS[quantize], batches=batches, products=products))
+    if quantized is function:
         raise ArgumentError(
             message(f"onnx: quantize={quantize!r}: the function has no products with weights", got=function.name,
                     hint="Leave quantize= out.")
         )  # fmt: skip
-    return made
+    return quantized
 
 
 def model_of(function: Function, opset: int = OPSET) -> Any:
@@ -99,6 +100,6 @@ def model_of(function: Function, opset: int = OPSET) -> Any:
         if one is not RANDOM
     }
     paths = ["random_state" if path == RANDOM else path for path in fields["weights"]]
-    more = [name for name, there in (("random_state", fields["random"]), ("checks", fields["checks"])) if there]
-    outputs = [*function.outputs, *more]
+    extra = [name for name, there in (("random_state", fields["random"]), ("checks", fields["checks"])) if there]
+    outputs = [*function.outputs, *extra]
     return Writer(graph, values, outputs, [*function.inputs, *paths], opset).model()

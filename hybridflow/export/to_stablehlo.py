@@ -156,13 +156,13 @@ def _sizes(name: str, scope: DimScope) -> dict[str, Any]:
     """
     if not scope.hints:
         return {}
-    same = _one_symbol_each(scope)
+    representative = _one_symbol_each(scope)
     names = {symbol: f"{symbol}_" if symbol in _WORDS else symbol for symbol in scope.hints}
-    wanted = [*dict.fromkeys([names[same[symbol]] for symbol in scope.hints])]
+    distinct = [*dict.fromkeys([names[representative[symbol]] for symbol in scope.hints])]
     conditions: list[str] = []
     for last in (False, True):
-        made = dict(zip(wanted, export.symbolic_shape(",".join(wanted), constraints=conditions), strict=True))
-        sizes: dict[str, Any] = {symbol: made[names[same[symbol]]] for symbol in scope.hints}
+        symbols = dict(zip(distinct, export.symbolic_shape(",".join(distinct), constraints=conditions), strict=True))
+        sizes: dict[str, Any] = {symbol: symbols[names[representative[symbol]]] for symbol in scope.hints}
         if not last:
             assumptions = [_condition(name, guard, sizes) for guard in scope.guards]
             conditions = [*dict.fromkeys([one for one in assumptions if one is not None])]
@@ -175,13 +175,13 @@ _WORDS = {"mod", "floordiv", "max", "min"}
 
 def _one_symbol_each(scope: DimScope) -> dict[str, str]:
     """Return, for each symbol, one representative of all symbols of the same size."""
-    same = {symbol: symbol for symbol in scope.hints}
+    representative = {symbol: symbol for symbol in scope.hints}
     for guard in scope.guards:
         left, right = guard.left.symbol, guard.right.symbol if type(guard.right) is Dim else None
         if guard.compare == "==" and guard.answer and left and right:
-            old, new = same[right], same[left]
-            same = {symbol: new if one == old else one for symbol, one in same.items()}
-    return same
+            old, new = representative[right], representative[left]
+            representative = {symbol: new if one == old else one for symbol, one in representative.items()}
+    return representative
 
 
 def _condition(name: str, guard: Guard, sizes: Mapping[str, Any]) -> str | None:

@@ -61,8 +61,8 @@ def _in_class(kind: type, name: str) -> Any:
 
 
 def _in_instance(holder: Any, name: str) -> Any:
-    own: Any = _raw(holder, "__dict__")
-    return MISSING if own is MISSING else own.get(name, MISSING)
+    attributes: Any = _raw(holder, "__dict__")
+    return MISSING if attributes is MISSING else attributes.get(name, MISSING)
 
 
 def stored(holder: Any, name: str) -> Any:

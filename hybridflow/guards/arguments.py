@@ -94,8 +94,8 @@ class Defaults:
         return len(now) != len(self._seen) or not all(map(is_, now, self._seen))
 
 
-class Quick(NamedTuple):
-    """A signature of plain parameters, for `quick_arguments`.
+class PlainParameters(NamedTuple):
+    """A signature of plain parameters, for `plain_arguments`.
 
     Attributes:
         names: the names of the parameters.
@@ -108,8 +108,8 @@ class Quick(NamedTuple):
     defaults: dict[str, Any]
 
     @classmethod
-    def of(cls, signature: inspect.Signature) -> Quick | None:
-        """Return a signature as a `Quick`, or None if some parameters are not plain."""
+    def of(cls, signature: inspect.Signature) -> PlainParameters | None:
+        """Return a signature as a `PlainParameters`, or None if some parameters are not plain."""
         parameters = signature.parameters.values()
         either, named = inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY
         if any(parameter.kind not in (either, named) for parameter in parameters):
@@ -118,9 +118,9 @@ class Quick(NamedTuple):
         return cls(tuple(signature.parameters), sum(one.kind is either for one in parameters), defaults)
 
 
-def quick_arguments(quick: Quick, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any] | None:
-    """Return the same as `named_arguments`, but faster; None if the arguments do not fit."""
-    names, positional, defaults = quick
+def plain_arguments(plain: PlainParameters, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any] | None:
+    """Return the same as `named_arguments`, without binding by `inspect`; None if the arguments do not fit."""
+    names, positional, defaults = plain
     given = len(args)
     if given > positional:
         return None
@@ -170,6 +170,6 @@ def apply_arguments(
     function: Callable[..., Any], signature: inspect.Signature, first: tuple[Any, ...], arguments: dict[str, Any]
 ) -> Any:
     """Call a function with the result of `named_arguments`, after the positional arguments `first`."""
-    beside = {name: value for name, value in arguments.items() if name not in signature.parameters}
+    extra = {name: value for name, value in arguments.items() if name not in signature.parameters}
     bound = inspect.BoundArguments(signature, cast(Any, arguments))
-    return function(*first, *bound.args, **bound.kwargs, **beside)
+    return function(*first, *bound.args, **bound.kwargs, **extra)

@@ -69,8 +69,8 @@ class Choices:
         self._read(source)
         if not isinstance(made, tuple):
             self._kept += (made, source)
-            own = frozenset([id(source)])
-            self._roots[id(made)] = self._roots.get(id(made), frozenset()) | self._roots.setdefault(id(source), own)
+            ids = frozenset([id(source)])
+            self._roots[id(made)] = self._roots.get(id(made), frozenset()) | self._roots.setdefault(id(source), ids)
             self._born[id(made)] = len(self._changes)
         for one, other in zip(_parts(made), _parts(source), strict=False):
             self._pair(one, other)

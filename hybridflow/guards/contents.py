@@ -53,5 +53,5 @@ def item_at(container: Any, key: Any) -> Any:
 
 def has_own_way(kind: type, method: str) -> bool:
     """Whether a container class overrides a special method of Python's container type."""
-    own = _own_type(kind)
-    return kind is not own and getattr(kind, method) is not getattr(own, method)
+    base = _own_type(kind)
+    return kind is not base and getattr(kind, method) is not getattr(base, method)

@@ -216,9 +216,9 @@ def _matches(shape: tuple[int, ...], pattern: Pattern) -> bool:
 
 def _agree(shapes: list[tuple[tuple[int, ...], Pattern]]) -> bool:
     """Whether each name has the same size in all shapes."""
-    known: dict[str, int] = {}
+    size_of: dict[str, int] = {}
     return all([
-        known.setdefault(entry, size) == size
+        size_of.setdefault(entry, size) == size
         for shape, pattern in shapes
         for size, entry in zip(shape, pattern, strict=True)
         if type(entry) is SizeName

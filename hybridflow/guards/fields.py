@@ -38,10 +38,10 @@ class Opened:
 
     def closed(self) -> Any:
         """Return an object of the class with these fields; no code of the class runs."""
-        made = object.__new__(self.kind)
+        obj = object.__new__(self.kind)
         for name, value in zip(self.names, self.values, strict=True):
-            object.__setattr__(made, name, closed(value))
-        return made
+            object.__setattr__(obj, name, closed(value))
+        return obj
 
 
 def _is_opened(value: Any) -> bool:

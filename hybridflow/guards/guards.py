@@ -72,8 +72,8 @@ def _key_in_container(value: Any) -> Any:
     return static_key(value) if type(value) in PLAIN else type(value)
 
 
-class Seen(NamedTuple):
-    """A container as the quick check remembers it: by the ids of its items.
+class SeenContainer(NamedTuple):
+    """A container as the identity check remembers it: by the ids of its items.
 
     Plain values among the items are kept alive in `kept`, so that their ids are not reused.
     """
@@ -84,12 +84,12 @@ class Seen(NamedTuple):
 
 
 def seen_of(value: Any) -> Any:
-    """Return what the quick check compares a value with."""
+    """Return what the identity check compares a value with."""
     if isinstance(value, MAPPINGS):
         held = (*keys_of(value), *values_of(value))
-        return Seen(type(value), _ids_of_dict(value), [one for one in held if type(one) in PLAIN])
+        return SeenContainer(type(value), _ids_of_dict(value), [one for one in held if type(one) in PLAIN])
     if isinstance(value, SEQUENCES):
-        return Seen(type(value), _ids_of(value), [one for one in in_sequence(value) if type(one) in PLAIN])
+        return SeenContainer(type(value), _ids_of(value), [one for one in in_sequence(value) if type(one) in PLAIN])
     if (isinstance(value, CHANGING) and not _is_fixed(value)) or value is MISSING or type(value) in PLAIN:
         return None
     return weak(value)
@@ -113,7 +113,7 @@ class Origin:
         kind: the value's type.
         key: the value's key, by `key_of`.
         plain: the value, if it is a plain one.
-        seen: what the quick check compares the value with.
+        seen: what the identity check compares the value with.
         text: the value, for messages.
         where: the user's line that read it.
         guarded: whether the trace depends on the value.
@@ -291,9 +291,9 @@ class Guards:
     def _take(self, origins: Sequence[Origin]) -> None:
         """Watch these origins. Drop those in objects that are gone, unless the trace has inputs from there."""
         related = {origin for relation in self._relations for origin in relation[:2]}
-        asked = {origin.top for origin in origins if origin.inputs}
+        with_inputs = {origin.top for origin in origins if origin.inputs}
         watched = _with_parents(origins, related)
-        self.origins = [origin for origin in watched if origin.top in asked or not _is_gone(origin.top)]
+        self.origins = [origin for origin in watched if origin.top in with_inputs or not _is_gone(origin.top)]
         self._positions = {origin: number for number, origin in enumerate(self.origins)}
         self._related = [
             (self._positions[first], self._positions[second], same)
@@ -305,7 +305,7 @@ class Guards:
         self._seen: list[Any] = [_without_inputs(origin, origin.seen) for origin in self.origins]
         self._implied = _implied(self.origins, self._kept)
         self.hold: Callable[[], bool | tuple[float, ...]] = self._generate()
-        """The quick check: whether everything is unchanged.
+        """The identity check: whether everything is unchanged.
 
         False may also mean that equal values were created anew. If floats outside are inputs, the check returns their
         current values instead of True.
@@ -351,8 +351,8 @@ class Guards:
                 changed.append((origin.path, "the same tensor as elsewhere", "another one"))
         for first, second, same in self._related:
             if (values[first] is values[second]) is not same:
-                what = f"{self.origins[first].path} is {self.origins[second].path}"
-                changed.append((what, str(same), str(not same)))
+                relation = f"{self.origins[first].path} is {self.origins[second].path}"
+                changed.append((relation, str(same), str(not same)))
         if changed:
             return changed, captures
         self._seen[:] = [
@@ -453,7 +453,7 @@ def _by_container(origin: Origin, alive: set[int]) -> bool:
     if origin.access is not ITEM or parent is None or not parent.guarded or not callable(origin.seen):
         return False
     value = id(origin.seen())
-    if value not in alive or not isinstance(parent.seen, Seen):
+    if value not in alive or not isinstance(parent.seen, SeenContainer):
         return False
     ids = parent.seen.ids
     if parent.kind is dict:
@@ -538,8 +538,8 @@ def _input_positions(origin: Origin) -> list[int]:
 
 
 def _without_inputs(origin: Origin, seen: Any) -> Any:
-    """Return `seen` with the ids of an origin's inputs set to 0, so that the quick comparison ignores them."""
-    if isinstance(seen, Seen):
+    """Return `seen` with the ids of an origin's inputs set to 0, so that the comparison by identity ignores them."""
+    if isinstance(seen, SeenContainer):
         for position in _input_positions(origin) if origin.inputs else ():
             seen.ids[position] = 0
     return seen

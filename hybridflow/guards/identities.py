@@ -64,9 +64,9 @@ class Identities(NamedTuple):
         """Return ``(what, before, after)`` for each identity in which a call differs from the traced one."""
         changes: list[tuple[str, str, str]] = []
         for one in self.relations:
-            same = _value(one.first, arguments) is _value(one.second, arguments)
-            if same is not one.same:
-                changes.append((f"{path_of(one.first)} is {path_of(one.second)}", str(one.same), str(same)))
+            identical = _value(one.first, arguments) is _value(one.second, arguments)
+            if identical is not one.same:
+                changes.append((f"{path_of(one.first)} is {path_of(one.second)}", str(one.same), str(identical)))
         if self.apart:
             given = mutable_in(arguments)
             for origin in self.apart:

@@ -101,13 +101,13 @@ class InputSignature:
 
     def _require_one_size_each(self, arguments: dict[str, Any]) -> None:
         """Raise if a name stands for two different sizes."""
-        known: dict[str, tuple[int, str]] = {}
+        sizes: dict[str, tuple[int, str]] = {}
         for parameter, (specs, tree) in self._parts.items():
             for value, spec, path in zip(tree.flatten_up_to(arguments[parameter]), specs, _paths(tree), strict=True):
                 for own, size in zip(value.shape, spec.shape, strict=True):
                     if type(size) is not SizeName:
                         continue
-                    first, where = known.setdefault(size, (own, parameter + path))
+                    first, where = sizes.setdefault(size, (own, parameter + path))
                     if own != first:
                         raise ArgumentTypeError(
                             message(f"{self._name}: the size {str(size)!r} is {first} in {where} and {own} in "
@@ -153,8 +153,8 @@ class InputSignature:
 
     def examples(self) -> list[Any]:
         """Return arguments that fit the specs. Every open size becomes a number that occurs nowhere in the specs."""
-        known = {size for leaves, _ in self._parts.values() for spec in leaves for size in spec.shape}
-        size = next(one for one in (5, 7, 11, 13, 17, 19, *range(23, 1 << 20)) if one not in known)
+        sizes = {size for leaves, _ in self._parts.values() for spec in leaves for size in spec.shape}
+        size = next(one for one in (5, 7, 11, 13, 17, 19, *range(23, 1 << 20)) if one not in sizes)
         examples: list[Any] = []
         for specs, tree in self._parts.values():
             tensors: list[Tensor] = []
@@ -166,11 +166,11 @@ class InputSignature:
 
 
 def _fits(tensor: Tensor, spec: TensorSpec) -> bool:
-    shape, wanted = tensor.shape, spec.shape
-    if tensor.dtype != spec.dtype or len(shape) != len(wanted):
+    shape, expected = tensor.shape, spec.shape
+    if tensor.dtype != spec.dtype or len(shape) != len(expected):
         return False
-    return shape == wanted or all(
-        b is None or (b.allows(a) if type(b) is SizeName else a == b) for a, b in zip(shape, wanted, strict=True)
+    return shape == expected or all(
+        b is None or (b.allows(a) if type(b) is SizeName else a == b) for a, b in zip(shape, expected, strict=True)
     )
 
 

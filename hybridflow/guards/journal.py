@@ -111,13 +111,13 @@ class Journal:
 
     def attribute(self, obj: Any, name: str) -> None:
         """Note an attribute. If the class overrides ``__setattr__``, note all of the object's containers too."""
-        own = getattr(obj, "__dict__", None)
-        if type(own) is dict and type(obj).__setattr__ is not object.__setattr__:
-            for value in (own, *own.values()):
+        attributes = getattr(obj, "__dict__", None)
+        if type(attributes) is dict and type(obj).__setattr__ is not object.__setattr__:
+            for value in (attributes, *attributes.values()):
                 self.content(value)
         in_class: Any = getattr(type(obj), name, None)
-        if isinstance(own, dict) and not hasattr(type(in_class), "__set__"):
-            self.item_of(own, name, obj)
+        if isinstance(attributes, dict) and not hasattr(type(in_class), "__set__"):
+            self.item_of(attributes, name, obj)
             return
 
         def put(value: Any) -> None:

@@ -105,10 +105,10 @@ _RETURNED = freed(_call_op("returned"))
 
 
 def _trained_op(name: str, variables: Sequence[str]) -> Op:
-    several = ", ".join(map(repr, variables[:_NAMED])) + (" and others" if len(variables) > _NAMED else "")
+    names = ", ".join(map(repr, variables[:_NAMED])) + (" and others" if len(variables) > _NAMED else "")
     return freed(
         _call_op(name),
-        f"the compiled call took gradients itself and assigned Variable {several}, whose values before it are not "
+        f"the compiled call took gradients itself and assigned Variable {names}, whose values before it are not "
         "kept. Take this gradient in the function too, or make the call in the block of a hf.GradientTape",
     )
 

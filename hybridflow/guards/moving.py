@@ -19,7 +19,7 @@ from hybridflow.guards.found_by_name import FoundByName
 from hybridflow.guards.questions import LRU_CACHE
 
 
-class Known(Protocol):
+class OutsideObjects(Protocol):
     """The part of `Observations` that this module uses."""
 
     def is_outside(self, obj: Any) -> bool:
@@ -87,19 +87,19 @@ _WARNED: set[tuple[str, int] | None] = set()
 
 
 def warn_once(label: str, why: str, where: Where | None) -> None:
-    """Warn once for each line that a function is traced anew at every call.
+    """Warn once for each line that a function is traced again at every call.
 
     Args:
         label: the function's name.
         why: what it reads.
         where: the user's line that reads it.
     """
-    place = where_file_line(where)
-    if place in _WARNED:
+    file_line = where_file_line(where)
+    if file_line in _WARNED:
         return
-    _WARNED.add(place)
+    _WARNED.add(file_line)
     text = message(
-        f"compile: {label} is traced anew at every call, for what it reads cannot be watched",
+        f"compile: {label} is traced again at every call, because what it reads cannot be watched",
         got=f"{why} at {format_where(where)}",
         hint="Read it before the call and pass what was read as an argument; draw random numbers with hf.random.",
     )
@@ -112,7 +112,7 @@ def makes_random_source(function: Any) -> bool:
 
 
 def moving(
-    function: Any, args: Sequence[Any], kwargs: Mapping[str, Any], observations: Known
+    function: Any, args: Sequence[Any], kwargs: Mapping[str, Any], observations: OutsideObjects
 ) -> str | None:
     """Return the name of a function that gives another result at every call, or that moves a stream; else None."""
     owner = getattr(function, "__self__", None)

@@ -30,9 +30,9 @@ class Needs(NamedTuple):
         if isinstance(need, NeedsIdentity):
             slots = sorted({leaf.key[1] for leaf in signature.leaves if leaf.kind == VARIABLE} - self.variables)
             return self._replace(variables=self.variables | {slots[need.slot]})
-        left = [i for i in range(len(floats_of(signature))) if i not in self.numbers]
+        remaining = [i for i in range(len(floats_of(signature))) if i not in self.numbers]
         # The other positions belong to floats outside the arguments.
-        return self._replace(numbers=self.numbers | {left[i] for i in need.arguments if i < len(left)})
+        return self._replace(numbers=self.numbers | {remaining[i] for i in need.arguments if i < len(remaining)})
 
     def met_by(self, signature: Signature) -> Signature:
         """Return the signature with the needed arguments as constants: floats by value, Variables by identity."""

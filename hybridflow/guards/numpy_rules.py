@@ -149,18 +149,18 @@ def _applied(ufunc: np.ufunc, name: str, operands: Sequence[Any]) -> Any:
         DTypeError: NumPy's result would differ.
     """
     array = _first(operands)
-    what = f"numpy.{ufunc.__name__}"
+    called = f"numpy.{ufunc.__name__}"
     for one in operands:
         if type(one) is TracedArray:
-            _require_numpy(one, what)
+            _require_numpy(one, called)
     loop = _loop(ufunc, operands)
-    result: Any = _our_function(name, what)(*map(without_array, operands))
-    _require_same(array, what, loop[-1], result.dtype)
+    result: Any = _our_function(name, called)(*map(without_array, operands))
+    _require_same(array, called, loop[-1], result.dtype)
     if len(operands) > 1 or loop[0] == loop[-1]:
         ours = _our_dtype(operands, as_float=ufunc is np.divide)
         for dtype in loop[: len(operands)]:
-            _require_same(array, what, dtype, ours)
-    _require_same_values(array, ufunc, what, operands, result.dtype)
+            _require_same(array, called, dtype, ours)
+    _require_same_values(array, ufunc, called, operands, result.dtype)
     return array.like(result)
 
 
@@ -240,13 +240,13 @@ def _changes(array: TracedArray, what: str, hint: str) -> MutationError:
 
 def _array_ufunc(self: TracedArray, ufunc: np.ufunc, method: str, *inputs: Any, **kwargs: Any) -> Any:
     """Run NumPy's elementwise function on operands that include a traced array."""
-    what = f"numpy.{ufunc.__name__}" + ("" if method == "__call__" else f".{method}")
+    called = f"numpy.{ufunc.__name__}" + ("" if method == "__call__" else f".{method}")
     if kwargs.get("out") is not None:
-        raise _changes(self, what, "Write x = x + y in place of x += y, and leave `out` away.")
+        raise _changes(self, called, "Write x = x + y in place of x += y, and leave `out` away.")
     if any(isinstance(one, TensorMethods) for one in inputs):
         return _with_tensor(ufunc, inputs)
     if method != "__call__" or kwargs or ufunc.nout != 1:
-        raise _refused(self, what, "it is not traced in this form")
+        raise _refused(self, called, "it is not traced in this form")
     return _applied(ufunc, _OURS.get(ufunc, ufunc.__name__), inputs)
 
 
@@ -264,23 +264,23 @@ def _array_function(self: TracedArray, function: Any, types: Any, args: Any, kwa
 
 def _reduction(name: str) -> Callable[..., Any]:
     def method(self: TracedArray, axis: Any = None, dtype: Any = None, **options: Any) -> Any:
-        what = f"ndarray.{name}"
-        _require_numpy(self, what)
+        called = f"ndarray.{name}"
+        _require_numpy(self, called)
         if name in ("max", "min", "any", "all", "argmax", "argmin") and dtype is not None:
-            raise _refused(self, what, "its second positional argument is an array for the result")
+            raise _refused(self, called, "its second positional argument is an array for the result")
         if options.keys() - {"keepdims", "ddof", "correction"}:
-            raise _refused(self, what, f"the options {sorted(options)} are not traced")
+            raise _refused(self, called, f"the options {sorted(options)} are not traced")
         if name in _ROUNDED_ON_THE_WAY and self.tensor.dtype.num in LOW_PRECISION:
-            raise _refused(self, what, f"NumPy adds up in {self.tensor.dtype}, hybridflow in float32")
+            raise _refused(self, called, f"NumPy adds up in {self.tensor.dtype}, hybridflow in float32")
         given = {} if dtype is None else {"dtype": np.dtype(dtype)}
         if name in _CUMULATIVE and axis is None and self.ndim != 1:
             return getattr(self.ravel(), name)(**given)
         expected = _tried(self, name, axis=axis, **given, **options)
         if name in ("std", "var"):
             options["correction"] = options.pop("ddof", options.get("correction", 0))
-        ours = _our_function(_CUMULATIVE.get(name, name), what)
+        ours = _our_function(_CUMULATIVE.get(name, name), called)
         result: Any = ours(self.tensor, axis=axis, **given, **options)
-        _require_same(self, what, expected, result.dtype)
+        _require_same(self, called, expected, result.dtype)
         return self.like(result)
 
     return method
@@ -328,7 +328,7 @@ def _matrix_transpose(self: TracedArray) -> TracedArray:
 def _squeeze(self: TracedArray, axis: Any = None) -> TracedArray:
     _require_numpy(self, "ndarray.squeeze")
     if axis is None:
-        axis = tuple([place for place, size in enumerate(self.shape) if size == 1])
+        axis = tuple([axis for axis, size in enumerate(self.shape) if size == 1])
     return _array_like(self, PUBLIC.squeeze(self.tensor, axis=axis))
 
 

@@ -60,14 +60,14 @@ def _unflatten(kind: _Kind, values: Any) -> Any:
     held = list(values)
     if kind.order.skeleton is not None:
         held = in_order_of(kind.order.skeleton, held)
-    made: Any = object.__new__(kind.cls)
+    obj: Any = object.__new__(kind.cls)
     for name, value in zip(kind.names, held, strict=True):
         slot = getattr(kind.cls, name, None)
         if type(slot) is MemberDescriptorType:
-            slot.__set__(made, value)
+            slot.__set__(obj, value)
         else:
-            made.__dict__[name] = value
-    return made
+            obj.__dict__[name] = value
+    return obj
 
 
 jax.tree_util.register_pytree_node(_Attributes, _flatten, _unflatten)
@@ -109,8 +109,8 @@ def _opened(value: Any, which: Callable[[Any], bool], around: tuple[Any, ...]) -
     leaves, tree = jax.tree_util.tree_flatten(value)
     if not any(map(which, leaves)):
         return value
-    made = [_attributes(leaf, which, (*around, leaf)) if _is_new(leaf, which, around) else leaf for leaf in leaves]
-    whole = jax.tree_util.tree_unflatten(tree, made)
+    opened = [_attributes(leaf, which, (*around, leaf)) if _is_new(leaf, which, around) else leaf for leaf in leaves]
+    whole = jax.tree_util.tree_unflatten(tree, opened)
     return in_order_of(skeleton(value), whole) if has_order(value) else whole
 
 

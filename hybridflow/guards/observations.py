@@ -285,8 +285,8 @@ class Observations:
         origin = self._origins.get((id(parent), access, name))
         if origin is None:
             origin = self._add(parent, access, name, value, guarded=False)
-        known = self._outside.setdefault(id(value), (value, origin))[1]
-        if known is not origin:
+        outer_origin = self._outside.setdefault(id(value), (value, origin))[1]
+        if outer_origin is not origin:
             self._also.setdefault(id(value), {})[origin] = None
         self._read(origin, TYPE, None, type(value))
 
@@ -302,14 +302,14 @@ class Observations:
         """Register a value and its content as outside the trace."""
         if is_leaf(value) or id(value) in self._inputs:
             return
-        known = self._outside.get(id(value))
-        if known is not None:
+        outer = self._outside.get(id(value))
+        if outer is not None:
             # A container is compared by its content, and the other origin already covers the content of this one.
             changes = isinstance(value, (*CONTAINERS, *CHANGING))
-            if known[1] is not origin and known[1].parent is not None and changes:
-                origin.alias = known[1]
-                self.guard(known[1], value)
-            elif known[1] is not origin:
+            if outer[1] is not origin and outer[1].parent is not None and changes:
+                origin.alias = outer[1]
+                self.guard(outer[1], value)
+            elif outer[1] is not origin:
                 self._also.setdefault(id(value), {})[origin] = None
             return
         self._outside[id(value)] = (value, origin)
@@ -339,14 +339,14 @@ class Observations:
     def same(self, a: Any, b: Any) -> bool:
         """Return ``a is b``, for stand-ins of the objects that the caller passed instead, and record the answer."""
         first, second = self._given_for(a), self._given_for(b)
-        same = first is second
+        identical = first is second
         if is_one_of_several(first) and is_one_of_several(second):
             self.floats.require_plain(a)
             self.floats.require_plain(b)
             firsts, seconds = self._sources(a), self._sources(b)
             if firsts and seconds:
-                self._relate(firsts, seconds, same=same)
-        return same
+                self._relate(firsts, seconds, same=identical)
+        return identical
 
     def identity(self, obj: Any) -> int:
         """Return ``id(obj)`` of the object that the caller passed, if the trace sees a stand-in; record the answer.
@@ -413,8 +413,8 @@ class Observations:
             self.orders.add(origin[2])
         elif items and self.origin_of(items) is None:
             for given, _, way in self._inputs.values():  # a new dict at each call
-                same = type(given) is dict and len(way) == 1 and list(given) == list(items)
-                if same and all(map(is_, given.values(), items.values())):
+                is_argument = type(given) is dict and len(way) == 1 and list(given) == list(items)
+                if is_argument and all(map(is_, given.values(), items.values())):
                     self.orders.add(way)
 
     def returned(self, result: Any) -> None:
@@ -456,8 +456,8 @@ class Observations:
         Raises:
             MutationError: the value is traced, or the write is in a branch or a loop body.
         """
-        what = access.path.format(p=parent.path, n=name)
-        self._refuse(what, (value,), nested=nested)
+        path = access.path.format(p=parent.path, n=name)
+        self._refuse(path, (value,), nested=nested)
         origin = self._origins.get((id(parent), access, name))
         if origin is None and not is_traced(before):
             origin = self._add(parent, access, name, before, guarded=False)
@@ -465,7 +465,7 @@ class Observations:
         names = holder if isinstance(holder, dict) else getattr(holder, "__dict__", None)
         self.floats.write(self.origin_of(names), names)  # the code may have read it too, through a copy
         self._do(parent, holder, change, origin)
-        self._note(what)
+        self._note(path)
 
     def stays(self, at: Origin, access: Access, name: Any, before: Any, value: Any, *, nested: bool) -> bool:
         """Whether the trace stores the value that is already there; later calls skip the write and check the value."""
@@ -547,12 +547,12 @@ class Observations:
         Raises:
             MutationError: in a branch or a loop body.
         """
-        what = moving(function, args, kwargs, self)
-        if what is not None:
-            self._refuse(what, (), nested=nested)
+        source_name = moving(function, args, kwargs, self)
+        if source_name is not None:
+            self._refuse(source_name, (), nested=nested)
             self.journal.random(getattr(function, "__self__", None))
-            self.not_again(what, moves=function is builtins.next)
-        return what is not None
+            self.not_again(source_name, moves=function is builtins.next)
+        return source_name is not None
 
     def variable_paths(self) -> dict[int, str]:
         """Return the path by which each Variable from outside was first reached, by the Variable's id."""
@@ -571,10 +571,10 @@ class Observations:
             captures: the tensors that the trace captured.
             variables: the Variables that the trace uses and keeps alive.
         """
-        kept: list[object] = [*variables]
+        alive: list[object] = [*variables]
         if asked := self.counts_trainable | ({id(one): one for one in variables} if self.asks_trainable else {}):
             flags = TrainableFlags([*asked.values()])
-            kept.append(flags)
+            alive.append(flags)
             self.read(self.root(flags, "which Variables are trainable"), ATTRIBUTE, "value", flags.value)
         origins = [*self._origins.values()]
         changed = self._relate_changed()
@@ -586,7 +586,7 @@ class Observations:
         self.forget()
         if not any(origin.guarded for origin in origins):
             return None
-        return Guards(origins, captures, kept, [cast(Any, one) for one in relations if one not in among])
+        return Guards(origins, captures, alive, [cast(Any, one) for one in relations if one not in among])
 
 
 _MUTABLE = (list, dict, deque, set, bytearray, np.ndarray)

@@ -456,9 +456,9 @@ def changes(obj: Any, what: str) -> None:
 
 def _change(observations: Observations, value: Any, target: Target, *, augmented: bool) -> Change:
     """Return the change by which later calls repeat a store."""
-    made = observations.augmented
-    if augmented and made is not None and made.value is value:
-        return made.change(target)
+    assignment = observations.augmented
+    if augmented and assignment is not None and assignment.value is value:
+        return assignment.change(target)
     return target.stored(value)
 
 
@@ -496,8 +496,8 @@ def write_item(obj: Any, key: Any, value: Any, *, augmented: bool = False) -> No
     if observations is not None:
         if type(key) is slice:
             run_over(observations, value)
-        again = type(obj) in LOADED and is_constant(key)
-        change = _change(observations, value, item(key), augmented=augmented) if again else OTHER
+        is_repeatable = type(obj) in LOADED and is_constant(key)
+        change = _change(observations, value, item(key), augmented=augmented) if is_repeatable else OTHER
         observations.change(obj, f"[{key!r}]", (value,), change, nested=nested)
     obj[key] = value
 

@@ -127,9 +127,9 @@ class OutsideFloats:
         Raises:
             NeedsNumber: a container that was read through a copy is now seen directly, as part of another one.
         """
-        made = self._copy(origin, container, inner)
-        self._show(made)
-        return made
+        copy = self._copy(origin, container, inner)
+        self._show(copy)
+        return copy
 
     def copies(self) -> Iterable[tuple[Any, Origin]]:
         """Return the copies that stand for containers, including nested ones, each with the container's origin."""
@@ -159,11 +159,11 @@ class OutsideFloats:
             self._around.discard(id(container))
 
     def _copied(self, origin: Origin, container: Any, inner: Callable[[Any, Any], Origin | None]) -> Any:
-        known = self._copies.get(id(container))
-        if known is not None:
-            if known[1] is not origin:
-                origin.alias = known[1]
-            return known[0]
+        copied = self._copies.get(id(container))
+        if copied is not None:
+            if copied[1] is not origin:
+                origin.alias = copied[1]
+            return copied[0]
         kind = type(container)
         if kind not in (list, tuple, dict) or len(container) > _LONG:
             return container
@@ -247,7 +247,7 @@ class OutsideFloats:
         return positions
 
     def require_numbers(self, positions: Iterable[int]) -> None:
-        """Make inputs constants of the trace, by tracing anew.
+        """Make inputs constants of the trace, by tracing again.
 
         Raises:
             NeedsNumber: `positions` is not empty.

@@ -175,15 +175,15 @@ def _of_object(value: Any, kind: type) -> Iterator[Part]:
         inside = True
         yield Part(None, BYTES, None, BYTES.get(value, None))
     handle = issubclass(kind, (*_HANDLES, Iterator))  # not `isinstance`, which asks the object itself for its class
-    own = RAW.get(value, "__dict__")
+    attributes = RAW.get(value, "__dict__")
     if not inside and not handle and not _is_of_attributes(kind) and _tells_its_state(kind):
         state = _state_of(value)
         yield Part(None, STATE, None, state)
-        if own is MISSING or len(state) > _BY_REFERENCE:
+        if attributes is MISSING or len(state) > _BY_REFERENCE:
             return
-    if own is not MISSING:
+    if attributes is not MISSING:
         inside = True
-        yield Part(None, RAW, "__dict__", own)
+        yield Part(None, RAW, "__dict__", attributes)
     for name in _slots(kind):
         inside = True
         yield Part(None, RAW, name, RAW.get(value, name))

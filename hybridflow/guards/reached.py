@@ -26,15 +26,15 @@ def shown_names(
     slots = {leaf.key[1]: leaf.path for leaf in reversed([*named]) if leaf.kind == VARIABLE}
     names = [state.variable.name for state in states]
     count = Counter(names)
-    known: dict[str, str] = {}
+    texts: dict[str, str] = {}
     shown: list[str] = []
     for state, name in zip(states, names, strict=True):
         path = paths.get(id(state.captured)) if state.slot is None else slots.get(state.slot)
         unclear = _AUTOMATIC.fullmatch(name) is not None or count[name] > 1
         text = path if unclear and path is not None and not state.of_gradient else name
-        known.setdefault(name, text)
+        texts.setdefault(name, text)
         shown.append(text)
     return tuple([
-        known.get(text.removesuffix(_GRADIENT), text.removesuffix(_GRADIENT)) + _GRADIENT if state.of_gradient else text
+        texts.get(text.removesuffix(_GRADIENT), text.removesuffix(_GRADIENT)) + _GRADIENT if state.of_gradient else text
         for state, text in zip(states, shown, strict=True)
     ])  # fmt: skip

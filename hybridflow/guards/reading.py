@@ -44,7 +44,7 @@ _HOLDERS = (MethodType, FunctionType, functools.partial)
 _AS_TEXT = frozenset({"__repr__", "__str__", "__format__"})
 _NONE: Mapping[str, Any] = {}
 _MANY = 20_000
-"""The number of origins above which checking them at every call costs more than tracing anew."""
+"""The number of origins above which checking them at every call costs more than tracing again."""
 
 
 def attribute(observations: Observations, obj: Any, name: str, value: Any, *, seen: bool = True) -> Any:
@@ -79,8 +79,8 @@ def attribute(observations: Observations, obj: Any, name: str, value: Any, *, se
     if origin is None:
         if IN_INSTANCE.get(obj, name) is MISSING:
             class_attribute(observations, obj, name)
-        own = isinstance(value, MethodType) and value.__self__ is obj  # adds nothing new
-        _held(observations, value.__func__ if own else value)
+        is_bound_to_obj = isinstance(value, MethodType) and value.__self__ is obj  # adds nothing new
+        _held(observations, value.__func__ if is_bound_to_obj else value)
     elif isinstance(value, MethodType) and value.__self__ is obj:
         observations.read(origin, METHOD, name, value.__func__)
     elif type(value) is BuiltinMethodType and value.__self__ is obj and not isinstance(obj, ModuleType):

@@ -93,8 +93,8 @@ class Identity:
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Identity):
             return NotImplemented
-        mine = self._reference()
-        return mine is not None and mine is other._reference()
+        obj = self._reference()
+        return obj is not None and obj is other._reference()
 
     def __hash__(self) -> int:
         return self._hash
@@ -368,32 +368,32 @@ def differences(
 def _told_apart(a: Leaf, b: Leaf) -> tuple[str, str]:
     if a.kind == b.kind == TENSOR and str(a.value.spec) != str(b.value.spec):
         return str(a.value.spec), str(b.value.spec)
-    left, right = a.describe(), b.describe()
-    if left == right:
+    before, after = a.describe(), b.describe()
+    if before == after:
         if a.kind == VARIABLE:
-            return f"{left} (alias pattern {a.key[1]})", f"{right} (alias pattern {b.key[1]})"
+            return f"{before} (alias pattern {a.key[1]})", f"{after} (alias pattern {b.key[1]})"
         if a.kind == b.kind == TENSOR:
-            return f"{left} ({_kind(a)})", f"{right} ({_kind(b)})"
-        return f"{left} (id {id(a.value):#x})", f"{right} (id {id(b.value):#x})"
-    return left, right
+            return f"{before} ({_kind(a)})", f"{after} ({_kind(b)})"
+        return f"{before} (id {id(a.value):#x})", f"{after} (id {id(b.value):#x})"
+    return before, after
 
 
 def forget_values(leaves: Iterable[Leaf]) -> list[Leaf]:
     """Return leaves with the same descriptions that keep no array, Variable or object alive."""
-    kept: list[Leaf] = []
+    described: list[Leaf] = []
     for leaf in leaves:
         if leaf.kind == TENSOR:
             spec = make_spec(leaf.value.shape, as_dtype(leaf.value.dtype))
-            kept.append(leaf._replace(value=_Described(spec)))
+            described.append(leaf._replace(value=_Described(spec)))
         elif leaf.kind == VARIABLE:
-            kept.append(leaf._replace(value=_Described(leaf.value.spec)))
+            described.append(leaf._replace(value=_Described(leaf.value.spec)))
         elif leaf.kind == FLOAT:
-            kept.append(leaf._replace(value=0.0))
+            described.append(leaf._replace(value=0.0))
         elif leaf.value is None or isinstance(leaf.value, bool | int | float | complex | str):
-            kept.append(leaf)
+            described.append(leaf)
         else:
-            kept.append(leaf._replace(value=_Text(type(leaf.value).__name__, repr(leaf.value)[:60])))
-    return kept
+            described.append(leaf._replace(value=_Text(type(leaf.value).__name__, repr(leaf.value)[:60])))
+    return described
 
 
 class _Described:

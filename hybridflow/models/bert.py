@@ -15,7 +15,7 @@ from hybridflow.ops.trigonometric import tanh
 
 
 class BERT(nn.Module):
-    """BERT: blocks that normalise sums, over the embeddings of tokens, positions and segments.
+    """BERT: post-norm transformer blocks over the sums of embeddings of tokens, positions and segments.
 
     Args:
         width: the size of a position's vector.
@@ -25,7 +25,7 @@ class BERT(nn.Module):
         length: the largest number of positions.
         segments: the number of segments.
         dropout: the probability that an element of a branch is dropped in training mode.
-        epsilon: of the normalisations.
+        epsilon: the epsilon of the normalisations.
 
     Example:
         >>> import hybridflow as hf
@@ -70,9 +70,9 @@ class BERT(nn.Module):
         x = self.tokens(ids) + self.positions(arange(ids.shape[1], dtype=int32))
         x = x + (self.segments.weight[0] if segments is None else self.segments(segments))
         x = self.drop(self.norm(x))
-        seen: Any = None if mask is None else cast_to(as_tensor(mask), bool_)[:, None, None, :]
+        attended: Any = None if mask is None else cast_to(as_tensor(mask), bool_)[:, None, None, :]
         for block in self.blocks:
-            x = block(x, mask=seen)
+            x = block(x, mask=attended)
         return x, tanh(self.pooler(x[:, 0]))
 
 

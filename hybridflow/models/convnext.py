@@ -38,7 +38,7 @@ class Block(nn.Module):
         self.drop = StochasticDepth(drop_path)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return the shape of the input."""
+        """Return a tensor of the shape of `x`."""
         y = self.mlp(self.norm(permute_dims(self.depthwise(x), (0, 2, 3, 1)))) * self.scale
         return x + self.drop(permute_dims(y, (0, 3, 1, 2)))
 

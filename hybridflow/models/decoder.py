@@ -37,7 +37,7 @@ class GatedMLP(nn.Module):
         self.down = nn.Linear(hidden, width, bias=False)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return the shape of the input."""
+        """Return a tensor of the shape of `x`."""
         return self.down(nn.silu(self.gate(x)) * self.up(x))
 
 
@@ -72,7 +72,7 @@ class Llama(nn.Module):
         hidden: the width of the gated networks.
         tokens: the number of tokens.
         base: the base of the rotary wavelengths.
-        epsilon: of the normalisations.
+        epsilon: the epsilon of the normalisations.
 
     Example:
         >>> import hybridflow as hf

@@ -1,4 +1,4 @@
-"""A small U-Net for diffusion: it tells the noise in an image."""
+"""A small U-Net for diffusion: it predicts the noise in an image."""
 
 from __future__ import annotations
 
@@ -57,14 +57,14 @@ class ImageAttention(nn.Module):
         self.norm, self.attend = nn.GroupNorm(groups, width), nn.MultiHeadAttention(width, heads, features=width)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return the shape of the image."""
+        """Return an image of the shape of `x`."""
         n, channels, height, width = x.shape
         y = permute_dims(reshape(self.norm(x), (n, channels, height * width)), (0, 2, 1))
         return x + reshape(permute_dims(self.attend(y), (0, 2, 1)), (n, channels, height, width))
 
 
 class DiffusionUNet(nn.Module):
-    """A U-Net of residual blocks that know the time, with attention at its smallest size.
+    """A U-Net of residual blocks that are given the time, with attention at its smallest level.
 
     Args:
         channels: the channels of images.
@@ -117,12 +117,12 @@ class DiffusionUNet(nn.Module):
         """
         time = self.time(waves(times, self.width))
         x = self.first(x)
-        kept: list[Tensor] = []
+        skips: list[Tensor] = []
         for number, block in enumerate(self.down):
             x = block(self.halvings[number - 1](x) if number else x, time)
-            kept.append(x)
+            skips.append(x)
         x = self.attend(self.middle(x, time))
         for number, block in enumerate(self.up):
             x = self.doublings[number - 1](self.enlarge(x)) if number else x
-            x = block(concat([x, kept.pop()], axis=1), time)
+            x = block(concat([x, skips.pop()], axis=1), time)
         return self.last(nn.silu(self.norm(x)))

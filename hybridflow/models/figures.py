@@ -29,11 +29,11 @@ class Row(NamedTuple):
 def row_of(entry: Entry, *, xla: bool = False) -> Row:
     """Return the row of a model; with `xla`, its two programs are compiled, which can take minutes."""
     figures, training = entry.figures(), entry.training()
-    kept = sum(one.bytes for one in training.memory.activations)
+    activations = sum(one.bytes for one in training.memory.activations)
     shape = " x ".join(map(str, entry.specs[0].shape))
     cells = (
         entry.name, shape, f"{figures.parameters:,}", entry.parameters, f"{figures.macs:,}", entry.macs,
-        format_size(kept), format_size(figures.temporaries), format_size(training.memory.temporaries),
+        format_size(activations), format_size(figures.temporaries), format_size(training.memory.temporaries),
     )  # fmt: skip
     if not xla:
         return Row(cells)
@@ -75,8 +75,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--xla", action="store_true", help="compile the models, for XLA's own memory figures")
     parser.add_argument("--markdown", action="store_true", help="print Markdown")
     given = parser.parse_args(arguments)
-    wanted = [name.lower() for name in given.names]
-    entries = [one for one in CATALOG if not wanted or any(name in one.name.lower() for name in wanted)]
+    names = [name.lower() for name in given.names]
+    entries = [one for one in CATALOG if not names or any(name in one.name.lower() for name in names)]
     titles = (*TITLES, *XLA_TITLES) if given.xla else TITLES
     if given.markdown:
         print(markdown([*rows(entries, xla=given.xla)], titles), end="")

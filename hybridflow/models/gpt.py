@@ -19,7 +19,7 @@ SIZES = {"small": (768, 12, 12), "medium": (1024, 24, 16), "large": (1280, 36, 2
 
 
 class GPT2(nn.Module):
-    """GPT-2: blocks that normalise first, learned positions, and the table of tokens again as the last layer.
+    """GPT-2: pre-norm transformer blocks, learned positions, and a last layer that shares the table of tokens.
 
     Args:
         width: the size of a position's vector.

@@ -19,7 +19,7 @@ from hybridflow.saving.files import load
 
 _LEFT_OUT = re.compile(r".*\bnum_batches_tracked")
 """What torch counts and hybridflow does not."""
-_SHOWN = 8
+_MOST_LISTED = 8
 
 
 def load_torch(model: Module, source: Any) -> None:
@@ -48,11 +48,11 @@ def load_torch(model: Module, source: Any) -> None:
     """
     if not isinstance(cast(Any, model), Module):
         raise ArgumentTypeError(message(f"load_torch: a {type(model).__name__} is no module", got=repr(model)[:80]))
-    known = {**model.named_parameters(), **model.named_buffers()}
-    values = _renamed(_read(source), RULES.get(type(model).__name__, ()), set(known))
-    if "head.weight" in known and "head.weight" not in values and "tokens.weight" in values:
+    targets = {**model.named_parameters(), **model.named_buffers()}
+    values = _renamed(_read(source), RULES.get(type(model).__name__, ()), set(targets))
+    if "head.weight" in targets and "head.weight" not in values and "tokens.weight" in values:
         values["head.weight"] = values["tokens.weight"]  # one table for both, which was saved once
-    fitting = {name: value.astype(known[name].dtype) if name in known else value for name, value in values.items()}
+    fitting = {name: value.astype(targets[name].dtype) if name in targets else value for name, value in values.items()}
     model.load_state_dict(fitting)
 
 
@@ -101,10 +101,10 @@ def _renamed(given: Mapping[str, Any], rules: tuple[Rule, ...], known: set[str])
             else:
                 strange.append(name)
     if strange:
-        more = f" and {len(strange) - _SHOWN} more" if len(strange) > _SHOWN else ""
+        more = f" and {len(strange) - _MOST_LISTED} more" if len(strange) > _MOST_LISTED else ""
         raise ArgumentError(
             message("load_torch: names that the model's architecture does not have",
-                    got=", ".join(strange[:_SHOWN]) + more,
+                    got=", ".join(strange[:_MOST_LISTED]) + more,
                     hint="The names are those of torchvision or transformers; leave out others, as of heads.")
         )  # fmt: skip
     return values

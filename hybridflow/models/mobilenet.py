@@ -52,7 +52,7 @@ class InvertedResidual(nn.Module):
         stride: its step.
         activation: after the first two convolutions.
         gate: what scales channels before the last convolution; None for nothing.
-        after: what the sum's branch goes through at last; None for nothing.
+        after: what the branch goes through before it is added; None for nothing.
         norm: options of the batch normalisations.
 
     Reference:

@@ -45,7 +45,7 @@ def conv_norm(
         stride: the step of the window.
         groups: the number of groups of channels; as many as channels is a depthwise convolution.
         activation: what comes last; None for nothing.
-        epsilon, momentum: of the normalisation.
+        epsilon, momentum: those of the normalisation.
     """
     conv = nn.Conv2d(into, out, window, stride=stride, padding=window // 2, groups=groups, bias=False)
     norm = nn.BatchNorm2d(out, epsilon=epsilon, momentum=momentum)
@@ -65,7 +65,7 @@ class SqueezeExcite(nn.Module):
         channels: the channels of the image.
         inner: the width of the small network.
         activation: its activation.
-        gate: what makes factors of its results.
+        gate: the function that turns its results into factors.
 
     Reference:
         Hu et al., "Squeeze-and-excitation networks", 2018.
@@ -118,7 +118,7 @@ class Block(nn.Module):
         is_causal: whether a position attends only to itself and earlier ones.
         activation: the activation of the network per position.
         dropout: the probability that an element of a branch is dropped in training mode.
-        epsilon: of the normalisations.
+        epsilon: the epsilon of the normalisations.
     """
 
     def __init__(

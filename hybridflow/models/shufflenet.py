@@ -16,7 +16,7 @@ WIDTHS = {0.5: (24, 48, 96, 192, 1024), 1.0: (24, 116, 232, 464, 1024), 1.5: (24
 
 
 def _shuffled(x: Tensor) -> Tensor:
-    """Return the channels of two halves in turns."""
+    """Interleave the channels of the two halves."""
     n, channels, height, width = x.shape
     x = permute_dims(reshape(x, (n, 2, channels // 2, height, width)), (0, 2, 1, 3, 4))
     return reshape(x, (n, channels, height, width))

@@ -49,7 +49,7 @@ def _flat(template: str) -> Maker:
 
 
 def _stage(match: re.Match[str], value: Array) -> dict[str, Array]:
-    """Return a parameter of torchvision's ConvNeXt, in which stages and halvings take turns."""
+    """Return a parameter of torchvision's ConvNeXt, whose list alternates halvings and stages."""
     number, rest = int(match[1]), match[2]
     return {(f"stages.{number // 2}.{rest}" if number % 2 else f"halvings.{number // 2 - 1}.{rest}"): value}
 
@@ -61,8 +61,8 @@ def _convnext(match: re.Match[str], value: Array) -> dict[str, Array]:
 
 def _shuffle(match: re.Match[str], value: Array) -> dict[str, Array]:
     stage, unit, branch, number, rest = match.groups()
-    places = ("0.0", "0.1", "1.0", "1.1") if branch == "1" else ("0.0", "0.1", "", "1.0", "1.1", "2.0", "2.1")
-    return {f"stages.{int(stage) - 2}.{unit}.branch{branch}.{places[int(number)]}.{rest}": value}
+    positions = ("0.0", "0.1", "1.0", "1.1") if branch == "1" else ("0.0", "0.1", "", "1.0", "1.1", "2.0", "2.1")
+    return {f"stages.{int(stage) - 2}.{unit}.branch{branch}.{positions[int(number)]}.{rest}": value}
 
 
 _RESNET: tuple[Rule, ...] = (

@@ -48,10 +48,10 @@ class UNet(nn.Module):
 
         Height and width are multiples of 2 to the number of levels.
         """
-        kept: list[Tensor] = []
+        skips: list[Tensor] = []
         for number, level in enumerate(self.down):
             x = level(self.pool(x) if number else x)
-            kept.append(x)
-        for up, join, before in zip(self.up, self.join, kept[-2::-1], strict=True):
+            skips.append(x)
+        for up, join, before in zip(self.up, self.join, skips[-2::-1], strict=True):
             x = join(concat([before, up(x)], axis=1))
         return self.head(x)

@@ -26,7 +26,7 @@ class ViT(nn.Module):
         classes: the number of classes.
         channels: the channels of images.
         dropout: the probability that an element of a branch is dropped in training mode.
-        epsilon: of the normalisations.
+        epsilon: the epsilon of the normalisations.
 
     Example:
         >>> import hybridflow as hf

@@ -108,7 +108,7 @@ def bounded(
 
 
 def _numbers(graph: Graph, names: Names) -> dict[Any, tuple[Number, Any]]:
-    """Return the numbers among the attributes of values that are made of nothing, such as 1 / n in `hf.full`."""
+    """Return the numbers among the attributes of operations without inputs, such as 1 / n in `hf.full`."""
     found: dict[Any, tuple[Number, Any]] = {}
     for node in graph.walk():
         dtype = node.attrs.get("dtype")

@@ -1,4 +1,9 @@
-"""`hf.while_loop`: run a body graph on its own results while a condition graph holds."""
+"""`hf.while_loop`: run a body graph on its own results while a condition graph holds.
+
+The gradient (`_vjp`) is a scan over the steps that ran, from the last to the first. The forward loop keeps a row for
+each step, with what the body's gradient reads. So it needs a largest number of steps, or a count that is known when the
+loop is traced; then it becomes a scan at once (`_loop`).
+"""
 
 from __future__ import annotations
 

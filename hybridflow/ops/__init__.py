@@ -1,6 +1,12 @@
 """The operations, a family per file. Importing the package makes `core.operators` ready for their records.
 
-`register` makes an operation of one's own from a `kernel`, a `lower`, a gradient rule and samples: `Sample`, `Bad`.
+- Files are named for what is in them: `arithmetic` has `add`, `reductions` has `sum`, `nn.softmax` has `softmax`.
+- `kinds` says once what elementwise families share. `common` has what rules share: `unbroadcast` sums the gradient of
+  an operand that was broadcast.
+- `padding` and the files named after it have the rules for values that are padded up to a bound.
+- `page` and `stubs` write `README.md`, the list of all operations, and the types of tensors' methods.
+
+`register` makes a user-defined operation from a `kernel`, a `lower`, a gradient rule and samples: `Sample`, `Bad`.
 """
 
 from typing import TYPE_CHECKING as _TYPE_CHECKING

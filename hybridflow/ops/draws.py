@@ -163,7 +163,7 @@ def unit_of(bits: Any, dtype: Any) -> Any:
 
 
 def word_of(dtype: Any) -> Any:
-    """Return the dtype of the random bits that a number of a dtype is made of."""
+    """Return the dtype of the random words from which numbers of a dtype are made."""
     return uint64 if dtype == float64 else uint32
 
 

@@ -35,7 +35,7 @@ from hybridflow.ops.common import (
 from hybridflow.ops.index_checks import checked_indices, explained, gathered_shape, index_key, lowered_key
 from hybridflow.ops.index_keys import StaticIndex, check_position, numpy_index, parse_key, static_shape
 from hybridflow.ops.onnx import from_front, index_rows, positions, scatter_rows, scattered, sliced, zeros
-from hybridflow.ops.padding_index import gathered, indexed, placed
+from hybridflow.ops.padding_index import gathered, indexed, put_into_zeros
 from hybridflow.ops.padding_updates import added_rows
 from hybridflow.ops.shape import reshape
 from hybridflow.ops.sizes import Axes, normalize_shape
@@ -235,7 +235,7 @@ def _slice_scatter_onnx(o: Any, x: Any, *, shape: Shape, index: StaticIndex) -> 
     traits=("layout", "placement", "inner"),
     ulp=0,
     onnx=_slice_scatter_onnx,
-    padded=placed,
+    padded=put_into_zeros,
 )
 def slice_scatter(x: TensorLike, /, *, shape: Shape, index: StaticIndex) -> Tensor:
     """Put elements at the positions that a static index selects, and zeros elsewhere: the adjoint of `getitem`.

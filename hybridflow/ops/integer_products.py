@@ -55,7 +55,7 @@ def _differences(x: Any, zero_point: Any, dtype: Any) -> Any:
 def linear_on_host(x: Any, weight: Any, zero_point: Any = None) -> Any:
     """Compute `integer_linear` of NumPy arrays: by products of floats, in parts that are exact."""
     if x.shape[-1] != weight.shape[1] or weight.dtype != int8 or x.dtype not in (int8, uint8):
-        raise ValueError("operands that do not fit")  # the shape rule then raises the full message
+        raise ValueError("operands that do not fit")  # `bind` then runs the shape rule, which says more
     size, out = weight.shape[1], weight.shape[0]
     rows = _differences(x, zero_point, np.float32).reshape(prod(x.shape[:-1]), size)
     total = np.zeros((rows.shape[0], out), np.int32)
@@ -167,7 +167,7 @@ def _parts(x: Any, kernel: Any, groups: int) -> Any:
 def conv_on_host(x: Any, kernel: Any, zero_point: Any = None, **attrs: Any) -> Any:
     """Compute `integer_conv` of NumPy arrays."""
     if kernel.dtype != int8 or x.dtype not in (int8, uint8):
-        raise ValueError("dtypes that do not fit")  # the shape rule then raises the full message
+        raise ValueError("dtypes that do not fit")  # `bind` then runs the shape rule, which says more
     wide = np.dtype(np.float32 if prod(kernel.shape[2:]) <= EXACT else np.float64)
     total: Any = 0
     for part, weights in _parts(_differences(x, zero_point, wide), kernel.astype(wide), attrs["groups"]):

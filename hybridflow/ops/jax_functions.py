@@ -28,7 +28,7 @@ Specs = tuple[tuple[tuple[int, ...], Any], ...]
 """The shapes and dtypes of a call's arrays."""
 
 _MOST_KEPT = 64
-"""The most variants kept of one function; static arguments, surroundings and structures make a variant."""
+"""The most variants kept per function; static arguments, captured objects and structures make a variant."""
 
 
 class TracedByJax(NamedTuple):
@@ -189,8 +189,8 @@ def from_jax(
 
     Args:
         fn: a pure function of JAX arrays; if left out, `from_jax` returns a decorator. JAX arrays that the function
-            closes over are constants: pass them as arguments to get their gradients. If a variable around the
-            function is bound to another object, the function is traced again.
+            closes over are constants: pass them as arguments to get their gradients. If a global or
+            enclosing variable that it reads is bound to another object, the function is traced again.
         static_argnames: parameters that the function gets unchanged; their values must be hashable.
         name: a name for graphs; the function's own if not given.
 
@@ -247,7 +247,7 @@ class _Static:
 class _Caller:
     """The caller of one JAX function.
 
-    It keeps one `JaxFunction` per structure of the arguments, values of Python arguments, and surroundings.
+    It keeps one `JaxFunction` per structure of the arguments, values of Python arguments, and captured objects.
     """
 
     def __init__(self, function: Callable[..., Any], static: frozenset[str], name: str) -> None:
@@ -255,7 +255,7 @@ class _Caller:
         self.name = name
         self.static = static
         self.signature = _signature(function)
-        self.surroundings = _Surroundings(function)
+        self.captured = _CapturedObjects(function)
         self.variants: dict[Any, tuple[JaxFunction, Any]] = {}
         self.lock = threading.Lock()
         unknown = static - (self.signature.parameters.keys() if self.signature is not None else set())
@@ -269,7 +269,7 @@ class _Caller:
         context = CONTEXT.get()
         observations = None if context is None else getattr(context.tracer, "observations", None)
         if observations is not None:
-            observations.function(self.function)  # a trace that calls it is made again as well
+            observations.function(self.function)  # if this changes, the trace that calls it is made again
         if self.static:
             args, kwargs = self._with_static(args, kwargs)
         leaves, tree = jax.tree_util.tree_flatten((args, kwargs))
@@ -299,9 +299,9 @@ class _Caller:
         return bound.args, bound.kwargs
 
     def _variant(self, tree: Any, positions: tuple[int, ...], fixed: list[Any], wide: bool) -> JaxFunction:
-        around = self.surroundings.read()
+        captured = self.captured.read()
         try:
-            key = (tree, positions, wide, tuple([_key(leaf) for leaf in fixed]), tuple(map(id, around)))
+            key = (tree, positions, wide, tuple([_key(leaf) for leaf in fixed]), tuple(map(id, captured)))
             variant = self.variants.get(key)
         except TypeError:
             kinds = sorted({type(leaf).__name__ for leaf in fixed if not _is_hashable(leaf)})
@@ -314,13 +314,13 @@ class _Caller:
                 while len(self.variants) >= _MOST_KEPT:
                     self.variants.pop(next(iter(self.variants)))
                 values = [leaf.value if isinstance(leaf, _Static) else leaf for leaf in fixed]
-                made = JaxFunction(self.name, functools.partial(self._run, tree, positions, values), wide)
-                variant = self.variants[key] = (made, around)  # keeping the objects alive keeps their ids unique
+                wrapped = JaxFunction(self.name, functools.partial(self._run, tree, positions, values), wide)
+                variant = self.variants[key] = (wrapped, captured)  # keeping the objects alive keeps their ids unique
         return variant[0]
 
     def _run(self, tree: Any, positions: tuple[int, ...], fixed: list[Any], *arrays: Any) -> Any:
-        given, others, taken = iter(arrays), iter(fixed), frozenset(positions)
-        leaves = [next(given) if index in taken else next(others) for index in range(tree.num_leaves)]
+        arrays_left, fixed_left, of_arrays = iter(arrays), iter(fixed), frozenset(positions)
+        leaves = [next(arrays_left) if index in of_arrays else next(fixed_left) for index in range(tree.num_leaves)]
         args, kwargs = jax.tree_util.tree_unflatten(tree, leaves)
         return self.function(*args, **kwargs)
 
@@ -366,19 +366,19 @@ def _is_hashable(leaf: Any) -> bool:
     return True
 
 
-# -- the surroundings of a function -------------------------------------------------------------------------------
+# -- what a function captures -------------------------------------------------------------------------------------
 
 
 def _names(code: CodeType) -> Iterator[str]:
-    """Yield the names that a function's code, and the functions in it, look up outside."""
+    """Yield the names that a function's code, and the functions in it, look up outside of their own scope."""
     yield from code.co_names
     for constant in code.co_consts:
         if isinstance(constant, CodeType):
             yield from _names(constant)
 
 
-class _Surroundings:
-    """The objects that a Python function's free names are bound to."""
+class _CapturedObjects:
+    """The objects to which the global and enclosing names that a function reads are bound."""
 
     def __init__(self, function: Callable[..., Any]) -> None:
         plain: Any = inspect.unwrap(function)

@@ -52,10 +52,10 @@ def _concat_infer(*xs: TensorSpec, axis: int) -> TensorSpec:
     first = xs[0]
     total: Any = 0
     for x in xs:
-        same = len(x.shape) == len(first.shape) and all(
+        fits = len(x.shape) == len(first.shape) and all(
             i == axis or same_size(a, b) or a == b for i, (a, b) in enumerate(zip(x.shape, first.shape, strict=True))
         )
-        if not same:
+        if not fits:
             raise ShapeError(
                 message(f"concat: shapes {first.shape} and {x.shape} differ off axis {axis}",
                         got=call_text("concat", *xs), hint="All other sizes must be equal.")
@@ -111,7 +111,7 @@ def concat(arrays: Sequence[TensorLike], /, axis: int | None = 0, **other: Unpac
         The joined tensor.
 
     Raises:
-        ShapeError: shapes that differ off the axis, or an axis out of range.
+        ShapeError: shapes that differ along another axis, or an axis out of range.
         ArgumentError: nothing to join.
 
     Example:
@@ -140,8 +140,8 @@ def _stack_infer(*xs: TensorSpec, axis: int) -> TensorSpec:
 
 def _stack_vjp(F: Any, g: Any, y: Any, *xs: Any, axis: int) -> Any:
     del y
-    whole = [(0, size, 1) for size in g.shape]
-    return [lambda i=i: F.getitem(g, index=(*whole[:axis], i, *whole[axis + 1 :])) for i in range(len(xs))]
+    full_index = [(0, size, 1) for size in g.shape]
+    return [lambda i=i: F.getitem(g, index=(*full_index[:axis], i, *full_index[axis + 1 :])) for i in range(len(xs))]
 
 
 def _stack_samples(rng: np.random.Generator) -> Any:
@@ -217,11 +217,11 @@ def unstack(x: TensorLike, /, axis: int = 0, **other: Unpack[Other]) -> tuple[Te
         return respelled(unstack, locals())
     tensor = as_tensor(x)
     along = normalize_axis("unstack", axis, tensor.ndim)
-    whole = [(0, size, 1) for size in tensor.shape]
+    full_index = [(0, size, 1) for size in tensor.shape]
     getitem = REGISTRY["getitem"]
     return tuple(
         [
-            bind(getitem, (tensor,), {"index": (*whole[:along], i, *whole[along + 1 :])})
+            bind(getitem, (tensor,), {"index": (*full_index[:along], i, *full_index[along + 1 :])})
             for i in range(int(tensor.shape[along]))
         ]
     )

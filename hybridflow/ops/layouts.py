@@ -50,10 +50,10 @@ def _constrain_samples(rng: np.random.Generator) -> Any:
     onnx="Identity",
 )
 def constrain(x: TensorLike, layout: Layout, *, gradient: Layout | None = None) -> Tensor:
-    """Say how a value lies on the mesh of the compiled function; its gradient then lies so too.
+    """Set how a value lies on the compiled function's mesh; its gradient then lies the same way.
 
     The value stays the same. Eager code, and functions that are compiled without a mesh, ignore the layout. XLA fills
-    up the last part of a dimension that the mesh does not divide.
+    up the last part of a dimension that the mesh does not divide evenly.
 
     Args:
         x: any shape and dtype.
@@ -104,7 +104,7 @@ def gathered(x: TensorLike, layout: Layout, gradient: Layout, again: bool) -> Te
         x: the Variable's value.
         layout: the layout of the result.
         gradient: the Variable's own layout.
-        again: whether the gradient's computation gathers them anew.
+        again: whether the gradient's computation gathers the parts again, so that the gathered value is not kept.
     """
     return bind(gathered.op, (as_tensor(x),), {"layout": layout, "gradient": gradient, "again": again})
 

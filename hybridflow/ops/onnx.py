@@ -55,7 +55,7 @@ def mean(o: Any, x: Any, *, axis: tuple[int, ...], keepdims: bool) -> Any:
 
 
 def any_true(o: Any, x: Any, *, axis: tuple[int, ...], keepdims: bool) -> Any:
-    """Return whether any element along axes is True; it is False of no elements."""
+    """Return whether any element along axes is True; over an empty axis it is False."""
     return o.Greater(o.ReduceSum(o.cast(x, np.int32), o.ints(axis), keepdims=int(keepdims)), 0) if axis else x
 
 

@@ -1,4 +1,4 @@
-"""`hf.ops.register`: operations of one's own, with everything that the package's have."""
+"""`hf.ops.register`: user-defined operations, which have everything that the package's own have."""
 
 from __future__ import annotations
 
@@ -35,8 +35,9 @@ def register(
 ) -> OpFunction[..., Any]:
     """Register an operation; return its function, which works wherever the package's own functions do.
 
-    Call it when a module is imported. Graphs and artifacts with the operation name it, and a program that reads them
-    must have registered it. ``hf.testing.check_op(function)`` runs every automatic check on the samples.
+    Call it when a module is imported. Graphs and artifacts that contain the operation refer to it by name, so a
+    program that reads them must have registered it. ``hf.testing.check_op(function)`` runs every automatic check on
+    the samples.
 
     Args:
         name: its name in graphs, with the name of your package in front: ``"mylib.squareplus"``.
@@ -107,7 +108,7 @@ def register(
     elif pointwise:
         record.flops = _one_each
     made = _function(record, tensors, attrs, lower, doc)
-    made.__module__ = sys._getframe(1).f_globals["__name__"]  # stored executables are not those of another's lowering
+    made.__module__ = sys._getframe(1).f_globals["__name__"]  # so the store knows: not the package's own
     record.public = made
     add_record(record)
     return made
@@ -133,7 +134,7 @@ def _parameters(name: str, lower: Callable[..., Any]) -> tuple[tuple[str, ...], 
     given = inspect.signature(lower).parameters
     if any([one.kind in (kinds.VAR_POSITIONAL, kinds.VAR_KEYWORD) for one in given.values()]):
         raise ArgumentError(
-            message(f"register: {name!r} has an open number of parameters", got=str(inspect.signature(lower)),
+            message(f"register: {name!r} takes a variable number of parameters", got=str(inspect.signature(lower)),
                     hint="Name the tensors, then after * the attributes: def lower(x, y, *, axis).")
         )  # fmt: skip
     tensors = tuple([one.name for one in given.values() if one.kind is not kinds.KEYWORD_ONLY])

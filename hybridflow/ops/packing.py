@@ -26,7 +26,7 @@ def packed(q: Any) -> Any:
 def unpacked(p: Any, size: int) -> Any:
     """Compute `unpack_int4` of NumPy's or jax's arrays."""
     if (size + 1) // 2 != p.shape[-1] or p.dtype != uint8:
-        raise ValueError("bytes that do not fit")  # the shape rule then raises the full message
+        raise ValueError("bytes that do not fit")  # `bind` then runs the shape rule, which says more
     xp = np if isinstance(p, np.ndarray) else jnp
     low = (p << np.uint8(4)).astype(np.int8) >> np.int8(4)
     high = p.astype(np.int8) >> np.int8(4)
@@ -96,7 +96,7 @@ def pack_int4(q: TensorLike) -> Tensor:
     """Put two int4 numbers of the last axis into each byte, the first one into the lower half.
 
     Args:
-        q: int8 of shape ``(..., n)``, from -8 to 7; the upper bits of others are dropped.
+        q: int8 of shape ``(..., n)``, from -8 to 7; of other numbers the upper bits are dropped.
 
     Returns:
         uint8 of shape ``(..., (n + 1) // 2)``; an odd last byte is filled up with 0.
@@ -131,7 +131,7 @@ def unpack_int4(p: TensorLike, size: int) -> Tensor:
         int8 of shape ``(..., size)``.
 
     Raises:
-        ShapeError: so many numbers take another number of bytes.
+        ShapeError: the last axis has not as many bytes as `size` numbers take.
         DTypeError: `p` is not uint8.
 
     Example:

@@ -1,4 +1,4 @@
-"""Rules for values that are padded up to a bound (see `hybridflow.core.padding`), for families of operations."""
+"""Rules by which families of operations work on values padded up to a bound (see `hybridflow.core.padding`)."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from hybridflow.core.spec import make_spec
 from hybridflow.core.tensor import asarray
 
 Neutral = Callable[[Any], Any]
-"""A function of a dtype that returns the value which changes nothing."""
+"""A function that returns, for a dtype, the value that changes no result, such as 0 for sums."""
 
 
 def constant(value: Any) -> Neutral:
@@ -24,13 +24,13 @@ def constant(value: Any) -> Neutral:
 
 
 def lowest(dtype: Any) -> Any:
-    """Return the smallest value of a dtype: what changes no maximum."""
+    """Return the smallest value of a dtype, which changes no maximum."""
     kind = kind_of(dtype)
     return -np.inf if kind == "float" else False if kind == "bool" else int(np.iinfo(dtype).min)
 
 
 def highest(dtype: Any) -> Any:
-    """Return the largest value of a dtype: what changes no minimum."""
+    """Return the largest value of a dtype, which changes no minimum."""
     kind = kind_of(dtype)
     return np.inf if kind == "float" else True if kind == "bool" else int(np.iinfo(dtype).max)
 
@@ -39,7 +39,7 @@ def highest(dtype: Any) -> Any:
 
 
 def together(xs: Sequence[Padded], ndim: int) -> Axes:
-    """Return the axes of values that are broadcast against each other, with anything beyond the real sizes.
+    """Return how the broadcast of several values is padded; elements beyond the real sizes may be anything.
 
     Raises:
         NoRule: two values are padded differently along an axis.
@@ -70,10 +70,10 @@ def pointwise(b: Bounds, call: Call) -> list[Padded]:
 
 
 def per_row(fixed: int = 1) -> Rule:
-    """Return the rule of an operation on rows: the first input's last axes belong to a row, and are not open.
+    """Return the rule of an operation on rows, which are the last axes of the first input and must not be open.
 
     Args:
-        fixed: the number of axes of a row.
+        fixed: the number of axes that make up a row.
     """
 
     @separate
@@ -99,7 +99,7 @@ def _of_rows(value: Any, axes: list[Open | None]) -> Padded:
 
 
 def listed(axis: Any, ndim: int) -> tuple[int, ...]:
-    """Return the axes of an attribute, which is None for all of them."""
+    """Return the axes that an attribute names; None names all of them."""
     return tuple(range(ndim)) if axis is None else (axis,) if isinstance(axis, int) else tuple(axis)
 
 
@@ -107,16 +107,16 @@ def along(neutral: Neutral | None = None, *, result: Any = None, name: str = "ax
     """Return the rule of an operation that mixes elements of its first input along the axes of an attribute.
 
     Args:
-        neutral: what changes no result; None if such an axis may not be open.
+        neutral: the value that changes no result; if None, none of these axes may be open.
         result: the value of the result beyond the real size of such an axis, if the axis stays.
-        name: the attribute.
+        name: the attribute that names the axes.
     """
 
     @separate
     def rule(b: Bounds, call: Call) -> list[Padded]:
         x, *others = call.xs
         if any([other.open() for other in others]):
-            raise NoRule("an input but the first has an open size")
+            raise NoRule("an input other than the first has an open size")
         mixed = listed(call.attrs[name], len(x.axes))
         for axis in mixed:
             if x.axes[axis] is not None and neutral is None:
@@ -130,14 +130,14 @@ def along(neutral: Neutral | None = None, *, result: Any = None, name: str = "ax
 
 
 def remaining(axes: Axes, mixed: Sequence[int], value: Any, result: Any = None) -> Axes:
-    """Return the axes of a result: those of the input without the mixed ones, unless these stay."""
+    """Return how a result is padded: as the input is, without the mixed axes unless the result keeps them."""
     if value.ndim != len(axes):
         return tuple([one and one.anything for axis, one in enumerate(axes) if axis not in mixed])
-    made: list[Open | None] = []
+    axes_left: list[Open | None] = []
     for axis, one in enumerate(axes):
         reduced = axis in mixed and value.shape[axis] == 1
-        made.append(None if one is None or reduced else one._replace(fill=result if axis in mixed else None))
-    return tuple(made)
+        axes_left.append(None if one is None or reduced else one._replace(fill=result if axis in mixed else None))
+    return tuple(axes_left)
 
 
 @separate
@@ -162,13 +162,13 @@ def number_of(b: Bounds, x: Padded, axes: Sequence[int]) -> Any:
     """Return the real number of elements along axes, as an int32 tensor."""
     sizes: list[Size] = []
     for axis in axes:
-        one = x.axes[axis]
-        sizes += [int(x.value.shape[axis])] if one is None else one.sizes
+        opened = x.axes[axis]
+        sizes += [int(x.value.shape[axis])] if opened is None else opened.sizes
     return b.count(prod(sizes))  # the product of open sizes is an open size
 
 
 def running(neutral: Neutral) -> Rule:
-    """Return the rule of cumulative operations: only reversed ones see elements beyond the real size."""
+    """Return the rule of cumulative operations; only reversed ones meet elements beyond the real size."""
 
     @separate
     def rule(b: Bounds, call: Call) -> list[Padded]:
@@ -184,8 +184,8 @@ def running(neutral: Neutral) -> Rule:
 
 
 @separate
-def by_place(b: Bounds, call: Call) -> list[Padded]:
-    """Compute every element from itself and its place in a matrix."""
+def by_position(b: Bounds, call: Call) -> list[Padded]:
+    """Compute every element from itself and its position in a matrix."""
     (x,) = call.xs
     for axis in (-2, -1):
         b.meet(x, axis)
@@ -193,7 +193,7 @@ def by_place(b: Bounds, call: Call) -> list[Padded]:
 
 
 def outer(x: Padded) -> Padded:
-    """Return the axes before the last two, with a spec as the value."""
+    """Return how the axes before the last two are padded; the value is only a spec."""
     return Padded(make_spec(x.value.shape[:-2], x.value.dtype), x.axes[:-2])
 
 
@@ -217,7 +217,7 @@ def product(b: Bounds, call: Call) -> list[Padded]:
 
 @separate
 def summed_products(b: Bounds, call: Call) -> list[Padded]:
-    """Follow an einsum's subscripts: letters that the result has not are summed over."""
+    """Compute an einsum, with zeros beyond the real sizes of the axes that are summed over."""
     terms, result = call.attrs["subscripts"].split("->")
     letters = terms.split(",")
     axes: dict[str, Open] = {}
@@ -249,7 +249,7 @@ def dense(b: Bounds, call: Call) -> list[Padded]:
 
 @separate
 def made_of_size(b: Bounds, call: Call) -> list[Padded]:
-    """Make a value of the bounds' sizes from attributes; a number that is an open size is the real one."""
+    """Make a value as large as the bounds; a fill value that is computed from an open size uses the real size."""
     fill = call.attrs.get("fill_value")
     if not isinstance(fill, Dim) and type(fill) is not SizeFloat:
         sizes = {name: b.bound(call.attrs[name]) for name in ("rows", "columns") if name in call.attrs}
@@ -260,7 +260,7 @@ def made_of_size(b: Bounds, call: Call) -> list[Padded]:
 
 
 def counted_up(b: Bounds, call: Call) -> list[Padded]:
-    """Count from a number on, which may itself be an open size."""
+    """Count up from a number, which may itself be an open size."""
     start, dtype = call.attrs["start"], call.attrs["dtype"]
     axes, size = b.axes_of(call.specs[0]), b.bound(call.attrs["size"])
     if not isinstance(start, Dim):
@@ -311,7 +311,7 @@ def squeezed(b: Bounds, call: Call) -> list[Padded]:
 
 @separate
 def spread(b: Bounds, call: Call) -> list[Padded]:
-    """Repeat a value along axes; what is repeated beyond a real size is anything."""
+    """Repeat a value along axes; repeats beyond a real size may be anything."""
     (x,) = call.xs
     (value,) = b.run(call, x.value)
     wanted = b.axes_of(call.specs[0])
@@ -321,70 +321,70 @@ def spread(b: Bounds, call: Call) -> list[Padded]:
 
 @separate
 def reshaped(b: Bounds, call: Call) -> list[Padded]:
-    """Cut axes apart and fold them together, as long as every open size stays whole."""
+    """Split and merge axes, as long as every open size stays whole."""
     (x,) = call.xs
     atoms: list[tuple[Size, Open | None]] = []
-    for size, one in zip(x.value.shape, x.axes, strict=True):
-        parts = (size,) if one is None else one.sizes
-        atoms += [(part, one if isinstance(part, Dim) else None) for part in parts]
+    for size, opened in zip(x.value.shape, x.axes, strict=True):
+        parts = (size,) if opened is None else opened.sizes
+        atoms += [(part, opened if isinstance(part, Dim) else None) for part in parts]
     atoms = [atom for atom in atoms if not same_size(atom[0], 1)]
     axes = [_group(atoms, size) for size in call.specs[0].shape]
     if atoms:
-        raise NoRule("it folds an open size apart")
+        raise NoRule("it splits an open size")
     (value,) = b.run(call, x.value)
     return [Padded(value, tuple(axes))]
 
 
 def _group(atoms: list[tuple[Size, Open | None]], size: Size) -> Open | None:
-    """Take the factors that make up a size from the front, and return the axis that they are."""
+    """Remove the first factors, whose product is a size, and return the axis that they form."""
     taken: list[tuple[Size, Open | None]] = []
-    have: Size = 1
-    while not same_size(have, size):
+    total: Size = 1
+    while not same_size(total, size):
         if not atoms:
-            raise NoRule("it folds an open size apart")
-        part, one = atoms.pop(0)
-        if not same_size(have * part, size):
-            first = _first_part(size, have, part)
+            raise NoRule("it splits an open size")
+        part, opened = atoms.pop(0)
+        if not same_size(total * part, size):
+            first = _first_part(size, total, part)
             if first is not None:
                 rest = part // first
-                atoms.insert(0, (rest, one if isinstance(rest, Dim) else None))
-                part, one = first, one if isinstance(first, Dim) else None
-        taken.append((part, one))
-        have = have * part
-    opened = [one for part, one in taken if isinstance(part, Dim)]
+                atoms.insert(0, (rest, opened if isinstance(rest, Dim) else None))
+                part, opened = first, opened if isinstance(first, Dim) else None
+        taken.append((part, opened))
+        total = total * part
+    open_axes = [opened for part, opened in taken if isinstance(part, Dim)]
     parts = canonical([part for part, _ in taken])
     if not any([isinstance(part, Dim) for part in parts]):  # an open size times 0 is 0
         return None
-    fills = {repr(one and one.fill) for one in opened}
-    return Open(parts, opened[0] and opened[0].fill if len(fills) == 1 else None)
+    fills = {repr(opened and opened.fill) for opened in open_axes}
+    return Open(parts, open_axes[0] and open_axes[0].fill if len(fills) == 1 else None)
 
 
 def _first_part(size: Size, have: Size, part: Size) -> Size | None:
-    """Return what a factor must be cut to for a size to be complete; None if the whole factor belongs to it."""
+    """Return the part of a factor that completes a size; None if the whole factor belongs to it."""
     if _is_zero(have) or not same_size(size % have, 0):
         return None
     left = size // have
     if _is_zero(left) or same_size(left, 1) or not same_size(part % left, 0):
         return None
     if isinstance(part, Dim) and (not isinstance(left, Dim) or isinstance(part // left, Dim)):
-        raise NoRule("it folds an open size apart")
+        raise NoRule("it splits an open size")
     return left
 
 
 def _is_zero(size: Size) -> bool:
-    """Whether a size is known to be 0; an open size is not asked, which would restrict it."""
+    """Whether a size is known to be 0. An open size is not compared with 0: that would restrict it."""
     return not isinstance(size, Dim) and size == 0
 
 
 def canonical(parts: Sequence[Size]) -> tuple[Size, ...]:
-    """Return the factors of an axis in the only form in which two axes are compared.
+    """Return the factors of an axis in a canonical form, in which two axes can be compared.
 
-    Known factors are one with the open one before them: the first elements of the axis are the real ones there.
+    A known factor is multiplied into the open one before it: the real elements are still the first ones of the axis.
     """
-    made: list[Size] = []
+    merged: list[Size] = []
     for part in parts:
-        if made and (isinstance(part, int) and not isinstance(part, Dim)):
-            made[-1] = made[-1] * part
+        if merged and (isinstance(part, int) and not isinstance(part, Dim)):
+            merged[-1] = merged[-1] * part
         else:
-            made.append(part)
-    return tuple(made)
+            merged.append(part)
+    return tuple(merged)

@@ -22,7 +22,7 @@ def _number(b: Bounds, size: Size) -> Any:
 
 
 def picked(b: Bounds, value: Any, axis: int, positions: Any) -> Any:
-    """Return the elements at positions (int32, one axis) along an axis; positions outside give anything."""
+    """Return the elements at positions (int32, one axis) along an axis; a position outside gives any element."""
     last = value.shape[axis] - 1
     if last < 0:
         shape = (*value.shape[:axis], positions.shape[0], *value.shape[axis + 1 :])
@@ -30,13 +30,13 @@ def picked(b: Bounds, value: Any, axis: int, positions: Any) -> Any:
     return b.bind("gather", value, b.F.maximum(b.F.minimum(positions, last), 0), axes=(axis,))
 
 
-def real_places(b: Bounds, shape: Sequence[Size]) -> Any:
-    """Return the real place in row-major order of each element, in the shape of the bounds.
+def real_positions(b: Bounds, shape: Sequence[Size]) -> Any:
+    """Return each element's real position in row-major order, in the shape of the bounds.
 
     Raises:
-        NoRule: there are too many places.
+        NoRule: there are too many elements.
     """
-    if prod([b.bound(size) for size in shape]) > _MOST_PLACES:
+    if prod([b.bound(size) for size in shape]) > _MOST_POSITIONS:
         raise NoRule("an array of the bounds' sizes has too many elements")
     total: Any = None
     for axis, size in enumerate(shape):
@@ -45,22 +45,22 @@ def real_places(b: Bounds, shape: Sequence[Size]) -> Any:
     return total
 
 
-_MOST_PLACES = 2**31 - 1
+_MOST_POSITIONS = 2**31 - 1
 
 
-def padded_places(b: Bounds, places: Any, sizes: Sequence[Size]) -> Any:
-    """Return where the elements at real places in row-major order are in an array of the bounds' sizes."""
+def padded_positions(b: Bounds, positions: Any, sizes: Sequence[Size]) -> Any:
+    """Convert real positions in row-major order to positions in an array of the bounds' sizes."""
     total, stride = b.positions(1)[0], 1
     for size in reversed(sizes):
         real = b.F.maximum(b.count(size), 1)
-        total = total + places % real * stride
-        places, stride = places // real, stride * b.bound(size)
+        total = total + positions % real * stride
+        positions, stride = positions // real, stride * b.bound(size)
     return total
 
 
 @separate
 def refolded(b: Bounds, call: Call) -> list[Padded]:
-    """Change the shape; elements are picked one by one where an open size is folded apart."""
+    """Change the shape; if that splits an open size, pick the elements one by one."""
     try:
         return reshaped(b, call)
     except NoRule:
@@ -69,29 +69,33 @@ def refolded(b: Bounds, call: Call) -> list[Padded]:
     parts: list[Size] = []
     for size, one in zip(x.value.shape, x.axes, strict=True):
         parts += [int(size)] if one is None else one.sizes
-    places = b.F.reshape(real_places(b, shape), shape=(-1,))
+    positions = b.F.reshape(real_positions(b, shape), shape=(-1,))
     flat = b.F.reshape(x.value, shape=(-1,))
-    value = picked(b, flat, 0, padded_places(b, places, parts))
+    value = picked(b, flat, 0, padded_positions(b, positions, parts))
     return [Padded(b.F.reshape(value, shape=tuple([b.bound(size) for size in shape])), axes)]
 
 
 def single(x: Padded, axis: int) -> Open:
-    """Return how an axis is padded, which must be with a single size."""
-    one = x.axes[axis]
-    assert one is not None
-    if len(one.sizes) > 1:
-        raise NoRule(f"axis {axis} is folded from {' and '.join(map(str, one.sizes))}")
-    return one
+    """Return how an axis is padded.
+
+    Raises:
+        NoRule: its real size is a product of several sizes.
+    """
+    opened = x.axes[axis]
+    assert opened is not None
+    if len(opened.sizes) > 1:
+        raise NoRule(f"axis {axis} is folded from {' and '.join(map(str, opened.sizes))}")
+    return opened
 
 
 def real_size(x: Padded, axis: int) -> Size:
-    """Return the real size of an axis, which must be a single one."""
+    """Return the real size of an axis; it must not be a product of several, see `single`."""
     return int(x.value.shape[axis]) if x.axes[axis] is None else single(x, axis).sizes[0]
 
 
 @separate
 def indexed(b: Bounds, call: Call) -> list[Padded]:
-    """Take parts: positions that depend on an open size are computed from the real one."""
+    """Apply a static index; positions that depend on an open size are computed from the real size."""
     (x,) = call.xs
     value, axes, items, axis = x.value, list[Open | None](), list[Any](), 0
     for item in call.attrs["index"]:
@@ -99,15 +103,15 @@ def indexed(b: Bounds, call: Call) -> list[Padded]:
             items.append(None)
             axes.append(None)
             continue
-        one, length = x.axes[axis], value.shape[axis]
+        opened, length = x.axes[axis], value.shape[axis]
         if isinstance(item, tuple):
             start, size, step = item
-            if one is not None and not _is_whole(one, item):
+            if opened is not None and not _is_whole(opened, item):
                 b.meet(x, axis)
                 single(x, axis)
-            if one is not None and _is_whole(one, item):
+            if opened is not None and _is_whole(opened, item):
                 items.append((0, length, 1))
-                axes.append(one)
+                axes.append(opened)
             elif _is_known(start) and _is_known(step) and start + (b.bound(size) - 1) * step < length and step > 0:
                 items.append((start, b.bound(size), step))
                 axes.append(Open(canonical([size])) if isinstance(size, Dim) else None)
@@ -125,8 +129,8 @@ def indexed(b: Bounds, call: Call) -> list[Padded]:
             items.append(item)
         axis += 1
     axes += x.axes[axis:]
-    (made,) = b.run(call._replace(attrs={}), value, index=tuple(items))
-    return [Padded(made, tuple(axes))]
+    (result,) = b.run(call._replace(attrs={}), value, index=tuple(items))
+    return [Padded(result, tuple(axes))]
 
 
 def _is_whole(one: Open, item: Sequence[Any]) -> bool:
@@ -137,35 +141,35 @@ def _is_whole(one: Open, item: Sequence[Any]) -> bool:
     return _is_known(start) and start == 0 and _is_known(step) and step == 1 and same_size(size, whole)
 
 
-def placed(b: Bounds, call: Call) -> list[Padded]:
-    """Place values into zeros where an index says; what is beyond their real size is placed nowhere."""
+def put_into_zeros(b: Bounds, call: Call) -> list[Padded]:
+    """Put values into zeros at a static index; values beyond the real size are left out."""
     (x,) = call.xs
-    value, own, axis = x.value, [*x.axes], 0
+    value, value_axes, axis = x.value, [*x.axes], 0
     shape, index = call.attrs["shape"], call.attrs["index"]
-    if not any([isinstance(one, Dim) for one in shape]) and not x.open():
+    if not any([isinstance(size, Dim) for size in shape]) and not x.open():
         return [Padded(b.run(call, value)[0], (None,) * len(shape))]
     axes: list[Open | None] = []
-    place = 0  # the axis of the result
+    result_axis = 0
     for item in index:
         if item is None:
             value = b.F.squeeze(value, axis=(axis,))
-            del own[axis]
+            del value_axes[axis]
             continue
         if not isinstance(item, tuple):
             value = b.F.expand_dims(value, axis=(axis,))
-            own.insert(axis, None)
+            value_axes.insert(axis, None)
         start, size, step = item if isinstance(item, tuple) else (item, 1, 1)
-        one, length = own[axis], b.bound(shape[place])
-        if one is not None and _is_whole(one, (start, shape[place], step)):
-            axes.append(one)
+        opened, length = value_axes[axis], b.bound(shape[result_axis])
+        if opened is not None and _is_whole(opened, (start, shape[result_axis], step)):
+            axes.append(opened)
         else:
-            if one is not None:
-                single(Padded(value, tuple(own)), axis)
+            if opened is not None:
+                single(Padded(value, tuple(value_axes)), axis)
             value = _into_zeros(b, value, axis, (start, size, step), length)
-            axes.append(Open(canonical([shape[place]]), 0) if isinstance(shape[place], Dim) else None)
-            own[axis] = None
-        axis, place = axis + 1, place + 1
-    axes += own[axis:]
+            axes.append(Open(canonical([shape[result_axis]]), 0) if isinstance(shape[result_axis], Dim) else None)
+            value_axes[axis] = None
+        axis, result_axis = axis + 1, result_axis + 1
+    axes += value_axes[axis:]
     return [Padded(value, tuple(axes))]
 
 
@@ -173,9 +177,9 @@ def _into_zeros(b: Bounds, value: Any, axis: int, item: tuple[Any, Any, Any], le
     """Spread a value's elements along an axis of zeros."""
     F = b.F
     start, size, step = [_number(b, one) for one in item]
-    away = b.positions(length) - start
-    number = away // step
-    inside = F.logical_and(F.equal(number * step, away), F.logical_and(number >= 0, number < size))
+    distance = b.positions(length) - start
+    number = distance // step
+    inside = F.logical_and(F.equal(number * step, distance), F.logical_and(number >= 0, number < size))
     spread = picked(b, value, axis, number)
     shape = tuple([length if one == axis else 1 for one in range(value.ndim)])
     return F.where(F.reshape(inside, shape=shape), spread, asarray(0, dtype=spread.dtype))
@@ -183,61 +187,61 @@ def _into_zeros(b: Bounds, value: Any, axis: int, item: tuple[Any, Any, Any], le
 
 @separate
 def gathered(b: Bounds, call: Call) -> list[Padded]:
-    """Look up elements by computed indices, which count from the real end if they are negative."""
+    """Look up elements by computed indices; negative ones count from the real end."""
     x, *indices = call.xs
-    own = call.attrs["axes"]
-    for axis in own:
+    axes = call.attrs["axes"]
+    for axis in axes:
         b.meet(x, axis)
-    where = [
+    positions = [
         from_the_end(b, index.value, single(x, axis).sizes[0]) if x.axes[axis] is not None else index.value
-        for axis, index in zip(own, indices, strict=True)
+        for axis, index in zip(axes, indices, strict=True)
     ]
-    (value,) = b.run(call, x.value, *where)
-    first, places = index_place(own), index_axes(indices)
-    rest = [one and one.anything for axis, one in enumerate(x.axes) if axis not in own]
-    return [Padded(value, (*rest[:first], *places, *rest[first:]))]
+    (value,) = b.run(call, x.value, *positions)
+    first, index_part = index_start(axes), index_axes(indices)
+    rest = [one and one.anything for axis, one in enumerate(x.axes) if axis not in axes]
+    return [Padded(value, (*rest[:first], *index_part, *rest[first:]))]
 
 
 def index_axes(indices: Sequence[Padded]) -> Axes:
-    """Return the axes that the positions of several indices have together."""
+    """Return how the broadcast of several indices is padded."""
     return together(indices, max([len(one.axes) for one in indices]))
 
 
-def index_place(axes: Sequence[int]) -> int:
-    """Return where the axes of the positions are in what is selected along some axes."""
+def index_start(axes: Sequence[int]) -> int:
+    """Return the position at which the indices' axes stand among the axes of the result."""
     return axes[0] if axes[-1] - axes[0] == len(axes) - 1 else 0
 
 
 @separate
 def along_indices(b: Bounds, call: Call) -> list[Padded]:
-    """Take along an axis by indices of the result's shape, which count from the real end if they are negative."""
+    """Take elements along an axis by indices of the result's shape; negative ones count from the real end."""
     x, indices = call.xs
     axis = call.attrs["axis"]
     b.meet(x, axis)
-    axes = [*together([_but(one, axis) for one in (x, indices)], len(x.axes))]
-    where = indices.value
+    axes = [*together([_without(one, axis) for one in (x, indices)], len(x.axes))]
+    positions = indices.value
     if x.axes[axis] is not None:
-        where = from_the_end(b, where, single(x, axis).sizes[0])
-    (value,) = b.run(call, x.value, where)
-    own = indices.axes[axis]
-    axes[axis] = own and own.anything
+        positions = from_the_end(b, positions, single(x, axis).sizes[0])
+    (value,) = b.run(call, x.value, positions)
+    opened = indices.axes[axis]
+    axes[axis] = opened and opened.anything
     return [Padded(value, tuple(axes))]
 
 
-def _but(x: Padded, axis: int) -> Padded:
-    """Return how a value is padded but for one axis, with a spec as the value."""
+def _without(x: Padded, axis: int) -> Padded:
+    """Return how a value is padded along all axes but one; the value is only a spec."""
     shape = tuple([1 if at == axis else size for at, size in enumerate(x.value.shape)])
     return Padded(make_spec(shape, x.value.dtype), (*x.axes[:axis], None, *x.axes[axis + 1 :]))
 
 
 def from_the_end(b: Bounds, where: Any, size: Size) -> Any:
-    """Return positions that count from the start for those that may count from the real end."""
+    """Convert positions that may count from the real end to positions from the start."""
     return b.F.where(where < 0, where + b.count(size).astype(where.dtype), where)
 
 
 @separate
 def joined(b: Bounds, call: Call) -> list[Padded]:
-    """Join values: the real elements of each come behind the real ones of those before it."""
+    """Join values: the real elements of each follow those of the value before it."""
     axis = call.attrs["axis"]
     others = [Padded(x.value, (*x.axes[:axis], None, *x.axes[axis + 1 :])) for x in call.xs]
     rest: list[Open | None] = [None] * len(others[0].axes)
@@ -252,17 +256,17 @@ def joined(b: Bounds, call: Call) -> list[Padded]:
         return [Padded(value, tuple(rest))]
     for x in call.xs:
         b.meet(x, axis)
-    real: Size = 0
-    bound, positions = 0, b.positions(value.shape[axis])
+    real_start: Size = 0
+    bound_start, positions = 0, b.positions(value.shape[axis])
     source = positions
     for x in call.xs:
         size = real_size(x, axis)
-        if not same_size(real, bound):  # an earlier value is padded
-            source = b.F.where(positions >= b.count(real), positions - b.count(real) + bound, source)
-        real, bound = real + size, bound + x.value.shape[axis]
+        if not same_size(real_start, bound_start):  # an earlier value is padded
+            source = b.F.where(positions >= b.count(real_start), positions - b.count(real_start) + bound_start, source)
+        real_start, bound_start = real_start + size, bound_start + x.value.shape[axis]
     if call.xs and any([x.axes[axis] for x in call.xs[:-1]]):
         value = picked(b, value, axis, source)
-    rest[axis] = Open(canonical([real]))
+    rest[axis] = Open(canonical([real_start]))
     return [Padded(value, tuple(rest))]
 
 
@@ -280,7 +284,7 @@ def diagonal_of(b: Bounds, call: Call) -> list[Padded]:
 
 
 def on_diagonal(b: Bounds, call: Call) -> list[Padded]:
-    """Place a diagonal into zeros."""
+    """Put a diagonal into zeros."""
     (x,) = call.xs
     rows, columns = b.bound(call.attrs["rows"]), b.bound(call.attrs["columns"])
     offset = call.attrs["offset"]

@@ -1,7 +1,8 @@
 """Rules of linear algebra for values that are padded up to a bound (see `hybridflow.core.padding`).
 
-Where a stack's size is open, the matrices beyond it are identities, so that nothing fails or takes long there. The size
-of the matrices themselves has no rule: in a larger matrix other roundings would decide whether it is singular.
+Where the number of matrices is open, those beyond the real number are identities, so that nothing fails or takes long
+there. An open size of the matrices themselves has no rule: a larger matrix rounds differently, and rounding decides
+whether a matrix counts as singular.
 """
 
 from __future__ import annotations
@@ -13,16 +14,16 @@ from hybridflow.ops.padding import outer, together
 
 
 def each_matrix(b: Bounds, call: Call) -> list[Padded]:
-    """Compute something of each matrix of a stack, whose size may be open."""
+    """Compute a function of each matrix of a stack; the number of matrices may be open."""
     x, *others = call.xs
     if any([other.open() for other in others]):
-        raise NoRule("an input but the first has an open size")
-    made = b.run(call, _continued(b, x).value, *[other.value for other in others])
-    return [Padded(value, _of_stack(x.axes[:-2], value.ndim)) for value in made]
+        raise NoRule("an input other than the first has an open size")
+    values = b.run(call, _continued(b, x).value, *[other.value for other in others])
+    return [Padded(value, _of_stack(x.axes[:-2], value.ndim)) for value in values]
 
 
 def systems(b: Bounds, call: Call) -> list[Padded]:
-    """Solve the systems of equations of a stack, whose size may be open."""
+    """Solve the systems of equations of a stack; the number of systems may be open."""
     a, right = call.xs
     vector = len(right.axes) == 1
     (value,) = b.run(call, _continued(b, a).value, right.value)
@@ -42,8 +43,8 @@ def _continued(b: Bounds, x: Padded) -> Padded:
     rows, columns = x.value.shape[-2:]
     value = x.value
     for axis in x.open():
-        one = b.F.eye(rows, columns, dtype=value.dtype)
-        value = b.F.where(b.inside(x, axis), value, one)
+        identity = b.F.eye(rows, columns, dtype=value.dtype)
+        value = b.F.where(b.inside(x, axis), value, identity)
     return x._replace(value=value)
 
 

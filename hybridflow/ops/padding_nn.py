@@ -1,4 +1,4 @@
-"""Rules of single operations for values that are padded up to a bound (see `hybridflow.core.padding`)."""
+"""Rules by which single operations work on values padded up to a bound (see `hybridflow.core.padding`)."""
 
 from __future__ import annotations
 
@@ -42,11 +42,11 @@ def variance(root: bool) -> Rule:
         for one in axis:
             wide = b.filled(wide, one, 0)
         number = number_of(b, wide, axis).astype(wide.value.dtype)
-        away = Padded(wide.value - F.sum(wide.value, axis=axis, keepdims=True) / number, x.axes)
-        away = Padded(away.value, tuple([one and one.anything for one in x.axes]))
+        deviation = Padded(wide.value - F.sum(wide.value, axis=axis, keepdims=True) / number, x.axes)
+        deviation = Padded(deviation.value, tuple([one and one.anything for one in x.axes]))
         for one in axis:
-            away = b.filled(away, one, 0)
-        total = F.sum(away.value * away.value, axis=axis, keepdims=call.attrs["keepdims"])
+            deviation = b.filled(deviation, one, 0)
+        total = F.sum(deviation.value * deviation.value, axis=axis, keepdims=call.attrs["keepdims"])
         value = total / F.maximum(number - call.attrs["correction"], 0)
         value = (F.sqrt(value) if root else value).astype(dtype)
         return [Padded(value, remaining(x.axes, axis, value))]
@@ -56,7 +56,7 @@ def variance(root: bool) -> Rule:
 
 @separate
 def normed(b: Bounds, call: Call) -> list[Padded]:
-    """Take norms: zeros change none of a positive order."""
+    """Compute norms; zeros beyond the real size change no norm of positive order."""
     order = call.attrs["order"]
     if not isinstance(order, int | float) or order <= 0:
         return [*along()(b, call)]
@@ -65,7 +65,7 @@ def normed(b: Bounds, call: Call) -> list[Padded]:
 
 @separate
 def ordered(b: Bounds, call: Call) -> list[Padded]:
-    """Sort: what is beyond the real size comes last, behind equal real elements."""
+    """Sort; elements beyond the real size come last, after equal real elements."""
     (x,) = call.xs
     axis = call.attrs["axis"]
     if x.axes[axis] is not None:
@@ -74,13 +74,13 @@ def ordered(b: Bounds, call: Call) -> list[Padded]:
 
 
 def _last(dtype: Any) -> Any:
-    """Return the value that an ascending order has at its end: NaN, or the largest."""
+    """Return the value that comes last in ascending order: NaN, or the largest value."""
     return np.nan if kind_of(dtype) == "float" else highest(dtype)
 
 
 @separate
 def searched(b: Bounds, call: Call) -> list[Padded]:
-    """Find positions in a row whose padding comes last."""
+    """Search a sorted row, whose padding gets the value that comes last."""
     row, x = call.xs
     if row.axes[0] is None:
         (value,) = b.run(call, row.value, x.value)
@@ -94,25 +94,25 @@ def position_of(neutral: Neutral) -> Rule:
     """Return the rule of `argmax` and `argmin`, whose result counts real elements in row-major order.
 
     Args:
-        neutral: what is never found.
+        neutral: the value that is never the result.
     """
 
     @separate
     def rule(b: Bounds, call: Call) -> list[Padded]:
         (x,) = call.xs
-        (made,) = along(neutral)(b, call)
+        (result,) = along(neutral)(b, call)
         (axis,) = listed(call.attrs["axis"], len(x.axes))
-        one = x.axes[axis]
-        if one is None or len(one.sizes) == 1:
-            return [made]
-        rest, total, stride = made.value, None, None
-        for size in reversed(one.sizes):
+        opened = x.axes[axis]
+        if opened is None or len(opened.sizes) == 1:
+            return [result]
+        rest, total, stride = result.value, None, None
+        for size in reversed(opened.sizes):
             bound = b.bound(size)
-            here, rest = rest % bound, rest // bound
-            part = here if stride is None else here * stride
-            total = part if total is None else total + part
+            coordinate, rest = rest % bound, rest // bound
+            term = coordinate if stride is None else coordinate * stride
+            total = term if total is None else total + term
             stride = b.count(size) if stride is None else stride * b.count(size)
-        return [Padded(total, made.axes)]
+        return [Padded(total, result.axes)]
 
     return rule
 
@@ -122,7 +122,7 @@ def position_of(neutral: Neutral) -> Rule:
 
 @separate
 def turned(b: Bounds, call: Call) -> list[Padded]:
-    """Reverse axes: the first element is the last real one."""
+    """Reverse axes: the last real element becomes the first."""
     (x,) = call.xs
     value = x.value
     known = tuple([axis for axis in call.attrs["axis"] if x.axes[axis] is None])
@@ -136,7 +136,7 @@ def turned(b: Bounds, call: Call) -> list[Padded]:
 
 @separate
 def rolled(b: Bounds, call: Call) -> list[Padded]:
-    """Shift elements around the real ends."""
+    """Roll elements; those that leave at the real end come in at the start."""
     (x,) = call.xs
     value = x.value
     pairs = list(zip(call.attrs["axis"], call.attrs["shift"], strict=True))
@@ -148,8 +148,8 @@ def rolled(b: Bounds, call: Call) -> list[Padded]:
     for axis, shift in pairs:
         if x.axes[axis] is not None:
             size = b.F.maximum(b.count(single(x, axis).sizes[0]), 1)
-            away = b.count(shift) if isinstance(shift, Dim) else shift
-            value = picked(b, value, axis, (b.positions(value.shape[axis]) - away) % size)
+            offset = b.count(shift) if isinstance(shift, Dim) else shift
+            value = picked(b, value, axis, (b.positions(value.shape[axis]) - offset) % size)
     return [Padded(value, tuple([one and one.anything for one in x.axes]))]
 
 
@@ -164,12 +164,12 @@ def stacked(b: Bounds, call: Call) -> list[Padded]:
 
 @separate
 def bordered(b: Bounds, call: Call) -> list[Padded]:
-    """Pad by a value: it takes the place of everything beyond the real size."""
+    """Pad with a value, which also replaces everything beyond the real size."""
     x, outside = call.xs
     value, axes = x.value, [*x.axes]
     for axis, (low, high) in enumerate(call.attrs["pads"]):
-        one = axes[axis]
-        if one is None:
+        opened = axes[axis]
+        if opened is None:
             if isinstance(low, Dim) or isinstance(high, Dim):
                 raise NoRule("it pads by an open size")
             continue
@@ -185,8 +185,8 @@ def bordered(b: Bounds, call: Call) -> list[Padded]:
 
 
 @separate
-def weights_alone(b: Bounds, call: Call) -> list[Padded]:
-    """Compute with the first input's elements and other inputs of known sizes."""
+def with_parameters(b: Bounds, call: Call) -> list[Padded]:
+    """Combine the first input with parameters, whose sizes must be known."""
     first, *others = call.xs
     if any([other.open() for other in others]):
         raise NoRule("a parameter has an open size")
@@ -205,10 +205,10 @@ def normalized_batch(b: Bounds, call: Call) -> list[Padded]:
     channels = (x.value.shape[1],)
     mean, variance, rstd = [b.F.reshape(one, shape=channels) for one in (mean, variance, rstd)]
     y = _scaled(b, y, call, _of_channels(y.shape)).astype(x.value.dtype)
-    made = [y, mean.astype(y.dtype), variance.astype(y.dtype)]
-    made += [mean, rstd] if call.attrs.get("residuals") else []
-    own = tuple([one and one.anything for one in x.axes])
-    return [Padded(value, own if number == 0 else (None,)) for number, value in enumerate(made)]
+    results = [y, mean.astype(y.dtype), variance.astype(y.dtype)]
+    results += [mean, rstd] if call.attrs.get("residuals") else []
+    result_axes = tuple([one and one.anything for one in x.axes])
+    return [Padded(value, result_axes if number == 0 else (None,)) for number, value in enumerate(results)]
 
 
 @separate
@@ -224,11 +224,11 @@ def normalized_groups(b: Bounds, call: Call) -> list[Padded]:
     y, mean, _, rstd = _normalized(b, parted, axes, number, call)
     y = b.F.reshape(y, shape=x.value.shape)
     y = _scaled(b, y, call, _of_channels(y.shape)).astype(x.value.dtype)
-    made = [Padded(y, tuple([one and one.anything for one in x.axes]))]
+    results = [Padded(y, tuple([one and one.anything for one in x.axes]))]
     if call.attrs.get("residuals"):
         rows = (x.axes[0] and x.axes[0].anything, None, None)
-        made += [Padded(b.F.reshape(one, shape=(batch, groups, 1)), rows) for one in (mean, rstd)]
-    return made
+        results += [Padded(b.F.reshape(one, shape=(batch, groups, 1)), rows) for one in (mean, rstd)]
+    return results
 
 
 def normalized_axes(*, centred: bool) -> Rule:
@@ -248,12 +248,12 @@ def normalized_axes(*, centred: bool) -> Rule:
         y, *statistics = _normalized(b, x, axes, number, call, centred=centred)
         aligned = tuple([size if axis in axes else 1 for axis, size in enumerate(x.value.shape)])
         y = _scaled(b, y, call, aligned).astype(x.value.dtype)
-        own = tuple([one and one.anything for one in x.axes])
-        made = [Padded(y, own)]
+        result_axes = tuple([one and one.anything for one in x.axes])
+        results = [Padded(y, result_axes)]
         if call.attrs.get("residuals"):
             kept = [statistics[0], statistics[2]] if centred else [statistics[2]]
-            made += [Padded(one, remaining(own, axes, one)) for one in kept]
-        return made
+            results += [Padded(one, remaining(result_axes, axes, one)) for one in kept]
+        return results
 
     return rule
 
@@ -268,13 +268,13 @@ def _with_known_channels(call: Call) -> Padded:
 def _normalized(
     b: Bounds, x: Padded, axes: tuple[int, ...], number: Any, call: Call, *, centred: bool = True
 ) -> tuple[Any, Any, Any, Any]:
-    """Return normalised elements, and the mean, the variance and its reciprocal root of real ones; in float32 at least.
+    """Return normalised elements, and the mean, variance and reciprocal deviation of real ones; float32 at least.
 
     Args:
-        b: the graph that is made.
+        b: the builder of the graph.
         x: what is normalised.
-        axes: the axes that are averaged; the statistics keep them.
-        number: how many real elements each mean is of.
+        axes: the axes over which to average; the statistics keep them with size 1.
+        number: the number of real elements that each mean averages.
         call: the operation.
         centred: whether the mean is subtracted; if not, the variance is the mean square.
     """
@@ -289,17 +289,17 @@ def _normalized(
         return F.sum(one.value, axis=axes, keepdims=True) / number
 
     mean = mean_of(wide) if centred else None
-    away = wide if mean is None else wide - mean
-    variance = mean_of(away * away)
+    deviation = wide if mean is None else wide - mean
+    variance = mean_of(deviation * deviation)
     rstd = F.rsqrt(variance + asarray(call.attrs["epsilon"], dtype=variance.dtype))
-    return away * rstd, mean, variance, rstd
+    return deviation * rstd, mean, variance, rstd
 
 
 def _scaled(b: Bounds, y: Any, call: Call, aligned: tuple[int, ...]) -> Any:
     """Scale and shift by the operation's parameters, if it has any.
 
     Args:
-        b: the graph that is made.
+        b: the builder of the graph.
         y: what is scaled.
         call: the operation.
         aligned: the shape in which a parameter broadcasts against it.
@@ -319,7 +319,7 @@ def _of_channels(shape: tuple[int, ...]) -> tuple[int, ...]:
 
 @separate
 def coded(b: Bounds, call: Call) -> list[Padded]:
-    """Add an axis of classes."""
+    """Add an axis of classes, as `one_hot` does."""
     (x,) = call.xs
     (value,) = b.run(call, x.value)
     return [Padded(value, (*[one and one.anything for one in x.axes], None))]
@@ -336,20 +336,20 @@ def attended(b: Bounds, call: Call) -> list[Padded]:
     together([*mask, Padded(make_spec(shape, bool_), (*batch, *scores))], len(shape))  # raises if the mask does not fit
     values = [query.value, key.value, value.value, *[one.value for one in mask]]
     length = key.axes[-2]
-    b.meet(query, -2)  # which keys a query may see can depend on its place
+    b.meet(query, -2)  # which keys a query may see can depend on its position
     has_mask = call.attrs["has_mask"]
     if length is not None:
         inside = b.F.permute_dims(b.inside(value, len(value.axes) - 2), axes=_swapped(len(value.axes)))
         values = [query.value, key.value, b.filled(value, len(value.axes) - 2, 0).value, _masked(b, mask, inside)]
         has_mask = True
-    made = b.run(call, *values, has_mask=has_mask)
+    results = b.run(call, *values, has_mask=has_mask)
     rows = query.axes[-2] and query.axes[-2].anything
     axes = [(*batch, rows, None), (*batch, rows)]
-    return [Padded(one, own) for one, own in zip(made, axes, strict=False)]
+    return [Padded(one, own) for one, own in zip(results, axes, strict=False)]
 
 
 def probabilities(b: Bounds, call: Call) -> list[Padded]:
-    """Compute the weight of each key for each query; those of keys beyond the real size are anything."""
+    """Compute the weight of each key for each query; those of keys beyond the real size may be anything."""
     query, key, _, *mask = call.xs
     if query.axes[-1] is not None or key.axes[-1] is not None:
         raise NoRule("the features of queries or keys have an open size")
@@ -374,7 +374,7 @@ def _masked(b: Bounds, mask: list[Padded], inside: Any) -> Any:
     """Return a mask that also hides what is beyond the real number of keys."""
     if not mask:
         return inside
-    own = mask[0].value
-    if own.dtype == bool_:
-        return b.F.logical_and(own, inside)
-    return b.F.where(inside, own, asarray(-np.inf, dtype=own.dtype))
+    given_mask = mask[0].value
+    if given_mask.dtype == bool_:
+        return b.F.logical_and(given_mask, inside)
+    return b.F.where(inside, given_mask, asarray(-np.inf, dtype=given_mask.dtype))

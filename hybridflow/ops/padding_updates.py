@@ -1,6 +1,6 @@
 """Rules of updates of values that are padded up to a bound (see `hybridflow.core.padding`).
 
-Updates beyond a real size change nothing: they add nothing, or go to a row of their own that is cut off.
+Updates beyond a real size change nothing: they get a neutral value, or go to an extra row that is cut off.
 """
 
 from __future__ import annotations
@@ -12,18 +12,18 @@ from hybridflow.core.dims import Dim
 from hybridflow.core.op import REGISTRY
 from hybridflow.core.padding import Bounds, Call, NoRule, Open, Padded, Size
 from hybridflow.ops.padding import Neutral, canonical, constant, highest, lowest, together
-from hybridflow.ops.padding_index import from_the_end, index_axes, index_place, picked, real_size
+from hybridflow.ops.padding_index import from_the_end, index_axes, index_start, picked, real_size
 
 _NEUTRAL: Mapping[str, Neutral] = {"add": constant(0), "multiply": constant(1), "min": highest, "max": lowest}
 
 
 def _within(b: Bounds, index: Padded, target: Size, *, real: bool) -> Any:
-    """Return positions along an axis; those of updates beyond a real size become any position of the axis.
+    """Return positions along an axis; updates beyond a real size get any position of the axis.
 
     Args:
         index: the positions.
         target: the size of the axis.
-        real: whether positions may count from a real end that is not the bound.
+        real: whether negative positions count from a real end that is not the bound.
     """
     where = index.value
     if real or index.open():
@@ -33,33 +33,33 @@ def _within(b: Bounds, index: Padded, target: Size, *, real: bool) -> Any:
 
 def _real_updates(b: Bounds, indices: Sequence[Padded]) -> Any:
     """Return which updates are within the real sizes; None if all are."""
-    inside: Any = None
+    is_real: Any = None
     for index in indices:
         for axis in index.open():
-            own = b.inside(index, axis)
-            inside = own if inside is None else b.F.logical_and(inside, own)
-    return inside
+            is_inside = b.inside(index, axis)
+            is_real = is_inside if is_real is None else b.F.logical_and(is_real, is_inside)
+    return is_real
 
 
 def added_rows(b: Bounds, call: Call) -> list[Padded]:
     """Add values at computed indices into zeros; values beyond a real size add nothing."""
     x, *indices = call.xs
     axes, shape = call.attrs["axes"], call.attrs["shape"]
-    first, places = index_place(axes), index_axes(indices)
-    for number in range(len(places)):
+    first, index_part = index_start(axes), index_axes(indices)
+    for number in range(len(index_part)):
         x = b.filled(x, first + number, 0)
     targets = [shape[axis] for axis in axes]
-    where = [_within(b, one, size, real=isinstance(size, Dim)) for one, size in zip(indices, targets, strict=True)]
-    (value,) = b.run(call, x.value, *where)
-    rest = iter([*x.axes[:first], *x.axes[first + len(places) :]])
-    made: list[Open | None] = []
+    positions = [_within(b, one, size, real=isinstance(size, Dim)) for one, size in zip(indices, targets, strict=True)]
+    (value,) = b.run(call, x.value, *positions)
+    rest = iter([*x.axes[:first], *x.axes[first + len(index_part) :]])
+    result_axes: list[Open | None] = []
     for axis, size in enumerate(shape):
         if axis in axes:
-            made.append(Open(canonical([size]), 0) if isinstance(size, Dim) else None)
+            result_axes.append(Open(canonical([size]), 0) if isinstance(size, Dim) else None)
         else:
             one = next(rest)
-            made.append(one and one.anything)
-    return [Padded(value, tuple(made))]
+            result_axes.append(one and one.anything)
+    return [Padded(value, tuple(result_axes))]
 
 
 def added_along(b: Bounds, call: Call) -> list[Padded]:
@@ -74,51 +74,52 @@ def added_along(b: Bounds, call: Call) -> list[Padded]:
 
 
 def updated(b: Bounds, call: Call) -> list[Padded]:
-    """Update elements at computed indices, which count from the real end if they are negative."""
+    """Update elements at computed indices; negative ones count from the real end."""
     x, value, *indices = call.xs
     axes, how = call.attrs["axes"], call.attrs["how"]
-    first, places = index_place(axes), index_axes(indices)
+    first, index_part = index_start(axes), index_axes(indices)
     selected = [one for axis, one in enumerate(x.axes) if axis not in axes]
-    for one, other in zip(value.axes, [*selected[:first], *places, *selected[first:]], strict=True):
+    for one, other in zip(value.axes, [*selected[:first], *index_part, *selected[first:]], strict=True):
         if (one is None) != (other is None) or (one is not None and not one.same(other)):
             raise NoRule("an open size of the new values is not that of what they replace")
     sizes = [real_size(x, axis) for axis in axes]
-    where = [_within(b, one, size, real=isinstance(size, Dim)) for one, size in zip(indices, sizes, strict=True)]
-    real, own = _real_updates(b, indices), x.value
-    if real is None:
-        (made,) = b.run(call, own, value.value, *where)
+    positions = [_within(b, one, size, real=isinstance(size, Dim)) for one, size in zip(indices, sizes, strict=True)]
+    is_real, target = _real_updates(b, indices), x.value
+    if is_real is None:
+        (result,) = b.run(call, target, value.value, *positions)
     elif how != "set":
-        for number in range(len(places)):
+        for number in range(len(index_part)):
             value = b.filled(value, first + number, _NEUTRAL[how](value.value.dtype))
-        (made,) = b.run(call, own, value.value, *where)
+        (result,) = b.run(call, target, value.value, *positions)
     else:
-        length = own.shape[axes[0]]
-        pads = tuple([(0, int(axis == axes[0])) for axis in range(own.ndim)])
-        (made,) = b.run(call, b.F.pad(own, pads), value.value, b.F.where(real, where[0], length), *where[1:])
-        made = picked(b, made, axes[0], b.positions(length))
-    return [Padded(made, tuple([one and one.anything for one in x.axes]))]
+        length = target.shape[axes[0]]
+        pads = tuple([(0, int(axis == axes[0])) for axis in range(target.ndim)])
+        positions[0] = b.F.where(is_real, positions[0], length)
+        (result,) = b.run(call, b.F.pad(target, pads), value.value, *positions)
+        result = picked(b, result, axes[0], b.positions(length))
+    return [Padded(result, tuple([one and one.anything for one in x.axes]))]
 
 
 def last_updates(b: Bounds, call: Call) -> list[Padded]:
     """Find the last update of each element among the real ones."""
     indices, sizes = call.xs, call.attrs["sizes"]
-    where = [_within(b, one, size, real=isinstance(size, Dim)) for one, size in zip(indices, sizes, strict=True)]
+    positions = [_within(b, one, size, real=isinstance(size, Dim)) for one, size in zip(indices, sizes, strict=True)]
     bounds = [b.bound(size) for size in sizes]
-    real = _real_updates(b, indices)
-    if real is not None:
-        where[0] = b.F.where(real, where[0], bounds[0])
+    is_real = _real_updates(b, indices)
+    if is_real is not None:
+        positions[0] = b.F.where(is_real, positions[0], bounds[0])
         bounds[0] += 1
-    (value,) = b.run(call, *where, sizes=tuple(bounds))
+    (value,) = b.run(call, *positions, sizes=tuple(bounds))
     return [Padded(value, index_axes(indices))]
 
 
 def replaced_part(b: Bounds, call: Call) -> list[Padded]:
-    """Replace a part whose place depends on real sizes."""
+    """Replace a part whose position depends on real sizes."""
     x, value = call.xs
     shape = tuple([real_size(x, axis) for axis in range(len(x.axes))])
-    place = Call(REGISTRY["slice_scatter"], [value], {"index": call.attrs["index"], "shape": shape}, call.specs)
-    rule = place.op.padded
+    scatter = Call(REGISTRY["slice_scatter"], [value], {"index": call.attrs["index"], "shape": shape}, call.specs)
+    rule = scatter.op.padded
     ones = value._replace(value=b.F.full(value.value.shape, 1, dtype="bool"))
-    (new,), (there,) = rule(b, place), rule(b, place._replace(xs=[ones]))
-    made = b.F.where(there.value, new.value, x.value)
-    return [Padded(made, tuple([one and one.anything for one in x.axes]))]
+    (new_values,), (is_replaced,) = rule(b, scatter), rule(b, scatter._replace(xs=[ones]))
+    result = b.F.where(is_replaced.value, new_values.value, x.value)
+    return [Padded(result, tuple([one and one.anything for one in x.axes]))]

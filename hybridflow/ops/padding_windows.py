@@ -1,7 +1,7 @@
 """Rules of convolutions and pooling for values that are padded up to a bound (see `hybridflow.core.padding`).
 
-Along an open axis, what is beyond the real size becomes what the operation itself pads with. A window that begins
-within the real size then sees what it would see at the end of the real array.
+Along an open axis, elements beyond the real size get the value with which the operation itself pads. A window that
+begins within the real size then sees what it would see at the end of the real array.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ def windowed(neutral: Neutral, *, inputs: int = 1) -> Rule:
     """Return the rule of an operation on windows of each example of a batch.
 
     Args:
-        neutral: what it pads its first input with.
-        inputs: how many of its first inputs have examples; the others are parameters.
+        neutral: the value with which it pads its first input.
+        inputs: how many of its first inputs hold examples; the others are parameters.
     """
 
     @separate
@@ -30,8 +30,8 @@ def windowed(neutral: Neutral, *, inputs: int = 1) -> Rule:
         _require_closed_channels(examples, parameters, call)
         values = [x.value for x in call.xs]
         values[0] = _filled(b, call.xs[0], neutral, call).value
-        made = b.run(call, *values)
-        return [Padded(y, _axes(b, call, spec)) for y, spec in zip(made, call.specs, strict=True)]
+        results = b.run(call, *values)
+        return [Padded(y, _axes(b, call, spec)) for y, spec in zip(results, call.specs, strict=True)]
 
     return rule
 
@@ -49,10 +49,10 @@ def summed_windows(b: Bounds, call: Call) -> list[Padded]:
 def averaged_windows(b: Bounds, call: Call) -> list[Padded]:
     """Average over the real elements of each window."""
     (x,) = call.xs
-    (made,) = windowed(constant(0))(b, call)
+    (averages,) = windowed(constant(0))(b, call)
     if not _cut_windows(x, call):
-        return [made]
-    return [made._replace(value=made.value / _shares(b, x, call))]
+        return [averages]
+    return [averages._replace(value=averages.value / _shares(b, x, call))]
 
 
 def spread_windows(b: Bounds, call: Call) -> list[Padded]:
@@ -67,7 +67,7 @@ def spread_windows(b: Bounds, call: Call) -> list[Padded]:
 
 
 def _shares(b: Bounds, x: Padded, call: Call) -> Any:
-    """Return which part of the elements that each window of the bounds' sizes counts is real."""
+    """Return, for each window, the fraction of real elements among those that it counts."""
     ones = Padded(b.F.full(x.value.shape, 1, dtype=x.value.dtype), x.axes)
     attrs = {name: value for name, value in call.attrs.items() if name != "shape"}
     return b.bind("avg_pool", _filled(b, ones, constant(0), call).value, **attrs)
@@ -103,7 +103,7 @@ def _require_closed_channels(examples: Sequence[Padded], parameters: Sequence[Pa
 
 
 def _require_same(axes: Axes, others: Axes) -> None:
-    """Raise unless the same axes are open, with one batch."""
+    """Raise unless the same axes are open and the batches have one size."""
     if [one is None for one in axes] != [one is None for one in others]:
         raise NoRule("other axes are open than those of the first input")
     if axes[0] is not None and not axes[0].same(others[0]):
@@ -111,7 +111,7 @@ def _require_same(axes: Axes, others: Axes) -> None:
 
 
 def _axes(b: Bounds, call: Call, spec: TensorSpec) -> Axes:
-    """Return how a result is padded: its batch as that of the input."""
-    made = b.axes_of(spec)
-    _require_same(call.xs[0].axes, made)
-    return made
+    """Return how a result is padded; the same axes must be open as in the input."""
+    axes = b.axes_of(spec)
+    _require_same(call.xs[0].axes, axes)
+    return axes

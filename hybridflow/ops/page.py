@@ -41,9 +41,9 @@ records.
 
 - **Dtypes** are the kinds of dtype that an operation takes, input by input where they differ; before that, many
   functions turn integers into float32, as their docstrings say.
-- **Gradient**: `rule` is a rule of the operation's own, `jax` takes the derivative of its lowering; behind it, what a
-  recording keeps alive for it: inputs, the result, or values made only for the rule. `none` passes nothing by
-  definition; `error` raises when the gradient is asked for.
+- **Gradient**: `rule` is a rule of the operation's own, `jax` takes the derivative of its lowering. What
+  follows is what a tape keeps alive for the rule: inputs, the result, or values made only for the rule. `none` passes
+  nothing by definition; `error` raises when the gradient is asked for.
 - **Autocast**: under `hf.autocast(dtype)` an operation takes its operands of float16, bfloat16 and float32 in that
   dtype (`low`), in `float32`, or, where nothing is said, as they are: in the widest of them if they differ.
 - **FLOPs** are counted for inputs of the sizes shown.

@@ -101,7 +101,7 @@ def quantize_lowered(x: Any, scale: Any, zero_point: Any = None, *, dtype: str) 
     """Compute `quantize_linear` of jax's arrays."""
     format, wide = FORMATS[dtype], compute_dtype(np.dtype(x.dtype))
     x, scale = jnp.broadcast_arrays(x.astype(wide), scale.astype(wide))
-    value = lax.div(x, hidden(scale, x))  # a divisor that XLA sees through becomes a factor, which rounds otherwise
+    value = lax.div(x, hidden(scale, x))  # by a constant, XLA multiplies by its reciprocal, which rounds differently
     if format.float8 is not None:
         small = jnp.clip(value, format.low, format.high).astype(jnp.float32).astype(format.float8)
         return lax.bitcast_convert_type(small, jnp.uint8)
@@ -178,9 +178,9 @@ def _quantize_onnx(o: Any, x: Any, scale: Any, zero: Any = None, *, dtype: str) 
     format = FORMATS[dtype]
     if format.float8 is not None:
         o.no("bytes with the bits of float8 have none")
-    found = onnx_scales(o, x, scale, zero, format.stored) if dtype != "int4" else None
-    if found is not None:
-        return o.QuantizeLinear(x, found[0], found[1], **found[2])
+    scales = onnx_scales(o, x, scale, zero, format.stored) if dtype != "int4" else None
+    if scales is not None:
+        return o.QuantizeLinear(x, scales[0], scales[1], **scales[2])
     value = o.Round(x / o.cast(scale, x.dtype))
     value = value if zero is None else value + o.cast(zero, x.dtype)
     return o.cast(o.Clip(value, format.low, format.high), format.stored)
@@ -314,9 +314,9 @@ def _dequantize_onnx(o: Any, q: Any, scale: Any, zero: Any = None, *, dtype: str
         bits = np.arange(256, dtype=np.uint8)
         table = np.nan_to_num(bits.view(format.float8).astype(np.float32), nan=np.nan, posinf=np.inf, neginf=-np.inf)
         return o.Gather(o.value(table), o.cast(q, np.int32)) * scale
-    found = onnx_scales(o, q, scale, zero, format.stored)
-    if found is not None:
-        return o.DequantizeLinear(q, found[0], found[1], dtypes=[float32], **found[2])
+    scales = onnx_scales(o, q, scale, zero, format.stored)
+    if scales is not None:
+        return o.DequantizeLinear(q, scales[0], scales[1], dtypes=[float32], **scales[2])
     value = o.cast(q, np.float32)
     return (value if zero is None else value - o.cast(zero, np.float32)) * scale
 
@@ -439,10 +439,10 @@ def _fake_infer(x: TensorSpec, scale: TensorSpec, *zero: TensorSpec, dtype: str)
 
 
 def _fake_onnx(o: Any, x: Any, scale: Any, zero: Any = None, *, dtype: str) -> Any:
-    found = onnx_scales(o, x, scale, zero, FORMATS[dtype].stored)
-    if found is None or FORMATS[dtype].float8 is not None or dtype == "int4":
+    scales = onnx_scales(o, x, scale, zero, FORMATS[dtype].stored)
+    if scales is None or FORMATS[dtype].float8 is not None or dtype == "int4":
         return o.no("QuantizeLinear takes one axis of scales, in int8 or uint8")
-    scale, zero, axis = found
+    scale, zero, axis = scales
     stored = o.QuantizeLinear(x, scale, zero, **axis)
     return o.DequantizeLinear(stored, scale, zero, dtypes=[float32], **axis)
 
@@ -505,7 +505,7 @@ def fake_quantize(
     return bind(fake_quantize.op, _operands("fake_quantize", value, scale, zero_point, axis), {"dtype": dtype})
 
 
-# -- scales of the input itself -----------------------------------------------------------------------------------
+# -- scales from the input itself -----------------------------------------------------------------------------------
 
 
 def _dynamic_on_host(x: Any) -> Any:

@@ -67,7 +67,7 @@ def restored(weight: Any, scale: Any, size: int, dtype: str, group: int | None) 
 def _weight_on_host(x: Any, weight: Any, scale: Any, *bias: Any, dtype: str, group: int | None) -> Any:
     size = weight.shape[1] * (2 if dtype == "int4" else 1)
     if weight.dtype != stored_dtype(dtype) or not 0 <= size - x.shape[-1] < 2 - (dtype != "int4"):
-        raise ValueError("weights that do not fit")  # the shape rule then raises the full message
+        raise ValueError("weights that do not fit")  # `bind` then runs the shape rule, which says more
     wide = compute_dtype(x.dtype)
     values = restored(weight, scale.astype(wide), x.shape[-1], dtype, group)
     y = products.matmul(x.astype(wide).reshape(-1, x.shape[-1]) if x.ndim > 2 and x.size else x.astype(wide), values.T)
@@ -153,7 +153,7 @@ def _weight_onnx(
 
 
 def _restoring(y: TensorSpec, x: TensorSpec, weight: TensorSpec, scale: TensorSpec, *bias: Any, **attrs: Any) -> Any:
-    """Count what turns stored weights into real ones, and the addition of a bias."""
+    """Count the operations that turn stored weights into real ones, and the addition of a bias."""
     del x, scale
     return weight.size * (14 if attrs["dtype"] == "int4" else 2) + y.size * len(bias)
 
@@ -175,7 +175,7 @@ def weight_only_linear(
     x: TensorLike, weight: TensorLike, scale: TensorLike, bias: TensorLike | None = None, *, dtype: str = "int8",
     group: int | None = None,
 ) -> Tensor:  # fmt: skip
-    """Compute a linear layer whose weights are stored small: ``x @ (weight * scale).T + bias``.
+    """Compute a linear layer whose weights are quantized: ``x @ (weight * scale).T + bias``.
 
     The weights become floats where they are multiplied. The gradient reaches `x`, the scale and the bias.
 

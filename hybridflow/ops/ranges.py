@@ -108,10 +108,10 @@ def arange(
     """Make a tensor of evenly spaced numbers: ``start, start + step, ...`` up to but without `stop`.
 
     Args:
-        start: the first number; the end, and the first is 0, if `stop` is not given.
+        start: the first number; without `stop`, this is the end, and the first number is 0.
         stop: the end, not included.
         step: the distance, not 0.
-        dtype: int32 if all are integers, else float32, if not given.
+        dtype: the dtype; if not given, int32 where all arguments are integers, else float32.
         device: where to put it.
 
     Returns:
@@ -131,19 +131,19 @@ def arange(
     first, end = (0, start) if stop is None else (start, stop)
     if step == 0:
         raise ArgumentError(message("arange: the step is 0", got=f"arange({first}, {end}, 0)", hint="Use 1 or -1."))
-    whole = all(isinstance(number, int | Dim | np.integer) for number in (first, end, step))
-    result_dtype = as_dtype(dtype) if dtype is not None else int32 if whole else float32
+    all_integers = all(isinstance(number, int | Dim | np.integer) for number in (first, end, step))
+    result_dtype = as_dtype(dtype) if dtype is not None else int32 if all_integers else float32
     if kind_of(result_dtype) in ("bool", "complex"):
         raise DTypeError(message(f"arange: does not give {result_dtype}", hint="Choose an integer or float dtype."))
-    if whole:
+    if all_integers:
         size = _whole_steps(first, end, step)
     else:
         size = max(math.ceil((end - first) / step), 0)
-    if whole:
+    if all_integers:
         first, step = [number if isinstance(number, Dim) else int(number) for number in (first, step)]
     else:
         first, step = float(first) + 0.0, float(step)
-    if type(size) is int and size and whole:
+    if type(size) is int and size and all_integers:
         check_fits(first, result_dtype)
         check_fits(first + (size - 1) * step, result_dtype)
     return bind_on(device, arange.op, {"start": first, "step": step, "size": size, "dtype": result_dtype})
@@ -205,7 +205,7 @@ def linspace(
         num: how many points.
         dtype: a floating-point dtype, real or complex; float32 if not given, complex64 for complex ends.
         device: where to put it.
-        endpoint: False leaves `stop` out, with the distance that its place would have.
+        endpoint: whether `stop` is the last point; if not, the points are the first `num` of ``num + 1``.
 
     Returns:
         ``(num,)``.
@@ -222,17 +222,17 @@ def linspace(
     if other:
         plain("linspace", other)
     endpoint = truth("linspace", "endpoint", endpoint)
-    whole = isinstance(start, complex) or isinstance(stop, complex)
-    result_dtype = as_dtype(dtype) if dtype is not None else complex64 if whole else float32
+    has_complex_end = isinstance(start, complex) or isinstance(stop, complex)
+    result_dtype = as_dtype(dtype) if dtype is not None else complex64 if has_complex_end else float32
     if kind_of(result_dtype) == "complex":
-        part = float64 if result_dtype == complex128 else float32
+        part_dtype = float64 if result_dtype == complex128 else float32
         ends = [(end.real, end.imag) for end in (complex(start), complex(stop))]
         parts = [
-            cast(Any, cast_to(linspace(a, b, num, dtype=part, device=device, endpoint=endpoint), result_dtype))
+            cast(Any, cast_to(linspace(a, b, num, dtype=part_dtype, device=device, endpoint=endpoint), result_dtype))
             for a, b in zip(*ends, strict=True)
         ]
         return parts[0] + parts[1] * 1j
-    if kind_of(result_dtype) != "float" or whole:
+    if kind_of(result_dtype) != "float" or has_complex_end:
         raise DTypeError(message(f"linspace: does not give {result_dtype}", hint="Choose a floating-point dtype."))
     count = num if isinstance(num, Dim) else num.__index__()
     if count < 0:

@@ -71,7 +71,7 @@ def moveaxis(x: TensorLike, source: int | tuple[int, ...], destination: int | tu
         sides.append(normal)
     old, new = sides
     if len(old) != len(new):
-        raise ShapeError(message(f"moveaxis: {len(old)} axes to {len(new)} places", hint="Give each axis a place."))
+        raise ShapeError(message(f"moveaxis: {len(old)} axes to {len(new)} places", hint="Give each a position."))
     order = [axis for axis in range(tensor.ndim) if axis not in old]
     for position, axis in sorted(zip(new, old, strict=True)):
         order.insert(position, axis)

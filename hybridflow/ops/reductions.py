@@ -1,4 +1,4 @@
-"""Reductions over all axes or some: sums, means, extrema, products and truth."""
+"""Reductions over all axes or some: sums, means, extrema, products and truth values."""
 
 from __future__ import annotations
 
@@ -460,7 +460,7 @@ def prod(
     return as_asked(bind(prod.op, (accumulator(tensor, dtype),), attrs), dtype)
 
 
-# -- truth --------------------------------------------------------------------------------------------------------
+# -- truth values -------------------------------------------------------------------------------------------------
 
 _TRUTH = Stops("a truth value has no gradient")
 

@@ -48,8 +48,8 @@ def _sort_flops(outputs: Any, x: Any, *, axis: int, **attrs: Any) -> Any:
     """Count one comparison per element and halving of the axis; a symbolic size counts as it was when traced."""
     del outputs, attrs
     size = x.shape[axis]
-    known = evaluate(size, size.scope.hints) if isinstance(size, Dim) else size
-    return x.size * max(known - 1, 1).bit_length()
+    length = evaluate(size, size.scope.hints) if isinstance(size, Dim) else size
+    return x.size * max(length - 1, 1).bit_length()
 
 
 # -- sorting ------------------------------------------------------------------------------------------------------

@@ -131,8 +131,8 @@ def _var_samples(rng: np.random.Generator) -> Any:
 
 
 def _var_onnx(o: Any, x: Any, *, axis: Axes, correction: float, keepdims: bool) -> Any:
-    away = x - mean_over(o, x, axis)
-    total = o.ReduceSumSquare(away, o.ints(axis), keepdims=int(keepdims)) if axis else away * away
+    deviation = x - mean_over(o, x, axis)
+    total = o.ReduceSumSquare(deviation, o.ints(axis), keepdims=int(keepdims)) if axis else deviation * deviation
     return total / counted(o, x, axis, correction=correction)
 
 

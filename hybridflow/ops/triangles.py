@@ -23,7 +23,7 @@ from hybridflow.ops.common import (
     no_flops,
     normals,
 )
-from hybridflow.ops.padding import by_place
+from hybridflow.ops.padding import by_position
 
 
 def _triangle_infer(name: str) -> Any:
@@ -98,7 +98,7 @@ def _triangle_onnx(upper: int) -> Any:
     method="tril",
     ulp=0,
     onnx=_triangle_onnx(0),
-    padded=by_place,
+    padded=by_position,
 )
 def tril(x: TensorLike, /, *, k: int = 0, **other: Unpack[Other]) -> Tensor:
     """Keep the lower triangle of matrices and set the rest to zero.
@@ -135,7 +135,7 @@ def tril(x: TensorLike, /, *, k: int = 0, **other: Unpack[Other]) -> Tensor:
     method="triu",
     ulp=0,
     onnx=_triangle_onnx(1),
-    padded=by_place,
+    padded=by_position,
 )
 def triu(x: TensorLike, /, *, k: int = 0, **other: Unpack[Other]) -> Tensor:
     """Keep the upper triangle of matrices and set the rest to zero.

@@ -453,12 +453,12 @@ class IndexUpdate:
             if how != "set":
                 value = _COMBINE[how](bind(getitem.op, (x,), {"index": index}), value)
             return slice_set(x, _to_shape(value, static_shape(index), how), index=index)
-        part = x if parsed.static is None else bind(getitem.op, (x,), {"index": index})
-        indices = checked_indices("index_update", parsed.tensors, part.shape, parsed.axes)
-        shape = gathered_shape("index_update", part.shape, [tensor.spec for tensor in indices], parsed.axes)
+        selected = x if parsed.static is None else bind(getitem.op, (x,), {"index": index})
+        indices = checked_indices("index_update", parsed.tensors, selected.shape, parsed.axes)
+        shape = gathered_shape("index_update", selected.shape, [tensor.spec for tensor in indices], parsed.axes)
         attrs = {"axes": parsed.axes, "how": how}
-        part = bind(index_update.op, (part, _to_shape(value, shape, how), *indices), attrs)
-        return part if parsed.static is None else slice_set(x, part, index=index)
+        selected = bind(index_update.op, (selected, _to_shape(value, shape, how), *indices), attrs)
+        return selected if parsed.static is None else slice_set(x, selected, index=index)
 
 
 _COMBINE = {"add": add, "multiply": multiply, "min": minimum, "max": maximum}

@@ -199,7 +199,7 @@ class _Search:
 
     Attributes:
         graph: the graph.
-        nodes: its nodes without sources.
+        nodes: its nodes, except sources such as inputs and constants.
         limits: the limits of what counts as a repeat.
     """
 

@@ -1,4 +1,4 @@
-"""`hf.serve`: artifacts behind a port."""
+"""`hf.serve`: a server for artifacts."""
 
 from hybridflow.serve.app import App as App
 from hybridflow.serve.app import Options as Options

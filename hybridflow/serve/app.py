@@ -44,7 +44,7 @@ class Options(NamedTuple):
         timeout: the seconds that a request may take; then it gets 504.
         body: the largest number of bytes of a request's body.
         token: the bearer token that requests must have; None for none.
-        reload: the seconds between looks at the artifacts' directories; None to load them once.
+        reload: the seconds between checks of the artifacts' directories; None to load them once.
         log: whether each request is written to stderr, as a line of JSON.
     """
 
@@ -90,7 +90,7 @@ class App:
         self._starting = threading.Lock()
 
     def start(self) -> None:
-        """Load and warm up the models, and from then on look for changes in a thread."""
+        """Load and warm up the models, then watch for changes in a thread."""
         with self._starting:
             if self.ready:
                 return
@@ -100,7 +100,7 @@ class App:
                 threading.Thread(target=self._reload, args=(self.options.reload,), daemon=True).start()
 
     def stop(self) -> None:
-        """Compute what waits, and end the threads."""
+        """Compute the waiting requests, and end the threads."""
         self._stop.set()
         self.batcher.stop()
 
@@ -112,9 +112,9 @@ class App:
         while not self._stop.wait(seconds):
             try:
                 self._refresh()
-            except (HybridflowError, OSError) as error:  # a directory that cannot be read; what serves serves on
+            except (HybridflowError, OSError) as error:  # a directory cannot be read; loaded models go on serving
                 self.log({"event": f"looking for changes failed: {error}"})
-            except Exception as error:  # a fault of the server, which must not end the looking
+            except Exception as error:  # a fault of the server, which must not end the watch
                 self.log({"fault": "".join(traceback.format_exception(error))}, always=True)
 
     @property
@@ -127,12 +127,12 @@ class App:
         return given if _ID.fullmatch(given) else f"{self._prefix}{next(self._numbers):x}"
 
     def log(self, fields: Mapping[str, Any], *, always: bool = False) -> None:
-        """Write a line to the log; those that are always written are faults."""
+        """Write a line to the log; faults are always written, other lines only if the options say so."""
         if self.options.log or always:
             sys.stderr.write(json.dumps({"time": round(time.time(), 3), **fields}) + "\n")
 
     async def __call__(self, scope: Mapping[str, Any], receive: Receive, send: Send) -> None:
-        """Answer a request, or the events of the server's life."""
+        """Answer a request, or the server's lifespan events."""
         if scope["type"] == "lifespan":
             await self._live(receive, send)
         elif scope["type"] == "http":
@@ -149,7 +149,7 @@ class App:
                 return
 
     async def _answer(self, scope: Mapping[str, Any], receive: Receive, send: Send) -> None:
-        if not self.ready:  # mounted in an application that does not pass the events of its life on
+        if not self.ready:  # mounted in an application that does not pass on lifespan events
             await asyncio.to_thread(self.start)
         began, path = time.monotonic(), scope["path"].removeprefix(scope.get("root_path", "")) or "/"
         headers = {k.decode("latin-1").lower(): v.decode("latin-1") for k, v in scope["headers"]}
@@ -170,11 +170,11 @@ class App:
         self.count(response, took)
         fields = {"id": identity, "method": scope["method"], "path": path[:200]}
         self.log({**fields, "status": response.status, "seconds": round(took, 6), "bytes": len(response.body)})
-        own = {**response.headers, "x-request-id": identity, "content-length": str(len(response.body))}
-        own |= {"retry-after": "1"} if response.status == 503 else {}
-        own |= {"www-authenticate": "Bearer"} if response.status == 401 else {}
-        raw = [(k.encode("latin-1"), v.encode("latin-1")) for k, v in own.items()]
-        await send({"type": "http.response.start", "status": response.status, "headers": raw})
+        response_headers = {**response.headers, "x-request-id": identity, "content-length": str(len(response.body))}
+        response_headers |= {"retry-after": "1"} if response.status == 503 else {}
+        response_headers |= {"www-authenticate": "Bearer"} if response.status == 401 else {}
+        encoded = [(k.encode("latin-1"), v.encode("latin-1")) for k, v in response_headers.items()]
+        await send({"type": "http.response.start", "status": response.status, "headers": encoded})
         await send({"type": "http.response.body", "body": b"" if scope["method"] == "HEAD" else response.body})
 
     def count(self, response: Response, took: float) -> None:
@@ -187,7 +187,7 @@ class App:
             self.metrics.count("hybridflow_refused_total", status=str(response.status))
 
     def _authorize(self, path: str, headers: Mapping[str, str]) -> None:
-        """Raise unless a request has the token; health needs none, since what asks for it has none."""
+        """Raise unless a request has the token; health checks need none, since load balancers have none."""
         token = self.options.token
         if token is None or path in ("/v2/health/live", "/v2/health/ready"):
             return
@@ -195,18 +195,18 @@ class App:
             raise Refused("this server needs the header 'Authorization: Bearer TOKEN'", 401)
 
     async def _body(self, receive: Receive) -> bytes:
-        parts: list[bytes] = []
+        chunks: list[bytes] = []
         size = 0
         while True:
             event = await receive()
             if event["type"] == "http.disconnect":
                 raise _GoneAway
-            parts.append(event.get("body", b""))
-            size += len(parts[-1])
+            chunks.append(event.get("body", b""))
+            size += len(chunks[-1])
             if size > self.options.body:
                 raise Refused(f"the body has more than {self.options.body} bytes", 413)
             if not event.get("more_body"):
-                return b"".join(parts)
+                return b"".join(chunks)
 
     async def _routed(
         self, method: str, path: str, headers: Mapping[str, str], body: bytes, receive: Receive
@@ -248,9 +248,9 @@ class App:
         try:
             self.batcher.require_room()  # before the body is read, which takes longer
             servable = model.function()
-            asked = protocol.read_v2(body, headers.get("inference-header-content-length"), servable.signature)
-            results = await self.computed(servable, asked.tensors, receive)
-            return Response(200, *protocol.write_v2(name, model.version, asked, results), model)
+            parsed = protocol.read_v2(body, headers.get("inference-header-content-length"), servable.signature)
+            results = await self.computed(servable, parsed.tensors, receive)
+            return Response(200, *protocol.write_v2(name, model.version, parsed, results), model)
         except Refused as error:
             return _refusal(error, model)
 
@@ -258,18 +258,18 @@ class App:
         model = self.models.model(name, version)
         if verb == "":
             status = {"error_code": "OK", "error_message": ""}
-            one = {"version": model.version, "state": "AVAILABLE", "status": status}
-            return _json({"model_version_status": [one]})
+            state = {"version": model.version, "state": "AVAILABLE", "status": status}
+            return _json({"model_version_status": [state]})
         if verb == "/metadata":
             functions = {key: one.signature for key, one in model.functions.items()}
             return _json(protocol.metadata_tf(name, model.version, functions))
         try:
             self.batcher.require_room()
             request = protocol.loads(body)
-            wanted = request.get("signature_name")
-            if wanted is not None and type(wanted) is not str:
+            signature_name = request.get("signature_name")
+            if signature_name is not None and type(signature_name) is not str:
                 raise Refused("'signature_name' must be a text")
-            servable = model.function(None if wanted in ("", "serving_default") else wanted)
+            servable = model.function(None if signature_name in ("", "serving_default") else signature_name)
             tensors, rows = protocol.read_tf(request, servable.signature)
             results = await self.computed(servable, tensors, receive)
             return Response(200, protocol.write_tf(results, rows), JSON, model)
@@ -283,7 +283,7 @@ class App:
         result: asyncio.Future[dict[str, Array]] = loop.create_future()
         self.batcher.submit(servable, tensors, result)
         watch = _Watch(result, receive, self.options.timeout)
-        starts = loop.call_later(min(_QUICK, self.options.timeout), watch.start)
+        starts = loop.call_later(min(_WATCH_DELAY, self.options.timeout), watch.start)
         try:
             return await result
         except asyncio.CancelledError:
@@ -295,8 +295,8 @@ class App:
             watch.end()
 
 
-_QUICK = 0.02
-"""The seconds after which a request's client and time are looked after; most requests are answered before."""
+_WATCH_DELAY = 0.02
+"""Seconds before a request's client and time are watched; most requests are answered earlier."""
 
 
 class _Watch:
@@ -313,11 +313,11 @@ class _Watch:
         self._began = time.monotonic()
 
     def start(self) -> None:
-        """Look for the client and the time from now on."""
+        """Begin to watch the client and the time."""
         self._task = asyncio.ensure_future(self._wait())
 
     def end(self) -> None:
-        """Look no more."""
+        """Stop watching."""
         if self._task is not None:
             self._task.cancel()
 
@@ -367,7 +367,7 @@ def app(artifacts: Any, *, limits: Limits | None = None, metrics: Metrics | None
     """Return an ASGI application that serves artifacts.
 
     It speaks the Open Inference Protocol v2 (``/v2/models/NAME/infer``) and TensorFlow Serving's REST
-    (``/v1/models/NAME:predict``), and shows itself at ``/`` and ``/metrics``. The models are loaded when it starts.
+    (``/v1/models/NAME:predict``), and has a page at ``/`` and ``/metrics``. The models are loaded when it starts.
 
     Args:
         artifacts: a path or several: artifacts, or directories of models and versions such as ``models/digits/3``.
@@ -375,5 +375,5 @@ def app(artifacts: Any, *, limits: Limits | None = None, metrics: Metrics | None
         metrics: where requests are counted.
         options: see `Options`.
     """
-    several = [artifacts] if isinstance(artifacts, str | Path) else artifacts
-    return App([Path(one) for one in several], Options(**options), limits, metrics or Metrics())
+    paths = [artifacts] if isinstance(artifacts, str | Path) else artifacts
+    return App([Path(one) for one in paths], Options(**options), limits, metrics or Metrics())

@@ -1,4 +1,4 @@
-"""The thread that owns the device: it computes requests, those for the same function in batches."""
+"""The thread that owns the device: it computes requests, in batches if they are for the same function."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class _Job(NamedTuple):
     arrived: float
 
 
-class _Done(NamedTuple):
+class _Outcome(NamedTuple):
     """The outcome of a job: a value, or an error."""
 
     job: _Job
@@ -40,7 +40,7 @@ class _Done(NamedTuple):
     error: BaseException | None
 
     def settle(self) -> None:
-        """Set the future's result, unless somebody has given up on it."""
+        """Set the future's result, unless it was cancelled."""
         if self.job.future.done():
             return
         if self.error is None:
@@ -100,7 +100,7 @@ class Batcher:
             self.require_room()
             self._waiting += 1
             self._put(job)
-        job.future.add_done_callback(lambda _: self._done(job))
+        job.future.add_done_callback(lambda _: self._finished(job))
         return job.future
 
     def require_room(self) -> None:
@@ -120,7 +120,7 @@ class Batcher:
         future.result()
 
     def stop(self) -> None:
-        """Compute what waits, and end the thread."""
+        """Compute the waiting requests, and end the thread."""
         with self._changed:
             self._stopped = True
             self._changed.notify()
@@ -132,7 +132,7 @@ class Batcher:
         if self._idle:
             self._changed.notify()
 
-    def _done(self, job: _Job) -> None:
+    def _finished(self, job: _Job) -> None:
         with self._changed:
             self._waiting -= 1
             if job.future.cancelled() and job in self._jobs:
@@ -160,7 +160,7 @@ class Batcher:
         self._idle = False
 
     def _gather(self) -> list[_Job]:
-        """Take the first job and others that fit to it, and wait for more until its delay is over."""
+        """Take the first job and others that can share its batch, and wait for more until its delay is over."""
         first = self._jobs.popleft()
         batch, rows = [first], first.rows
         if first.key is None:
@@ -175,13 +175,13 @@ class Batcher:
                 else:
                     others.append(job)
             self._jobs = others
-            left = until - time.monotonic()
-            if rows >= self._max_batch or left <= 0 or self._stopped or others:
+            seconds = until - time.monotonic()
+            if rows >= self._max_batch or seconds <= 0 or self._stopped or others:
                 return batch
-            self._wait(left)
+            self._wait(seconds)
 
-    def _run(self, batch: list[_Job]) -> list[_Done]:
-        """Compute a batch; if it fails, each of its requests alone, so that only the one at fault fails."""
+    def _run(self, batch: list[_Job]) -> list[_Outcome]:
+        """Compute a batch; if that fails, compute each request alone, so that only the one at fault fails."""
         if len(batch) == 1:
             return [self._run_alone(batch[0])]
         servable = batch[0].servable
@@ -193,19 +193,19 @@ class Batcher:
         except Exception:  # one of them is at fault, and each gets its own error below
             return [self._run_alone(job) for job in batch]
         self._observe(rows)
-        done: list[_Done] = []
+        done: list[_Outcome] = []
         start = 0
         for job in batch:
-            own = {name: one[start : start + job.rows] for name, one in results.items()}
-            done.append(_Done(job, own, None))
+            rows_of_job = {name: one[start : start + job.rows] for name, one in results.items()}
+            done.append(_Outcome(job, rows_of_job, None))
             start += job.rows
         return done
 
-    def _run_alone(self, job: _Job) -> _Done:
+    def _run_alone(self, job: _Job) -> _Outcome:
         try:
-            return _Done(job, job.work() if job.work is not None else self._computed(job), None)
+            return _Outcome(job, job.work() if job.work is not None else self._computed(job), None)
         except Exception as error:  # who waits for the job gets it
-            return _Done(job, None, error)
+            return _Outcome(job, None, error)
 
     def _computed(self, job: _Job) -> Results:
         assert job.servable is not None
@@ -214,7 +214,7 @@ class Batcher:
             if job.key is not None:
                 return job.servable.run_rows(job.tensors, job.rows)
             return job.servable.run(job.tensors)
-        except job.servable.raises as error:  # a check of the model's, of the values that it was given
+        except job.servable.raises as error:  # the model's own check of the values failed
             raise Refused(str(error)[:2000]) from error
 
 
@@ -223,9 +223,9 @@ def _begins(future: Result) -> bool:
     return future.set_running_or_notify_cancel() if isinstance(future, Future) else not future.done()
 
 
-def _settle(done: Sequence[_Done]) -> None:
+def _settle(done: Sequence[_Outcome]) -> None:
     """Set the results of futures, those of an event loop all at once in that loop."""
-    loops: dict[asyncio.AbstractEventLoop, list[_Done]] = {}
+    loops: dict[asyncio.AbstractEventLoop, list[_Outcome]] = {}
     for one in done:
         future = one.job.future
         if isinstance(future, Future):
@@ -237,6 +237,6 @@ def _settle(done: Sequence[_Done]) -> None:
             loop.call_soon_threadsafe(_settle_in_loop, several)
 
 
-def _settle_in_loop(done: Sequence[_Done]) -> None:
+def _settle_in_loop(done: Sequence[_Outcome]) -> None:
     for one in done:
         one.settle()

@@ -1,4 +1,4 @@
-"""Load for a server on this machine: clients that each ask again as soon as they have an answer, and what they saw."""
+"""Load for a server on this machine: clients that each ask again as soon as they have an answer, and their figures."""
 
 from __future__ import annotations
 
@@ -41,9 +41,9 @@ class Figures(NamedTuple):
         """Responses with status 200 in a second."""
         return self.statuses.get(200, 0) / self.seconds
 
-    def percentile(self, part: float) -> float:
-        """Return the seconds within which a part of the responses came, such as 99 percent of them."""
-        return float(np.percentile(self.latencies, part)) if len(self.latencies) else float("nan")
+    def percentile(self, percent: float) -> float:
+        """Return the seconds within which a percentage of the responses came, such as 99."""
+        return float(np.percentile(self.latencies, percent)) if len(self.latencies) else float("nan")
 
     def text(self) -> str:
         """Return the figures as one line."""
@@ -78,12 +78,12 @@ def target(url: str, body: bytes | None = None, headers: Mapping[str, str] | Non
     if parts.scheme != "http" or not parts.hostname:
         raise ArgumentError(message("bench-serve: needs a URL of HTTP", got=url, hint="Such as http://localhost:8000."))
     try:
-        found = [str(one[4][0]) for one in socket.getaddrinfo(parts.hostname, parts.port or 80, proto=socket.SOL_TCP)]
+        hosts = [str(one[4][0]) for one in socket.getaddrinfo(parts.hostname, parts.port or 80, proto=socket.SOL_TCP)]
     except OSError as error:
         raise ArgumentError(message(f"bench-serve: there is no host {parts.hostname}", got=str(error))) from None
-    if not all([ipaddress.ip_address(one).is_loopback for one in found]):
+    if not all([ipaddress.ip_address(one).is_loopback for one in hosts]):
         raise ArgumentError(
-            message("bench-serve: makes load on this machine alone", got=f"{parts.hostname}, {found[0]}",
+            message("bench-serve: makes load on this machine alone", got=f"{parts.hostname}, {hosts[0]}",
                     hint="Run it where the server runs, with localhost.")
         )  # fmt: skip
     path = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
@@ -91,7 +91,7 @@ def target(url: str, body: bytes | None = None, headers: Mapping[str, str] | Non
     if body is not None:
         fields |= {"content-type": "application/json", "content-length": str(len(body))}
     lines = [f"{'GET' if body is None else 'POST'} {path} HTTP/1.1", *[f"{k}: {v}" for k, v in fields.items()]]
-    return Target(found[0], parts.port or 80, "\r\n".join([*lines, "", ""]).encode() + (body or b""))
+    return Target(hosts[0], parts.port or 80, "\r\n".join([*lines, "", ""]).encode() + (body or b""))
 
 
 def sample_request(url: str, headers: Mapping[str, str] | None = None) -> tuple[str, bytes]:

@@ -42,7 +42,7 @@ def messages() -> dict[str, Any]:
     file = descriptor_pb2.FileDescriptorProto(name="inference.proto", package=PACKAGE, syntax="proto3")
     for name, fields in MESSAGES.items():
         _describe(descriptor_pb2, file.message_type.add(name=name), fields)
-    pool = descriptor_pool.DescriptorPool()  # its own, so that a client's messages in the same process are others
+    pool = descriptor_pool.DescriptorPool()  # its own, apart from a client's messages in the same process
     pool.Add(file)
     return {name: message_factory.GetMessageClass(pool.FindMessageTypeByName(f"{PACKAGE}.{name}")) for name in MESSAGES}
 

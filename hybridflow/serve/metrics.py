@@ -29,7 +29,7 @@ Series = tuple[str, Labels]
 
 
 class _Histogram:
-    """How many values were at most each of some bounds, and their sum."""
+    """The number of values up to each of some bounds, and the sum of all values."""
 
     def __init__(self, bounds: Sequence[float]) -> None:
         self._bounds, self._counts, self._sum = bounds, [0] * (len(bounds) + 1), 0.0
@@ -42,10 +42,10 @@ class _Histogram:
     def series(self, name: str, labels: Labels) -> dict[str, float]:
         """Return the numbers as Prometheus names them: each bucket counts those below it, too."""
         totals = [*accumulate(self._counts)]
-        made = {_labelled(f"{name}_sum", labels): self._sum, _labelled(f"{name}_count", labels): float(totals[-1])}
+        series = {_labelled(f"{name}_sum", labels): self._sum, _labelled(f"{name}_count", labels): float(totals[-1])}
         for bound, total in zip((*self._bounds, "+Inf"), totals, strict=True):
-            made[_labelled(f"{name}_bucket", (*labels, ("le", str(bound))))] = float(total)
-        return made
+            series[_labelled(f"{name}_bucket", (*labels, ("le", str(bound))))] = float(total)
+        return series
 
 
 class Metrics:
@@ -127,8 +127,8 @@ class Metrics:
 
 def _labelled(name: str, labels: Labels) -> str:
     escaped = [(k, v.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")) for k, v in labels]
-    inside = ",".join([f'{key}="{value}"' for key, value in escaped])
-    return f"{name}{{{inside}}}" if labels else name
+    pairs = ",".join([f'{key}="{value}"' for key, value in escaped])
+    return f"{name}{{{pairs}}}" if labels else name
 
 
 def _resident() -> float:

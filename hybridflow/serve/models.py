@@ -25,11 +25,11 @@ from hybridflow.tracing.function import CompiledFunction
 Tensors = Mapping[str, Array]
 Key = tuple[tuple[int, ...], ...]
 _REMEMBERED = 10_000
-"""The number of shapes that are remembered to be good."""
+"""The number of shapes that are remembered as valid."""
 _MOST_PROGRAMS = 32
-"""The number of programs for bounds up to which more are compiled for sizes that requests have."""
-_UNKNOWN = 8
-"""The size that is expected where none is known."""
+"""With so many programs for bounds, no more are compiled for the sizes of requests."""
+_OPEN_SIZE = 8
+"""The size assumed for an open size, where no sample tells one."""
 
 
 class Servable:
@@ -78,7 +78,7 @@ class Servable:
     def arguments(self, rows: int) -> dict[str, Array]:
         """Return arguments of a number of rows: the sample's first rows over and over, or zeros."""
         if self._sample is None:
-            return {name: np.zeros([rows if str(size) == self._symbol else _UNKNOWN if type(size) is not int else size
+            return {name: np.zeros([rows if str(size) == self._symbol else _OPEN_SIZE if type(size) is not int else size
                                     for size in spec.shape], spec.dtype)
                     for name, spec in self.signature.inputs.items()}  # fmt: skip
         given = {name: np.asarray(value) for name, value in self._sample.items()}
@@ -119,8 +119,8 @@ class Servable:
     def run(self, tensors: Tensors) -> dict[str, Array]:
         """Compute the results: with a program if one takes these sizes, and eagerly otherwise.
 
-        No request waits for a compilation, and other sizes are compiled for only up to a number of programs: what
-        clients send costs neither unbounded time nor memory.
+        No request waits for a compilation. The number of programs for other sizes is bounded, so what clients send
+        costs neither unbounded time nor memory.
         """
         call: Callable[[Tensors], Mapping[str, Any]] = self._function.by_name
         if _key(tensors) in self._warm:
@@ -174,13 +174,13 @@ class Servable:
     def _warm_up(self, arguments: Tensors) -> None:
         try:
             self._function.require_sizes(arguments)
-        except (ShapeError, FileFormatError):  # sizes that nobody said are expected
+        except (ShapeError, FileFormatError):  # nobody said which sizes to expect
             return
         if self.programs is None:
             self._warm.add(_key(arguments))
         elif not self.programs.compile(self._bounds(self._sizes(arguments))):
             return
-        with suppress(*self.raises):  # its check of the values failed, in a program that is compiled
+        with suppress(*self.raises):  # the program is compiled, but the model's check of the values failed
             self.run(arguments)
 
     def _bounds(self, sizes: Mapping[str, int]) -> dict[str, int]:
@@ -194,7 +194,7 @@ def _key(tensors: Tensors) -> Key:
 
 
 def _buckets(max_batch: int, *, few: bool) -> tuple[int, ...]:
-    """Return the sizes of batches: powers of two up to the largest; or of eight, if each is one of many programs."""
+    """Return the sizes of batches: powers of two up to the largest, or of eight where `few` are wanted."""
     return (*[1 << n for n in range(0, max_batch.bit_length(), 3 if few else 1) if 1 << n < max_batch], max_batch)
 
 
@@ -228,11 +228,11 @@ class Model(NamedTuple):
 
     def function(self, name: str | None = None) -> Servable:
         """Return a function by name; without a name, ``predict`` or the only one."""
-        wanted = name or ("predict" if "predict" in self.functions else next(iter(self.functions)))
-        if wanted not in self.functions:
-            known = ", ".join(self.functions)
-            raise Refused(f"model {self.name!r} has no function {wanted[:80]!r}; its functions are {known}", 404)
-        return self.functions[wanted]
+        function_name = name or ("predict" if "predict" in self.functions else next(iter(self.functions)))
+        if function_name not in self.functions:
+            names = ", ".join(self.functions)
+            raise Refused(f"model {self.name!r} has no function {function_name[:80]!r}; its functions are {names}", 404)
+        return self.functions[function_name]
 
 
 class Repository:
@@ -246,7 +246,7 @@ class Repository:
     Attributes:
         models: the versions of each model that serve, by name.
         faults: why a version on the disk does not serve, by path.
-        missing: the paths among them in whose stead no earlier one serves.
+        missing: those of these paths for which no earlier version serves either.
     """
 
     def __init__(self, paths: Sequence[Path], max_batch: int = 32, limits: Limits | None = None) -> None:
@@ -266,9 +266,9 @@ class Repository:
         Returns:
             What changed, as lines for the log.
         """
-        found = found_in(self._paths)
+        artifacts = found_in(self._paths)
         lines: list[str] = []
-        for (name, version), path in found.items():
+        for (name, version), path in artifacts.items():
             stamp = _stamp(path)
             current = self.models.get(name, {}).get(version)
             if stamp is None or (current and current.stamp == stamp) or self._failed.get(path) == stamp:
@@ -281,18 +281,18 @@ class Repository:
                 self._failed[path], self.faults[str(path)] = stamp, str(error)
                 if current is None:
                     self.missing.add(str(path))
-                kept = "the version before serves on" if current else "it does not serve"
-                lines.append(f"model {name} version {version} is broken, and {kept}: {error}")
+                consequence = "the version before serves on" if current else "it does not serve"
+                lines.append(f"model {name} version {version} is broken, and {consequence}: {error}")
                 continue
             self._failed.pop(path, None)
             self.faults.pop(str(path), None)
             self.missing.discard(str(path))
             self.models = {**self.models, name: {**self.models.get(name, {}), version: model}}
             lines.append(f"model {name} version {version} is ready")
-        there = {*map(str, found.values())}
-        self.faults = {path: why for path, why in self.faults.items() if path in there}
-        self.missing &= there
-        lines += self._forget(found)
+        present_paths = {*map(str, artifacts.values())}
+        self.faults = {path: why for path, why in self.faults.items() if path in present_paths}
+        self.missing &= present_paths
+        lines += self._forget(artifacts)
         return lines
 
     def _load(self, name: str, version: str, path: Path, stamp: Any) -> Model:
@@ -303,12 +303,12 @@ class Repository:
         return Model(name, version, artifact, functions, stamp)
 
     def _forget(self, found: Mapping[tuple[str, str], Path]) -> list[str]:
-        """Forget versions that two looks in a row did not find: replacing a directory takes two renames."""
+        """Forget versions that are missing twice in a row: replacing a directory takes two renames."""
         absent = {(name, one) for name, versions in self.models.items() for one in versions} - {*found}
         dropped, self._gone = absent & self._gone, absent
         for name, version in dropped:
-            left = {key: one for key, one in self.models[name].items() if key != version}
-            self.models = {key: one for key, one in {**self.models, name: left}.items() if one}
+            others = {key: one for key, one in self.models[name].items() if key != version}
+            self.models = {key: one for key, one in {**self.models, name: others}.items() if one}
         return [f"model {name} version {version} is gone" for name, version in sorted(dropped)]
 
     def model(self, name: str, version: str | None = None) -> Model:
@@ -319,8 +319,8 @@ class Repository:
         """
         versions = self.models.get(name)
         if not versions:
-            known = ", ".join(self.models) or "none"
-            raise Refused(f"there is no model {name[:80]!r}; the models are {known}", 404)
+            names = ", ".join(self.models) or "none"
+            raise Refused(f"there is no model {name[:80]!r}; the models are {names}", 404)
         if version is None:
             return versions[max(versions, key=int)]
         if version not in versions:
@@ -334,14 +334,14 @@ def found_in(paths: Sequence[Path]) -> dict[tuple[str, str], Path]:
     Raises:
         ArgumentError: two artifacts have the same name and version.
     """
-    found: dict[tuple[str, str], Path] = {}
+    artifacts: dict[tuple[str, str], Path] = {}
     for path in paths:
         for name, version, one in _under(path):
-            if (name, version) in found and found[name, version] != one:
+            if (name, version) in artifacts and artifacts[name, version] != one:
                 raise ArgumentError(message(f"serve: two artifacts are version {version} of the model {name!r}",
-                                            got=f"{found[name, version]}, {one}"))  # fmt: skip
-            found[name, version] = one
-    return found
+                                            got=f"{artifacts[name, version]}, {one}"))  # fmt: skip
+            artifacts[name, version] = one
+    return artifacts
 
 
 def _under(path: Path) -> Iterable[tuple[str, str, Path]]:

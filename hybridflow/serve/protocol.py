@@ -54,12 +54,12 @@ class Signature(NamedTuple):
 
 
 @lru_cache(1024)
-def _wanted(spec: TensorSpec) -> tuple[int | str, ...]:
+def _expected_shape(spec: TensorSpec) -> tuple[int | str, ...]:
     """Return a shape with open sizes as texts, which are compared faster."""
     return tuple([size if type(size) is int else str(size) for size in spec.shape])
 
 
-class Asked(NamedTuple):
+class InferRequest(NamedTuple):
     """A request of the v2 protocol.
 
     Attributes:
@@ -161,12 +161,12 @@ def from_lists(data: Any, dtype: np.dtype[Any], name: str) -> Array:
         if kind != "float":
             return np.array(level, dtype).reshape(shape)
         with np.errstate(over="ignore"):
-            made = np.array(level, np.float64).astype(dtype)
+            array = np.array(level, np.float64).astype(dtype)
     except OverflowError:
         raise Refused(f"input {name!r}: a number is out of the range of {NAMES[str(dtype)]}") from None
-    if not np.isfinite(made).all():
+    if not np.isfinite(array).all():
         raise Refused(f"input {name!r}: a number is out of the range of {NAMES[str(dtype)]}")
-    return made.reshape(shape)
+    return array.reshape(shape)
 
 
 def to_lists(array: Array) -> Any:
@@ -189,7 +189,7 @@ def require_fit(tensors: Mapping[str, Array], signature: Signature) -> None:
         if array.dtype != spec.dtype:
             raise Refused(f"input {name!r} must be {NAMES[str(spec.dtype)]}, got {NAMES[str(array.dtype)]}")
         fits = len(array.shape) == len(spec.shape)
-        for wanted, got in zip(_wanted(spec), array.shape, strict=False):
+        for wanted, got in zip(_expected_shape(spec), array.shape, strict=False):
             fits = fits and got == (sizes.setdefault(wanted, got) if isinstance(wanted, str) else wanted)
         if not fits:
             raise Refused(f"input {name!r} must have the shape {shape_text(spec)}, got {[*array.shape]}")
@@ -208,7 +208,7 @@ def shape_of(spec: TensorSpec) -> list[int]:
 # -- Open Inference Protocol v2 ---------------------------------------------------------------------------------------
 
 
-def read_v2(body: bytes, header_length: str | None, signature: Signature) -> Asked:
+def read_v2(body: bytes, header_length: str | None, signature: Signature) -> InferRequest:
     """Read an inference request.
 
     Args:
@@ -237,15 +237,15 @@ def read_v2(body: bytes, header_length: str | None, signature: Signature) -> Ask
     if len(binary):
         raise Refused(f"{len(binary)} bytes are left behind the binary tensors")
     require_fit(tensors, signature)
-    return Asked(tensors, _v2_outputs(request, signature), identity)
+    return InferRequest(tensors, _v2_outputs(request, signature), identity)
 
 
 def _v2_tensor(given: dict[str, Any], binary: memoryview, signature: Signature) -> tuple[str, Array, int]:
     """Return an input's name, its value, and how many binary bytes it took."""
     name = _member(given, "name", str, "an input", "")
     if name not in signature.inputs:
-        wanted = ", ".join(map(_quoted, signature.inputs)) or "nothing"
-        raise Refused(f"there is no input {_quoted(name)}; the inputs are {wanted}")
+        expected = ", ".join(map(_quoted, signature.inputs)) or "nothing"
+        raise Refused(f"there is no input {_quoted(name)}; the inputs are {expected}")
     what = f"input {name!r}"
     kind = _member(given, "datatype", str, what, "")
     if kind not in DTYPES:
@@ -260,12 +260,12 @@ def _v2_tensor(given: dict[str, Any], binary: memoryview, signature: Signature) 
         if "data" in given:
             raise Refused(f"{what} has both data and binary_data_size")
         if size != count * dtype.itemsize or size > len(binary):
-            wanted = f"{count * dtype.itemsize} bytes for {kind} {_quoted(shape)}"
-            raise Refused(f"{what} needs {wanted}, got binary_data_size {size}, and {len(binary)} bytes are there")
-        raw = np.frombuffer(binary[:size], np.uint8)
-        if dtype.kind == "b" and raw.size and raw.max() > 1:
-            raise Refused(f"{what}: a BOOL must be a byte 0 or 1, got {raw.max()}")
-        return name, raw.view(dtype).reshape(shape) if size else np.zeros(shape, dtype), size
+            expected = f"{count * dtype.itemsize} bytes for {kind} {_quoted(shape)}"
+            raise Refused(f"{what} needs {expected}, got binary_data_size {size}, and {len(binary)} bytes are there")
+        octets = np.frombuffer(binary[:size], np.uint8)
+        if dtype.kind == "b" and octets.size and octets.max() > 1:
+            raise Refused(f"{what}: a BOOL must be a byte 0 or 1, got {octets.max()}")
+        return name, octets.view(dtype).reshape(shape) if size else np.zeros(shape, dtype), size
     if type(given.get("data")) is not list:
         raise Refused(f"{what}: data must be a list, got {_kind(given.get('data'))}")
     array = from_lists(given["data"], dtype, name)
@@ -283,8 +283,8 @@ def _v2_outputs(request: Mapping[str, Any], signature: Signature) -> dict[str, b
     for one in wanted:
         name = one.get("name") if type(one) is dict else None
         if type(name) is not str or name not in signature.outputs:
-            known = ", ".join(map(_quoted, signature.outputs))
-            raise Refused(f"there is no output {_quoted(name)}; the outputs are {known}")
+            names = ", ".join(map(_quoted, signature.outputs))
+            raise Refused(f"there is no output {_quoted(name)}; the outputs are {names}")
         own = _member(one, "parameters", dict, f"output {name!r}", {})
         if "classification" in own:
             raise Refused(f"output {name!r}: classification is not supported")
@@ -292,24 +292,26 @@ def _v2_outputs(request: Mapping[str, Any], signature: Signature) -> dict[str, b
     return outputs or dict.fromkeys(signature.outputs, bool(binary))
 
 
-def write_v2(model: str, version: str, asked: Asked, results: Mapping[str, Array]) -> tuple[bytes, dict[str, str]]:
+def write_v2(
+    model: str, version: str, request: InferRequest, results: Mapping[str, Array]
+) -> tuple[bytes, dict[str, str]]:
     """Return the body and headers of an inference response."""
     tensors: list[dict[str, Any]] = []
     parts: list[bytes] = []
-    for name, binary in asked.outputs.items():
+    for name, binary in request.outputs.items():
         array = results[name]
-        made: dict[str, Any] = {"name": name, "datatype": NAMES[str(array.dtype)], "shape": [*array.shape]}
+        output: dict[str, Any] = {"name": name, "datatype": NAMES[str(array.dtype)], "shape": [*array.shape]}
         if binary:
             parts.append(array.tobytes())
-            made["parameters"] = {"binary_data_size": len(parts[-1])}
+            output["parameters"] = {"binary_data_size": len(parts[-1])}
         else:
-            made["data"] = to_lists(array.reshape(-1))
-        tensors.append(made)
+            output["data"] = to_lists(array.reshape(-1))
+        tensors.append(output)
     response: dict[str, Any] = {"model_name": model, "model_version": version, "outputs": tensors}
-    if asked.id is not None:
-        response["id"] = asked.id
+    if request.id is not None:
+        response["id"] = request.id
     head = dumps(response)
-    if not any(asked.outputs.values()):
+    if not any(request.outputs.values()):
         return head, {"content-type": "application/json"}
     headers = {"content-type": "application/octet-stream", "inference-header-content-length": str(len(head))}
     return b"".join([head, *parts]), headers

@@ -1,6 +1,6 @@
 """The Open Inference Protocol v2 over gRPC; it needs the extra ``grpc``.
 
-Requests are made into those of HTTP, with the same checks and errors, and computed by the same application.
+Requests are converted to those of HTTP, with the same checks and errors, and computed by the same application.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ async def start(app: App, address: str, certificate: tuple[bytes, bytes] | None)
     """
     import grpc
 
-    found = messages()
+    classes = messages()
     handlers = {
         name: grpc.unary_unary_rpc_method_handler(
-            _answering(app, grpc, name, handler), found[f"{name}Request"].FromString,
-            found[f"{name}Response"].SerializeToString,
+            _answering(app, grpc, name, handler), classes[f"{name}Request"].FromString,
+            classes[f"{name}Response"].SerializeToString,
         )
         for name, handler in _HANDLERS.items()
     }  # fmt: skip
@@ -126,14 +126,14 @@ async def _infer(app: App, request: Any) -> Any:
     app.batcher.require_room()
     servable = model.function()
     head, binary = as_v2(request)
-    asked = protocol.read_v2(head + binary, str(len(head)), servable.signature)
-    results = await app.computed(servable, asked.tensors, _stays)
-    made = messages()["ModelInferResponse"](model_name=model.name, model_version=model.version, id=request.id)
-    for name in asked.outputs:
+    parsed = protocol.read_v2(head + binary, str(len(head)), servable.signature)
+    results = await app.computed(servable, parsed.tensors, _stays)
+    response = messages()["ModelInferResponse"](model_name=model.name, model_version=model.version, id=request.id)
+    for name in parsed.outputs:
         array = results[name]
-        made.outputs.add(name=name, datatype=protocol.NAMES[str(array.dtype)], shape=array.shape)
-        made.raw_output_contents.append(array.tobytes())
-    return made
+        response.outputs.add(name=name, datatype=protocol.NAMES[str(array.dtype)], shape=array.shape)
+        response.raw_output_contents.append(array.tobytes())
+    return response
 
 
 async def _stays() -> dict[str, Any]:
@@ -143,28 +143,28 @@ async def _stays() -> dict[str, Any]:
 
 
 def as_v2(request: Any) -> tuple[bytes, bytes]:
-    """Return an inference request as the JSON of one of HTTP, and the binary tensors behind it.
+    """Convert an inference request to the JSON of an HTTP request, and the binary tensors that follow it.
 
     Raises:
-        Refused: another number of raw tensors than of inputs.
+        Refused: the numbers of raw tensors and of inputs differ.
     """
-    raw = request.raw_input_contents
-    if raw and len(raw) != len(request.inputs):
-        raise Refused(f"raw_input_contents has {len(raw)} tensors for {len(request.inputs)} inputs")
+    contents = request.raw_input_contents
+    if contents and len(contents) != len(request.inputs):
+        raise Refused(f"raw_input_contents has {len(contents)} tensors for {len(request.inputs)} inputs")
     inputs: list[dict[str, Any]] = []
     for number, one in enumerate(request.inputs):
-        made: dict[str, Any] = {"name": one.name, "datatype": one.datatype, "shape": [*one.shape]}
-        if raw:
-            made["parameters"] = {"binary_data_size": len(raw[number])}
+        tensor: dict[str, Any] = {"name": one.name, "datatype": one.datatype, "shape": [*one.shape]}
+        if contents:
+            tensor["parameters"] = {"binary_data_size": len(contents[number])}
         else:
-            made["data"] = [value for _, values in one.contents.ListFields() for value in values]
-        inputs.append(made)
+            tensor["data"] = [value for _, values in one.contents.ListFields() for value in values]
+        inputs.append(tensor)
     outputs = [{"name": one.name, "parameters": _parameters(one.parameters)} for one in request.outputs]
     try:
         head = protocol.dumps({"inputs": inputs, "outputs": outputs})
     except (TypeError, ValueError):  # bytes, or numbers that JSON has not
         raise Refused("contents must be numbers or booleans; others go in raw_input_contents") from None
-    return head, b"".join(raw)
+    return head, b"".join(contents)
 
 
 def _parameters(given: Any) -> dict[str, Any]:

@@ -102,13 +102,13 @@ def serve(
 
 def _reserved(host: str, port: int) -> socket.socket:
     """Return a socket that keeps a port for the workers, which listen at it together."""
-    made = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
-    made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+    listener = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
     try:
-        made.bind((host, port))
+        listener.bind((host, port))
     except OSError as error:
         raise ArgumentError(message(f"serve: cannot listen at {host}:{port}", got=str(error))) from None
-    return made
+    return listener
 
 
 def _address(bound: socket.socket) -> str:
@@ -141,7 +141,7 @@ def _keep(
     workers: list[subprocess.Popen[bytes]], count: int, settings: dict[str, Any], ended: list[int],
     say: Callable[[str], None],
 ) -> None:  # fmt: skip
-    """Keep a number of workers running until a signal comes; wait longer each time after quick ends."""
+    """Keep a number of workers running until a signal comes; wait longer each time one ends quickly."""
     started = 0.0
     pause = 0.1
     while not ended:

@@ -50,14 +50,14 @@ def work(settings: dict[str, Any]) -> None:
     sys.setswitchinterval(SWITCH_SECONDS)
     app.start()
     gc.collect()
-    gc.freeze()  # a collection would look at all of the libraries' objects, which takes a tenth of a second
+    gc.freeze()  # a collection would visit all objects of the libraries, which takes long
     threading.Thread(target=_watch, args=(app, server, settings), daemon=True).start()
     server.run(sockets=[socket.socket(fileno=settings["socket"])])
     metrics.write()
 
 
 def _draining(base: type[Any]) -> type[Any]:
-    """Return uvicorn's server class with an end that first accepts what the kernel has accepted already."""
+    """Return uvicorn's server class with a shutdown that first accepts the connections that the kernel has accepted."""
 
     class Draining(base):
         """A server whose waiting connections are served before its socket is closed, which would reset them.
@@ -74,7 +74,7 @@ def _draining(base: type[Any]) -> type[Any]:
             self._answering = None if self.calls is None else await self.calls()
 
         async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-            """Take no more connections than wait, accept those, and end."""
+            """Accept the connections that already wait, but no later ones, and end."""
             until = time.monotonic() + BACKLOG_SECONDS
             for one in sockets or ():
                 one.listen(0)

@@ -115,8 +115,8 @@ def check_gradients(
     paths, tree = jax.tree_util.tree_flatten_with_path(tuple(args), is_leaf=lambda x: x is None)
     names = [f"argument {jax.tree_util.keystr(path)}" for path, _ in paths]
     leaves = [_wide(leaf) for _, leaf in paths]
-    wanted = [i for i, leaf in enumerate(leaves) if isinstance(leaf, Tensor) and is_differentiable(leaf.dtype)]
-    if not wanted:
+    differentiable = [i for i, leaf in enumerate(leaves) if isinstance(leaf, Tensor) and is_differentiable(leaf.dtype)]
+    if not differentiable:
         raise ArgumentError(
             message("check_gradients: no argument is floating-point", got=", ".join(describe(x) for x in args),
                     hint="Pass arrays or tensors of floats.")
@@ -125,14 +125,14 @@ def check_gradients(
     def of_floats(*floats: Tensor) -> list[Tensor]:
         full = list(leaves)
         given = iter(floats)
-        for position in wanted:
+        for position in differentiable:
             full[position] = _whole([next(given) for _ in _parts(cast("Tensor", leaves[position]))])
         result = fn(*jax.tree_util.tree_unflatten(tree, full))
         outputs = [as_tensor(y) for y in jax.tree_util.tree_leaves(result, is_leaf=lambda x: isinstance(x, Tensor))]
         return [part for y in outputs if is_differentiable(y.dtype) for part in _parts(y)]
 
-    floats = [part for i in wanted for part in _parts(cast("Tensor", leaves[i]))]
-    chosen = [names[i] + label for i in wanted for label in _LABELS[len(_parts(cast("Tensor", leaves[i])))]]
+    floats = [part for i in differentiable for part in _parts(cast("Tensor", leaves[i]))]
+    chosen = [names[i] + label for i in differentiable for label in _LABELS[len(_parts(cast("Tensor", leaves[i])))]]
     _require_repeatable(of_floats, floats)
     rng = np.random.default_rng(seed)
     derivative = of_floats
@@ -238,10 +238,10 @@ def _compare_elements(
         step = _STEP * max(1.0, abs(float(x[at])))
         above, below = (_moved(weighted, floats, index, at, offset) for offset in (step, -step))
         numeric = (above - below) / (2 * step)
-        own = float(gradient[at])
+        slope = float(gradient[at])
         noise = 1e-11 * (abs(above) + abs(below)) / (2 * step) * 1e-3
-        if not abs(own - numeric) <= tolerance * max(abs(own), abs(numeric), scale) + noise + 1e-9:
-            wrong.append(f"  {name} at {list(at)}: tape {own:.8g}, central difference {numeric:.8g}")
+        if not abs(slope - numeric) <= tolerance * max(abs(slope), abs(numeric), scale) + noise + 1e-9:
+            wrong.append(f"  {name} at {list(at)}: tape {slope:.8g}, central difference {numeric:.8g}")
     if len(wrong) > _ROWS:
         wrong[_ROWS:] = [f"  {name}: {len(wrong) - _ROWS} more of {len(chosen)} elements"]
     return wrong

@@ -296,8 +296,8 @@ def capture(op: Op, sample: Sample) -> list[Call]:
     def run(node: Node, values: list[Any], attrs: Attrs) -> Any:
         values = [np.asarray(value) for value in values]
         if node.op is REGISTRY[op.name]:
-            own = {name: value for name, value in attrs.items() if name != "residuals"}
-            calls.append(Call(op, tuple(values), own, sample))
+            op_attrs = {name: value for name, value in attrs.items() if name != "residuals"}
+            calls.append(Call(op, tuple(values), op_attrs, sample))
         return run_raw(node.op, values, attrs)
 
     evaluate(traced.graph, traced.arrays, run)

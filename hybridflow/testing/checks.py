@@ -123,16 +123,16 @@ def kernel_is_lowering(call: Call) -> None:
 def infer_is_real(call: Call) -> None:
     """`infer` gives the shapes and dtypes of the real results, also with symbolic sizes and without 64 bits."""
     for attrs in call.with_residuals():
-        real = call.run_lowering(attrs)
-        _same_specs(call, "infer", as_tuple(call.op.infer(*call.specs, **attrs)), real)
+        results = call.run_lowering(attrs)
+        _same_specs(call, "infer", as_tuple(call.op.infer(*call.specs, **attrs)), results)
         scope = DimScope()
         symbolic = [_symbolic(spec, f"d{i}", scope) for i, spec in enumerate(call.specs)]
         inferred = [_at_hints(spec, scope) for spec in as_tuple(call.op.infer(*symbolic, **attrs))]
-        _same_specs(call, "infer with symbolic sizes", inferred, real)
-        if not any(as_dtype(x.dtype).num in WIDE for x in (*call.inputs, *real)):
+        _same_specs(call, "infer with symbolic sizes", inferred, results)
+        if not any(as_dtype(x.dtype).num in WIDE for x in (*call.inputs, *results)):
             with enable_x64(False):
                 shapes = jax.eval_shape(lambda *xs, attrs=attrs: call.op.lower(*xs, **attrs), *call.inputs)
-            _same_specs(call, "the lowering without 64 bits", [_spec(y) for y in as_tuple(shapes)], real)
+            _same_specs(call, "the lowering without 64 bits", [_spec(y) for y in as_tuple(shapes)], results)
 
 
 def _spec(value: Any) -> TensorSpec:
@@ -167,8 +167,8 @@ def symbolic_trace_is_real(call: Call) -> None:
         return run_raw(node.op, [np.asarray(value) for value in values], attrs)
 
     outputs = evaluate_graph(traced.graph, traced.arrays, run)[: traced.outputs]
-    plain = trace_sample(call.op, call.sample)
-    expected = evaluate_graph(plain.graph, plain.arrays, run)[: traced.outputs]
+    exact = trace_sample(call.op, call.sample)
+    expected = evaluate_graph(exact.graph, exact.arrays, run)[: traced.outputs]
     hints = traced.graph.dims
     for index, (y, other, spec) in enumerate(zip(outputs, expected, traced.graph.output_specs, strict=False)):
         text = difference(np.asarray(y), np.asarray(other), 0)
@@ -235,11 +235,11 @@ def saves_is_honest(call: Call) -> None:
     cotangents = draw(call, wide.likes, 2)
     try:
         gradients = wide.host_gradients(cotangents, honest=True)
-        alone = [g if g is None else wide.host_gradient_of(i, cotangents) for i, g in enumerate(gradients)]
+        single = [g if g is None else wide.host_gradient_of(i, cotangents) for i, g in enumerate(gradients)]
     except (AttributeError, TypeError, ValueError) as error:
         raise CheckError(f"the rule reads what is not saved: {error}\n  got: {call}") from error
     expected = wide.host_gradients(cotangents, honest=False)
-    for index, (a, b) in enumerate([*zip(gradients, expected, strict=True), *zip(alone, expected, strict=True)]):
+    for index, (a, b) in enumerate([*zip(gradients, expected, strict=True), *zip(single, expected, strict=True)]):
         index %= len(gradients)
         if (a is None) != (b is None) or (a is not None and not np.array_equal(a, b, equal_nan=True)):
             fail(call, f"the gradient of input {index} depends on values that are not saved")
@@ -303,30 +303,30 @@ def _central_difference(
 
 def _of_lowering(call: Call, cotangents: Sequence[Array], seconds: Sequence[Array]) -> tuple[Any, Any, Any]:
     """Compile and return, together: jax's gradients, those of the rule run in jax, and jax's second-order gradients."""
-    wanted = [i for i, want in enumerate(call.differentiable) if want]
+    differentiable = [i for i, want in enumerate(call.differentiable) if want]
 
-    def full(some: Sequence[Any]) -> list[Any]:
+    def full(differentiated: Sequence[Any]) -> list[Any]:
         inputs: list[Any] = list(call.inputs)
-        for position, value in zip(wanted, some, strict=True):
+        for position, value in zip(differentiable, differentiated, strict=True):
             inputs[position] = value
         return inputs
 
-    def forward(*some: Any) -> tuple[Any, ...]:
-        outputs = as_tuple(call.op.lower(*full(some), **call.with_residuals()[0]))
+    def forward(*differentiated: Any) -> tuple[Any, ...]:
+        outputs = as_tuple(call.op.lower(*full(differentiated), **call.with_residuals()[0]))
         return tuple([y for y in outputs if jnp.issubdtype(y.dtype, jnp.inexact)])
 
-    def pull(*some: Any) -> Any:
-        return jax.vjp(forward, *some)[1](tuple([g for g in cotangents if g.dtype.kind in "fc"]))
+    def pull(*differentiated: Any) -> Any:
+        return jax.vjp(forward, *differentiated)[1](tuple([g for g in cotangents if g.dtype.kind in "fc"]))
 
-    def projected(*some: Any) -> Any:
-        return sum(jnp.sum(g * v).real for g, v in zip(pull(*some), seconds, strict=True))
+    def projected(*differentiated: Any) -> Any:
+        return sum(jnp.sum(g * v).real for g, v in zip(pull(*differentiated), seconds, strict=True))
 
     def everything(inputs: Sequence[Any], gs: Sequence[Any]) -> tuple[Any, Any, Any]:
-        some = [inputs[i] for i in wanted]
+        differentiated = [inputs[i] for i in differentiable]
         outputs = as_tuple(call.op.lower(*inputs, **call.recorded_attrs))
-        own = call.gradients(XLA, inputs, outputs, gs)
-        second = jax.grad(projected, argnums=tuple(range(len(some))))(*some)
-        return pull(*some), [own[i] for i in wanted], second
+        of_rule = call.gradients(XLA, inputs, outputs, gs)
+        second = jax.grad(projected, argnums=tuple(range(len(differentiated))))(*differentiated)
+        return pull(*differentiated), [of_rule[i] for i in differentiable], second
 
     with enable_x64():
         return jax.jit(everything, compiler_options=compiler_options(eager=True))(call.inputs, cotangents)
@@ -339,13 +339,13 @@ def vjp_is_jax_vjp(call: Call) -> None:
         return
     wide = call.wide
     cotangents = draw(call, wide.likes, 5)
-    wanted = [i for i, want in enumerate(wide.differentiable) if want]
-    seconds = draw(call, [wide.inputs[i] for i in wanted], 6)
-    theirs, own, second = _of_lowering(wide, cotangents, seconds)
-    for index, a, b in zip(wanted, own, theirs, strict=True):
+    differentiable = [i for i, want in enumerate(wide.differentiable) if want]
+    seconds = draw(call, [wide.inputs[i] for i in differentiable], 6)
+    of_jax, of_rule, second = _of_lowering(wide, cotangents, seconds)
+    for index, a, b in zip(differentiable, of_rule, of_jax, strict=True):
         _close(call, f"the gradient of input {index}", a, np.asarray(b), "jax.vjp of the lowering gives")
-    seconds_ = _second_order(wide, cotangents, wanted, seconds)
-    for index, a, b in zip(wanted, seconds_, second, strict=True):
+    seconds_ = _second_order(wide, cotangents, differentiable, seconds)
+    for index, a, b in zip(differentiable, seconds_, second, strict=True):
         _close(call, f"the second-order gradient of input {index}", a, np.asarray(b), "jax gives")
 
 
@@ -512,12 +512,12 @@ def _failing_checks(op: Op, bad: Bad) -> None:
 
 def _only_checks(graph: Graph, outputs: int) -> Graph:
     """Return a graph that computes only the checks."""
-    wanted = graph.outputs[outputs:]
-    needed = {node for node, _ in wanted}
+    flags = graph.outputs[outputs:]
+    needed = {node for node, _ in flags}
     for node in reversed(graph.nodes):
         if node in needed:
             needed.update(edge[0] for edge in node.inputs if edge is not None)
-    return Graph(graph.name, graph.inputs, tuple([n for n in graph.nodes if n in needed]), wanted, graph.dims)
+    return Graph(graph.name, graph.inputs, tuple([n for n in graph.nodes if n in needed]), flags, graph.dims)
 
 
 @op_check

@@ -66,9 +66,9 @@ def text_round_trips(op: Op, seed: int) -> None:
         text = print_graph(graph, elide=None)
         parsed = parse(text)
         verify(parsed)
-        again = print_graph(parsed, elide=None)
-        if again != text:
-            raise CheckError(f"{op.name}: its graph changes between printing and parsing\n{text}\n{again}")
+        printed_again = print_graph(parsed, elide=None)
+        if printed_again != text:
+            raise CheckError(f"{op.name}: its graph changes between printing and parsing\n{text}\n{printed_again}")
 
 
 @op_check

@@ -122,10 +122,10 @@ def run_in_runtime(model: Any, inputs: Sequence[Array]) -> list[Array]:
     options.intra_op_num_threads, options.log_severity_level = 1, 4
     outer, narrow = _with_float32(model)
     session = runtime.InferenceSession(outer.SerializeToString(), options, providers=["CPUExecutionProvider"])
-    wanted = {one.name for one in session.get_inputs()}
+    input_names = {one.name for one in session.get_inputs()}
     feeds = {
         one.name: np.ascontiguousarray(x.astype(np.float32) if x.dtype == bfloat16 else x).reshape(x.shape)
-        for one, x in zip(outer.graph.input, inputs, strict=True) if one.name in wanted
+        for one, x in zip(outer.graph.input, inputs, strict=True) if one.name in input_names
     }  # fmt: skip
     outputs = session.run(None, feeds)
     return [np.asarray(y).astype(bfloat16) if one else np.asarray(y) for y, one in zip(outputs, narrow, strict=True)]

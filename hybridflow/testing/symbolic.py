@@ -106,7 +106,7 @@ def open_sizes_are_any_size(op: Op, seed: int) -> None:
 def _check_case(op: Op, case: Case, graph: Graph, count: int, size: int) -> None:
     arrays = case.arrays(size)
     if not graph.dims.holds({"n": size}):
-        return  # a guard fails, so such a call would be traced anew
+        return  # a guard fails, so such a call would be traced again
     try:
         expected = [np.asarray(y) for y in case.call(op, [asarray(x) for x in arrays])]
     except (HybridflowError, ValueError):
@@ -114,18 +114,18 @@ def _check_case(op: Op, case: Case, graph: Graph, count: int, size: int) -> None
     results = evaluate(graph, arrays, run_node)[:count]
     _compare(op, case, f"for n={size}", results, expected)
     rule = op.vjp
-    real = all(kind_of(as_dtype(x.dtype)) != "complex" for x in (*arrays, *expected))
-    if not real or not case.sample.gradient or (isinstance(rule, No) and not isinstance(rule, Stops)):
+    all_real = all(kind_of(as_dtype(x.dtype)) != "complex" for x in (*arrays, *expected))
+    if not all_real or not case.sample.gradient or (isinstance(rule, No) and not isinstance(rule, Stops)):
         return  # no gradient to compare; of complex ones, a tape gives the conjugate
     given = tuple([is_differentiable(spec.dtype) for spec in graph.output_specs[:count]])
     given += (False,) * (len(graph.outputs) - count)
-    wanted = tuple([is_differentiable(spec.dtype) for spec in graph.input_specs])
-    gradient = differentiate(graph, given, wanted)
+    differentiable = tuple([is_differentiable(spec.dtype) for spec in graph.input_specs])
+    gradient = differentiate(graph, given, differentiable)
     if not graph.dims.holds({"n": size}):
         return
     tensors = [asarray(x) for x in arrays]
     with GradientTape() as tape:
-        tape.watch([x for x, want in zip(tensors, wanted, strict=True) if want])
+        tape.watch([x for x, want in zip(tensors, differentiable, strict=True) if want])
         outputs = case.call(op, tensors)
     targets = [y for y, has in zip(outputs, given, strict=False) if has]
     cotangents = [np.cos(np.arange(y.size)).reshape(y.shape).astype(y.dtype) for y in targets]
@@ -139,14 +139,14 @@ def _check_case(op: Op, case: Case, graph: Graph, count: int, size: int) -> None
 
 def _compare(op: Op, case: Case, where: str, outputs: Sequence[Any], expected: Sequence[Array]) -> None:
     for index, (a, b) in enumerate(zip(map(np.asarray, outputs), expected, strict=True)):
-        same = a.shape == b.shape and a.dtype == b.dtype
-        if same and kind_of(as_dtype(a.dtype)) in ("float", "complex"):
+        equal = a.shape == b.shape and a.dtype == b.dtype
+        if equal and kind_of(as_dtype(a.dtype)) in ("float", "complex"):
             wide = np.complex128 if a.dtype.kind == "c" else np.float64
             tolerance = 1e-4 if a.dtype.itemsize >= 4 else 0.1
-            same = np.allclose(a.astype(wide), b.astype(wide), rtol=tolerance, atol=tolerance, equal_nan=True)
-        elif same:
-            same = np.array_equal(a, b)
-        if not same:
+            equal = np.allclose(a.astype(wide), b.astype(wide), rtol=tolerance, atol=tolerance, equal_nan=True)
+        elif equal:
+            equal = np.array_equal(a, b)
+        if not equal:
             raise CheckError(
                 f"{op.name}: a trace with an open size (n={case.size}) gives another value {where}, number {index}: "
                 f"{spec_of(a)} {a} against {spec_of(b)} {b}\n  got: {[spec_of(x) for x in case.arrays(case.size)]}"

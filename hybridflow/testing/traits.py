@@ -182,9 +182,9 @@ def _windowed(call: Call, outputs: tuple[Array, ...]) -> str | None:
     if not first.size:
         return None
     first.flat[0] = np.nan
-    seen = int(np.sum(np.isnan(_again(call, first, *call.inputs[1:])) & ~np.isnan(outputs[0])))
+    affected = int(np.sum(np.isnan(_again(call, first, *call.inputs[1:])) & ~np.isnan(outputs[0])))
     most = math.prod(call.attrs["window"])
-    return f"an element is seen by {seen} results, and a window has {most} elements" if seen > most else None
+    return f"an element is seen by {affected} results, and a window has {most} elements" if affected > most else None
 
 
 
@@ -217,5 +217,5 @@ claims("unit_minus_zero")(_unit(-0.0))
 
 @claims("random")
 def _random(call: Call, outputs: tuple[Array, ...]) -> str | None:
-    again = call.run(call.with_residuals()[0])
-    return next((text for a, b in zip(again, outputs, strict=True) if (text := difference(a, b, 0))), None)
+    second_run = call.run(call.with_residuals()[0])
+    return next((text for a, b in zip(second_run, outputs, strict=True) if (text := difference(a, b, 0))), None)

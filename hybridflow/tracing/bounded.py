@@ -77,7 +77,7 @@ class BoundedSizes:
         if program is not None:
             return self._fitted(program, sizes)
         made = self._choice.exact(sizes)
-        if self.why_not is not None and self._choice.exact_count == _MANY:
+        if self.why_not is not None and self._choice.exact_count == _WARNED_SIZES:
             _warn(self._name, self.why_not)
         return made
 
@@ -93,15 +93,15 @@ class BoundedSizes:
         trace = self._caller()
         if trace.budget is not None or trace.calls_host:
             raise NoRule("the function has a memory budget, or calls Python")
-        made, executable = compile_bounded(trace.raw_graph, bounds, states=len(trace.states), donate=trace.donated)
+        program, executable = compile_bounded(trace.raw_graph, bounds, states=len(trace.states), donate=trace.donated)
         names = trace.donated_names(executable)
         trace.record.add(ExecutableRecord.of(executable, bounds, None, names, padding))
-        return Compiled(made, executable)
+        return Compiled(program, executable)
 
     def _fitted(self, program: Program[Compiled], sizes: Sizes) -> Executable:
         """Return an executable that pads its inputs, runs a program for a bound, and cuts its results to real sizes."""
-        made, run = program.made
-        pad, cut = padding_to(made, sizes), cutting_to(made.outputs, sizes, program.bounds)
+        program_graph, run = program.made
+        pad, cut = padding_to(program_graph, sizes), cutting_to(program_graph.outputs, sizes, program.bounds)
         count = self._choice.counter(program, sizes)
 
         def call(*arrays: Any) -> list[Any]:
@@ -133,20 +133,20 @@ def compile_bounded(
     """
     if jax.default_backend() != "cpu":
         raise NoRule("arrays are padded on the host, which is done for the CPU alone")
-    made = bounded(graph, bounds, axes or {})
-    if any(map(any, made.inputs[len(graph.inputs) - states :])):
+    graph_for_bounds = bounded(graph, bounds, axes or {})
+    if any(map(any, graph_for_bounds.inputs[len(graph.inputs) - states :])):
         raise NoRule("a Variable has an open size")
-    passed, _ = run_passes(made.graph, differentiable=False)
-    return Compiled(made, compile_graph(passed, donate=donate, sizes={}))
+    passed, _ = run_passes(graph_for_bounds.graph, differentiable=False)
+    return Compiled(graph_for_bounds, compile_graph(passed, donate=donate, sizes={}))
 
 
-_MANY = 5
+_WARNED_SIZES = 5
 """The number of exact sizes that a function is compiled for before a warning names what keeps it from using bounds."""
 
 
 def _warn(name: str, why: str) -> None:
     text = message(
-        f"{name} was compiled for {_MANY} sizes, one by one",
+        f"{name} was compiled for {_WARNED_SIZES} sizes, one by one",
         got=f"no program for all sizes up to a bound, because of {why}",
         hint="Pad what is passed to a few sizes; or hf.compile(sizes='exact') says that it is meant.",
     )
@@ -155,13 +155,13 @@ def _warn(name: str, why: str) -> None:
 
 def padding_to(made: Bounded, sizes: Sizes) -> Callable[[Sequence[Any]], list[Any]]:
     """Return a function that makes a program's arguments of arrays of given sizes; padded ones stay."""
-    real = [np.asarray(sizes[name], np.int32) for name in made.symbols]
-    real += [np.asarray(substitute(value, sizes), dtype) for value, dtype in made.numbers]
+    real_sizes = [np.asarray(sizes[name], np.int32) for name in made.symbols]
+    real_sizes += [np.asarray(substitute(value, sizes), dtype) for value, dtype in made.numbers]
     shapes = [node.spec().shape for node in made.graph.inputs]
     padding = [(position, shapes[position]) for position, axes in enumerate(made.inputs) if any(axes)]
 
     def pad(arrays: Sequence[Any]) -> list[Any]:
-        values = [*arrays, *real]
+        values = [*arrays, *real_sizes]
         for position, shape in padding:
             values[position] = _padded(values[position], shape)
         return values
@@ -170,7 +170,7 @@ def padding_to(made: Bounded, sizes: Sizes) -> Callable[[Sequence[Any]], list[An
 
 
 def cutting_to(outputs: Sequence[Axes], sizes: Sizes, bounds: Sizes) -> Callable[[Sequence[Any]], list[Any]]:
-    """Return a function that cuts padded arrays to given sizes; those behind the ones that are described stay."""
+    """Return a function that cuts padded arrays to given sizes; arrays after the described ones stay."""
     cutting = [(position, cuts) for position, axes in enumerate(outputs) if (cuts := _cuts(axes, sizes, bounds))]
 
     def cut(outputs: Sequence[Any]) -> list[Any]:
@@ -185,9 +185,9 @@ def cutting_to(outputs: Sequence[Axes], sizes: Sizes, bounds: Sizes) -> Callable
 def _padded(value: Any, shape: tuple[int, ...]) -> Any:
     if value.shape == shape:
         return value
-    whole = np.zeros(shape, value.dtype)
-    whole[tuple(map(slice, value.shape))] = np.asarray(value)
-    return whole
+    padded = np.zeros(shape, value.dtype)
+    padded[tuple(map(slice, value.shape))] = np.asarray(value)
+    return padded
 
 
 Cut = tuple[int, tuple[int, ...], tuple[int, ...]]
@@ -198,8 +198,8 @@ def _cuts(axes: Axes, sizes: Sizes, bounds: Sizes) -> list[Cut]:
     def cut(axis: int, one: Open | None) -> Cut | None:
         if one is None:
             return None
-        whole, part = [tuple([evaluate(size, some) for size in one.sizes]) for some in (bounds, sizes)]
-        return None if whole == part else (axis, whole, part)
+        bound_sizes, real_sizes = [tuple([evaluate(size, some) for size in one.sizes]) for some in (bounds, sizes)]
+        return None if bound_sizes == real_sizes else (axis, bound_sizes, real_sizes)
 
     return [one for one in starmap(cut, enumerate(axes)) if one is not None]
 

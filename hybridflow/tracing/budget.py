@@ -17,7 +17,7 @@ from hybridflow.xla.executable import Executable, compile_graph
 
 _NEAR = 3
 """If the last plan does not fit, at most this many plans before it are tried."""
-_SHOWN = 12
+_MOST_LINES = 12
 """The largest number of lines of the user's code that a printed record shows."""
 
 WITHIN_BUDGET = PIPELINE.without("outline").with_limits("fusion_breaks", large=sys.maxsize)
@@ -94,11 +94,11 @@ class MemoryRecord:
             return [f"{fits}, nothing is computed again"]
         head = f"{fits} instead of {bytes_text(self.without)}, for {self.flops / 1e6:,.1f} MFLOP more per call"
         lines = [f"{head}; found in {self.attempts} compile(s)"]
-        for one in self.recomputed[:_SHOWN]:
+        for one in self.recomputed[:_MOST_LINES]:
             names = ", ".join([name if times == 1 else f"{name} x{times}" for name, times in one.operations.items()])
             lines.append(f"    again: {names} at {format_where(one.where)}, {one.flops / 1e6:,.1f} MFLOP")
-        if len(self.recomputed) > _SHOWN:
-            lines.append(f"    again: {len(self.recomputed) - _SHOWN} more lines, in .memory.recomputed")
+        if len(self.recomputed) > _MOST_LINES:
+            lines.append(f"    again: {len(self.recomputed) - _MOST_LINES} more lines, in .memory.recomputed")
         return lines
 
 
@@ -133,8 +133,8 @@ def compile_within(
         if level not in tried:
             plan = levels[level]
             arranged, _ = run_passes(plan.graph(graph), differentiable=False, pipeline=_BREAKS)
-            made = compile_graph(arranged, donate=donate, sizes=sizes, device=device)
-            tried[level] = _Attempt(plan, arranged, made, _temporaries(made))
+            executable = compile_graph(arranged, donate=donate, sizes=sizes, device=device)
+            tried[level] = _Attempt(plan, arranged, executable, _temporaries(executable))
         return tried[level]
 
     levels.append(Plan.of(graph))
@@ -189,8 +189,8 @@ def _between(low: int, high: int, budget: int, peaks: Sequence[int], attempt: Ca
     """Return the plan, between two others, that would just fit if memory were linear in the graph's estimate."""
     over, under = attempt(low).temporaries, attempt(high).temporaries
     share = (over - budget) / max(1, over - under)
-    wanted = peaks[low] - share * (peaks[low] - peaks[high])
-    fitting = next((level for level in range(low + 1, high) if peaks[level] <= wanted), high - 1)
+    target = peaks[low] - share * (peaks[low] - peaks[high])
+    fitting = next((level for level in range(low + 1, high) if peaks[level] <= target), high - 1)
     return min(max(fitting, low + 1), high - 1)
 
 

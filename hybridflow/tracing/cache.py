@@ -98,9 +98,9 @@ class TraceCache:
             ((key, trace) for key, traces in self._traces.items() for trace in traces),
             key=lambda item: item[1].last_used,
         )
-        left = tuple([trace for trace in self._traces[key] if trace is not oldest])
-        if left:
-            self._traces[key] = left
+        remaining = tuple([trace for trace in self._traces[key] if trace is not oldest])
+        if remaining:
+            self._traces[key] = remaining
         else:
             del self._traces[key]
         self._forget(key, oldest)

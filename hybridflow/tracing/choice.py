@@ -60,7 +60,7 @@ class Choice(Generic[P, E]):
     Args:
         graphs: the graphs that a call runs.
         first: how many sizes are compiled for exactly before bounds are used.
-        always: whether none is ever compiled for exactly if it can be helped.
+        always: whether bounds are used from the first size on, wherever they can be.
         compile_bounds: compiles a program for some bounds; it may show what will be computed beyond real sizes.
         compile_exact: compiles an executable for exact sizes.
         forget: called when some sizes have another program from now on.
@@ -98,10 +98,10 @@ class Choice(Generic[P, E]):
         """Return the executable for exact sizes, compiling it if there is none."""
         key = tuple(sizes.values())
         if key not in self._exact:
-            made = self._compile_exact(sizes)
+            executable = self._compile_exact(sizes)
             self.exact_count += 1
             make_room(self._exact)
-            self._exact[key] = made
+            self._exact[key] = executable
         return self._exact[key]
 
     def program(self, sizes: Sizes) -> Program[P] | None:
@@ -151,13 +151,13 @@ class Choice(Generic[P, E]):
         """Return what each call does first: it counts what it loses to padding, and asks for a tighter program."""
         assert self._predicted is not None
         key, price = tuple(sizes.values()), self._predicted.compiling
-        whole, real = self._predicted.seconds(program.bounds), self._predicted.seconds(sizes)
-        lost, padding = whole - real, program.padding
+        seconds_padded, seconds_needed = self._predicted.seconds(program.bounds), self._predicted.seconds(sizes)
+        lost, padding = seconds_padded - seconds_needed, program.padding
         tightest = program.bounds == _least(sizes, _largest(self._graphs[0]))
         final = lost <= 0 or (tightest and self._always)
 
         def count() -> None:
-            padding.add(whole, lost)
+            padding.add(seconds_padded, lost)
             if final:
                 return
             if tightest:

@@ -64,12 +64,12 @@ def compile_recorded(outputs: Any, inputs: Any) -> Callable[..., Any]:
                 message(f"compile_recorded: a {type(leaf).__name__} is no tensor", got=repr(leaf)[:60],
                         hint="Pass the tensors and Variables of the computation.")
             )  # fmt: skip
-    made = recorded_graph([_edge(target) for target in targets], "recorded", sources)
-    variables = _variables(made, len(sources))
+    recording = recorded_graph([_edge(target) for target in targets], "recorded", sources)
+    variables = _variables(recording, len(sources))
     specs = [make_spec(source.shape, source.dtype) for source in sources]
 
     def recorded(*tensors: Tensor) -> Any:
-        outputs = _run(made, [*tensors, *[variable.read() for variable in variables]])
+        outputs = _run(recording, [*tensors, *[variable.read() for variable in variables]])
         return jax.tree_util.tree_unflatten(tree, outputs)
 
     compiled = CompiledFunction(recorded, autograph=False, dynamic=False)

@@ -69,7 +69,7 @@ class Costing:
             name=name,
             traced=trace.raw_graph,
             graph=trace.graph,
-            sizes=None if opened else sizes_of(signature, trace.places),
+            sizes=None if opened else sizes_of(signature, trace.size_names),
             arguments=len(trace.graph.inputs) - len(trace.captures) - len(variables),
             variables=variables,
             assigned=trace.assigned,
@@ -105,11 +105,11 @@ class Specs:
         if not isinstance(leaf, TensorSpec):
             return leaf
         shape = tuple([example_size(size, _EXAMPLE) for size in leaf.shape])
-        made = make_tensor(np.broadcast_to(np.zeros((), leaf.dtype), shape))
+        stand_in = make_tensor(np.broadcast_to(np.zeros((), leaf.dtype), shape))
         if any(map(is_open_size, leaf.shape)):
-            self._patterns[id(made)] = tuple([ANY if size is None else size for size in leaf.shape])
-        self._made.append(made)
-        return made
+            self._patterns[id(stand_in)] = tuple([ANY if size is None else size for size in leaf.shape])
+        self._made.append(stand_in)
+        return stand_in
 
     @property
     def opened(self) -> bool:

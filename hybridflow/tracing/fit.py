@@ -26,7 +26,7 @@ class Fit:
         graph: the graph as it was traced.
         builder: the builder that traced it.
         leaves: how the trace relates to `.backward()`.
-        places: the name of each open size, by leaf and axis.
+        size_names: the name of each open size, by leaf and axis.
         orders: the orders of dicts among the arguments that were read.
     """
 
@@ -35,7 +35,7 @@ class Fit:
         graph: Graph,
         builder: GraphBuilder,
         leaves: TracedLeaves,
-        places: dict[tuple[int, int], str],
+        size_names: dict[tuple[int, int], str],
         orders: dict[tuple[Any, ...], list[Any]],
     ) -> None:
         self.captures: tuple[Tensor, ...] = tuple([tensor for tensor, _ in builder.captures.values()])
@@ -47,9 +47,9 @@ class Fit:
         self.gradients: tuple[int, ...] = tuple([i for i, state in enumerate(self.states) if state.of_gradient])
         self.grad_mode = leaves.grad_mode
         self.autocast = autocast_name()
-        self.places = places
+        self.size_names = size_names
         self.orders = orders
-        self.symbolic = bool(places)
+        self.symbolic = bool(size_names)
         self._sizes = graph.dims
         self._taken: dict[tuple[int, ...], int] = {}
         self._placements: list[Placement | None] | None = None
@@ -68,17 +68,17 @@ class Fit:
         """
         if self.guards is None:
             return ()
-        held = self.guards.hold()
-        if not held:
+        answer = self.guards.hold()
+        if not answer:
             changes, captures = self.guards.changes(self.captures)
             if changes:
                 return None
             self.captures = captures
             return self.guards.floats()
-        return () if held is True else held
+        return () if answer is True else answer
 
     def guard_changes(self) -> list[tuple[str, str, str]]:
-        """Return ``(place, before, after)`` for everything that the trace read outside and that has changed."""
+        """Return ``(what, before, after)`` for everything that the trace read outside and that has changed."""
         return [] if self.guards is None else self.guards.changes(self.captures)[0]
 
     def fits(self, signature: Signature) -> bool:
@@ -100,7 +100,7 @@ class Fit:
 
     def _size_changes(self, signature: Signature) -> list[tuple[str, str, str]]:
         """Return ``(argument, before, after)`` for each comparison of sizes whose result is not that of the trace."""
-        sizes = sizes_of(signature, self.places)
+        sizes = sizes_of(signature, self.size_names)
         if self._takes(sizes):
             return []
         failed = [guard for guard in self._sizes.guards if not guard.holds(sizes)]

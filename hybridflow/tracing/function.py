@@ -31,14 +31,14 @@ from hybridflow.core.spec import SizeName
 from hybridflow.core.traced_float import NeedsNumber
 from hybridflow.guards.arguments import (
     Defaults,
-    Quick,
+    PlainParameters,
     apply_arguments,
     has_class_method,
     has_var_keyword,
     is_plain,
     named_arguments,
     parameters_of,
-    quick_arguments,
+    plain_arguments,
     without_first,
 )
 from hybridflow.guards.dynamic import Dynamic, SeenShapes, Sizes, check_dynamic, check_sizes, is_open
@@ -77,7 +77,7 @@ def _budget_of(given: Any) -> int | None:
     return budget_bytes(given)
 
 
-_MANY = 16
+_WARNED_TRACES = 16
 """The number of traces at which a warning is given if fewer calls than that found a trace."""
 _RECORDS = 256
 """The number of traces that `explain` remembers."""
@@ -157,7 +157,7 @@ class CompiledFunction(Entry, Views[P, R]):
         """Read the function's current parameters and defaults."""
         self._defaults = Defaults(self._function)
         self._parameters = parameters_of(self._function, skip_first=self._bound)
-        self._quick = Quick.of(self._parameters)
+        self._plain_parameters = PlainParameters.of(self._parameters)
         self._plain = not self._static and is_plain(self._parameters)
 
     def _check_static(self) -> None:
@@ -221,7 +221,7 @@ class CompiledFunction(Entry, Views[P, R]):
             args = args[1:]
         if self._defaults.have_changed():
             self._take_parameters()
-        arguments = None if self._quick is None else quick_arguments(self._quick, args, kwargs)
+        arguments = None if self._plain_parameters is None else plain_arguments(self._plain_parameters, args, kwargs)
         if arguments is None:
             arguments = named_arguments(self._parameters, self._static, args, kwargs, self._name)
         inputs = inputs or self._inputs
@@ -260,10 +260,10 @@ class CompiledFunction(Entry, Views[P, R]):
         self, signature: Signature, args: tuple[Any, ...], *, to_run: bool = True
     ) -> tuple[Trace, Signature]:
         """Return the trace of a call, making one if there is none, and the signature by which it was found."""
-        trace = self._known(signature)
+        trace = self._matching(signature)
         if trace is None:
             with self._lock:
-                trace = self._known(signature)
+                trace = self._matching(signature)
                 if trace is None:
                     return self._add(signature, args, to_run)
         self._hits += 1
@@ -283,7 +283,7 @@ class CompiledFunction(Entry, Views[P, R]):
         short = self._plain and SETTINGS.plain and self._traces.of_one_key and not trace.once
         self._enter_by(short_way(trace, signature, bound=self._bound) if short else None)
 
-    def _known(self, signature: Signature) -> tuple[Trace, Signature] | None:
+    def _matching(self, signature: Signature) -> tuple[Trace, Signature] | None:
         """Return the most specific trace that a call fits, and the signature by which it was found."""
         for candidate in (signature, *self._shapes.candidates(signature)):
             needed = self._needed.get(candidate.key) if self._needed else None
@@ -297,9 +297,9 @@ class CompiledFunction(Entry, Views[P, R]):
         for trace in self._traces.find(_cache_key(signature)):
             if trace.once or (trace.guarded and not trace.fits(signature)):
                 continue
-            held = trace.holding()
-            if held is not None:
-                return trace, signature._replace(outside=held) if held else signature
+            floats = trace.holding()
+            if floats is not None:
+                return trace, signature._replace(outside=floats) if floats else signature
         return None
 
     def _add(self, closed: Signature, args: tuple[Any, ...], to_run: bool) -> tuple[Trace, Signature]:
@@ -333,7 +333,7 @@ class CompiledFunction(Entry, Views[P, R]):
             self._keep(_cache_key(signature), trace)
             if to_run:
                 self._shorten(trace, signature)
-        if self._misses == _MANY and self._hits < _MANY and self._warns:
+        if self._misses == _WARNED_TRACES and self._hits < _WARNED_TRACES and self._warns:
             self._warn(trace.record)
         return trace, signature
 
@@ -346,11 +346,11 @@ class CompiledFunction(Entry, Views[P, R]):
         self._traces.add(key, trace)
 
     def _warn(self, record: TraceRecord) -> None:
-        """Warn, once, that the function is traced anew at nearly every call, and why."""
-        place = f", for the call at {record.call_site}" if record.call_site else ""
+        """Warn, once, that the function is traced again at nearly every call, and why."""
+        call_site = f", for the call at {record.call_site}" if record.call_site else ""
         text = message(
             f"{self._name} was traced {self._misses} times; only {self._hits} calls found a trace since the second",
-            got=f"{record.reason}{place}; tracing has cost {self._spent() / 1e3:.2f} s",
+            got=f"{record.reason}{call_site}; tracing has cost {self._spent() / 1e3:.2f} s",
             hint="Pass what changes as a tensor, and tensors of one shape; .explain() tells what every trace was for.",
         )
         warn_at(user_place(3), text, RetraceWarning)
@@ -388,10 +388,10 @@ class CompiledFunction(Entry, Views[P, R]):
         from hybridflow.tracing.records import Change  # only tracing needs it: importing stays fast
 
         best: tuple[bool, list[tuple[str, str, str]]] | None = None
-        around = _around()
+        context = _context_key()
         for key, trace in self._traces.items():
             arguments = differences(trace.leaves, trace.tree, trace.types, signature)
-            changes = arguments or _changed_around(key, around) or trace.changes(signature) or trace.guard_changes()
+            changes = arguments or _context_changes(key, context) or trace.changes(signature) or trace.guard_changes()
             rated = bool(arguments), changes
             if best is None or (rated[0], len(changes)) < (best[0], len(best[1])):
                 best = rated
@@ -541,10 +541,10 @@ class CompiledFunction(Entry, Views[P, R]):
 
 def _cache_key(signature: Signature) -> Any:
     """Return the key by which a trace is found."""
-    return signature.key, signature.types, *_around()
+    return signature.key, signature.types, *_context_key()
 
 
-def _around() -> tuple[Any, Any, bool, str, Any]:
+def _context_key() -> tuple[Any, Any, bool, str, Any]:
     """Return the rest of a trace's key besides its signature.
 
     That is the device, autocast, checks, the precision of products, and what observes modules.
@@ -554,18 +554,18 @@ def _around() -> tuple[Any, Any, bool, str, Any]:
     return context.device, autocast, SETTINGS.checks, SETTINGS.matmul_precision, SETTINGS.observers
 
 
-def _changed_around(key: Any, around: tuple[Any, Any, bool, str, Any]) -> list[tuple[str, str, str]]:
-    """Return ``(what, before, after)`` for each difference between `_around` and the key of an earlier trace."""
+def _context_changes(key: Any, context_key: tuple[Any, Any, bool, str, Any]) -> list[tuple[str, str, str]]:
+    """Return ``(what, before, after)`` for each difference between `_context_key` and the key of an earlier trace."""
     _, _, device, _, checks, precision, observers = key
     changes: list[tuple[str, str, str]] = []
-    if device != around[0]:
-        changes.append(("hf.device", device_label(device), device_label(around[0])))
-    if checks != around[2]:
-        changes.append(("hf.config.checks", str(checks), str(around[2])))
-    if precision != around[3]:
-        changes.append(("hf.config.matmul_precision", precision, around[3]))
-    if observers != around[4]:
-        before, after = [", ".join(one.name for one in several) or "none" for several in (observers, around[4])]
+    if device != context_key[0]:
+        changes.append(("hf.device", device_label(device), device_label(context_key[0])))
+    if checks != context_key[2]:
+        changes.append(("hf.config.checks", str(checks), str(context_key[2])))
+    if precision != context_key[3]:
+        changes.append(("hf.config.matmul_precision", precision, context_key[3]))
+    if observers != context_key[4]:
+        before, after = [", ".join(one.name for one in several) or "none" for several in (observers, context_key[4])]
         changes.append(("what observes modules", before, after))
     return changes
 

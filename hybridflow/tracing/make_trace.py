@@ -164,8 +164,8 @@ def _traced_value(
 ) -> Any:
     """Return the value that the function receives for an argument's leaf while it is traced."""
     if spec is not None:
-        made = builder.argument(spec, leaf.path)
-        return made if leaf.array is None else array_argument(made, leaf.array, leaf.path)
+        value = builder.argument(spec, leaf.path)
+        return value if leaf.array is None else array_argument(value, leaf.array, leaf.path)
     if leaf.kind == FLOAT:
         return builder.float_argument()
     return stand_ins[leaf.key[1]] if leaf.kind == VARIABLE else leaf.value
@@ -178,10 +178,10 @@ def require_kept(trace: Trace, name: str) -> None:
         TraceError: it did; the text names the Variables and their lines.
     """
     if trace.created and (not trace.once or trace.again is not None):
-        made = ", ".join(trace.record.created)
+        created = ", ".join(trace.record.created)
         raise TraceError(
             message(
-                f"the compiled function {name!r} creates Variables again at every call: {made}",
+                f"the compiled function {name!r} creates Variables again at every call: {created}",
                 hint="Keep each, and create it only if there is none: if self.w is None: self.w = hf.Variable(...).",
             )
         )
@@ -189,9 +189,9 @@ def require_kept(trace: Trace, name: str) -> None:
 
 def _annotate(error: Exception, builder: GraphBuilder, name: str) -> None:
     """Add a note to an error raised while tracing, with the call and the last operations traced."""
-    place = where_file_line(user_place(2))
+    file_line = where_file_line(user_place(2))
     tail = [node for node in builder.nodes if node.op is not CONSTANT][-3:]
-    lines = [f"while compiling {name!r}" + (f", called at {place[0]}:{place[1]}" if place else "")]
+    lines = [f"while compiling {name!r}" + (f", called at {file_line[0]}:{file_line[1]}" if file_line else "")]
     if tail:
         lines.append("the last operations traced:")
         lines.extend(f"  {format_node(node)}" for node in tail)

@@ -38,5 +38,5 @@ def numbers_for(builder: GraphBuilder, *, wide: bool) -> Numbers | None:
     """Return what computes the Python numbers among a trace's inputs; None if there are none."""
     if not builder.numbers and not builder.fallible:
         return None
-    wanted = [(number, node.spec().dtype) for number, node in builder.numbers.values()]
-    return Numbers(wanted, builder.fallible, builder.floats, wide=wide)
+    numbers = [(number, node.spec().dtype) for number, node in builder.numbers.values()]
+    return Numbers(numbers, builder.fallible, builder.floats, wide=wide)

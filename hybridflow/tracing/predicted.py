@@ -53,11 +53,11 @@ class Predicted:
             least: the smallest bounds to choose.
             largest: the largest size of each symbol that has one.
         """
-        chosen, here = dict(least), self.seconds(sizes)
+        chosen, seconds = dict(least), self.seconds(sizes)
         for _ in range(_DOUBLINGS):
             larger = {name: min(2 * bound, largest.get(name, 2 * bound)) for name, bound in chosen.items()}
             calls = max([bound - sizes[name] for name, bound in larger.items()])
-            if larger == chosen or calls * (self.seconds(larger) - here) / 2 > self.compiling:
+            if larger == chosen or calls * (self.seconds(larger) - seconds) / 2 > self.compiling:
                 return chosen
             chosen = larger
         return chosen

@@ -84,7 +84,7 @@ def gradient_op(
     try:
         return _split_op(graph, wanted, device, sizes, note, placing)
     except GradientError:
-        return _asked_op(graph, wanted, device, sizes, note, placing)
+        return _on_demand_op(graph, wanted, device, sizes, note, placing)
 
 
 def _split_op(
@@ -96,21 +96,21 @@ def _split_op(
     forward, _ = run_passes(split.forward, pipeline=pipeline, differentiable=False)
     backward, _ = run_passes(split.backward, pipeline=pipeline, differentiable=False)
     require_gradients(backward)
-    there = None if placing is None else placing.with_outputs((*placing.outputs, *[None] * split.residuals))
-    executable = compile_graph(forward, sizes=sizes, device=device, placing=there)
+    forward_placing = None if placing is None else placing.with_outputs((*placing.outputs, *[None] * split.residuals))
+    executable = compile_graph(forward, sizes=sizes, device=device, placing=forward_placing)
     note("results", executable)
-    back = None if placing is None else _of_backward(placing, split, executable)
-    rule = Recorded(graph, split._replace(backward=backward), sizes, device, note, back)
-    call = _timed_if_profiled(rule, "forward", forward, executable, there)
+    backward_placing = None if placing is None else _of_backward(placing, split, executable)
+    rule = Recorded(graph, split._replace(backward=backward), sizes, device, note, backward_placing)
+    call = _timed_if_profiled(rule, "forward", forward, executable, forward_placing)
     return op_of(graph, forward, rule, call, split.residuals)
 
 
 def _of_backward(placing: Placing, split: SplitGradient, executable: Executable) -> Placing:
     """Return how the inputs and outputs of a backward graph lie: as the forward program left them."""
     given = input_shardings(executable)
-    left = output_shardings(executable)
-    cotangents = [one for one, has in zip(left, split.given, strict=False) if has]
-    inputs = (*[given[index] for index in split.reads], *left[len(split.given) :], *cotangents)
+    shardings = output_shardings(executable)
+    cotangents = [one for one, has in zip(shardings, split.given, strict=False) if has]
+    inputs = (*[given[index] for index in split.reads], *shardings[len(split.given) :], *cotangents)
     gradients = [
         None if index in placing.batch else layout or ()
         for index, (layout, present) in enumerate(zip(placing.inputs, split.present, strict=True))
@@ -119,18 +119,18 @@ def _of_backward(placing: Placing, split: SplitGradient, executable: Executable)
     return Placing(placing.mesh, inputs, tuple(gradients))
 
 
-def _asked_op(
+def _on_demand_op(
     graph: Graph, wanted: Mask, device: Any, sizes: dict[str, int], note: Note, placing: Placing | None
 ) -> Op:
-    """Return the op that derives its gradients only when they are asked for, for the outputs they are asked of."""
+    """Return the op that derives gradients only when they are asked for, of the outputs of which they are asked."""
     forward, _ = run_passes(graph, pipeline=None if placing is None else ON_A_MESH, differentiable=False)
     executable = compile_graph(forward, sizes=sizes, device=device, placing=placing)
     note("results", executable)
-    rule = _Asked(graph, wanted, sizes, device, note, placing)
+    rule = _OnDemandRule(graph, wanted, sizes, device, note, placing)
     return op_of(graph, forward, rule, _timed_if_profiled(rule, "forward", forward, executable, placing), 0)
 
 
-def op_of(graph: Graph, forward: Graph, rule: Recorded | _Asked, call: Callable[..., Any], residuals: int) -> Op:
+def op_of(graph: Graph, forward: Graph, rule: Recorded | _OnDemandRule, call: Callable[..., Any], residuals: int) -> Op:
     """Return the op of recorded calls of a graph.
 
     Args:
@@ -155,7 +155,7 @@ def op_of(graph: Graph, forward: Graph, rule: Recorded | _Asked, call: Callable[
 
 
 def _timed_if_profiled(
-    rule: Recorded | _Asked, part: Hashable, graph: Graph, executable: Executable, placing: Placing | None
+    rule: Recorded | _OnDemandRule, part: Hashable, graph: Graph, executable: Executable, placing: Placing | None
 ) -> Callable[..., Any]:
     """Return the call of a compiled graph that reports to `hf.profile` inside its block."""
 
@@ -214,7 +214,7 @@ class Recorded:
             return graph_pullback(F, self.graph, xs, gs, self.split.present)
         visible = len(self.graph.outputs)
         residuals = self.residuals(y[visible:]) if isinstance(y, tuple) else ()
-        return self._placed(self.lowered(*self._arguments(gs, residuals, xs, jnp.full)), self.split.present, gs)
+        return self._by_input(self.lowered(*self._arguments(gs, residuals, xs, jnp.full)), self.split.present, gs)
 
     def compiled(self, g: Any, args: Sequence[Any], wanted: Sequence[bool]) -> list[Any]:
         """Return the wanted gradients of a call's inputs, from bare arrays, by the compiled backward graph.
@@ -231,7 +231,7 @@ class Recorded:
         if call is None:
             call = self.executables[asked] = self.compile(asked)
         residuals = y[len(self.graph.outputs) :] if isinstance(y, tuple) else ()
-        return self._placed(call(*self._arguments(gs, residuals, xs, np.full)), asked, gs)
+        return self._by_input(call(*self._arguments(gs, residuals, xs, np.full)), asked, gs)
 
     def residuals(self, values: Sequence[Any]) -> Sequence[Any]:
         """Return the residuals of the forward program in the sizes of the call."""
@@ -246,9 +246,9 @@ class Recorded:
         if backward is not self.split.backward:
             pipeline = None if placing is None else ON_A_MESH
             backward, _ = run_passes(backward, pipeline=pipeline, differentiable=False)
-        made = compile_graph(backward, sizes=self.sizes, device=self.device, placing=placing)
-        self.note("gradients", made)
-        return _timed_if_profiled(self, asked, backward, made, placing)
+        executable = compile_graph(backward, sizes=self.sizes, device=self.device, placing=placing)
+        self.note("gradients", executable)
+        return _timed_if_profiled(self, asked, backward, executable, placing)
 
     def _arguments(
         self, gs: Sequence[Any], residuals: Sequence[Any], xs: Sequence[Any], full: Callable[..., Any]
@@ -257,7 +257,7 @@ class Recorded:
         cotangents = zero_cotangents(self.split.given, gs, self.outputs, full)
         return [*[xs[i] for i in self.split.reads], *residuals, *cotangents]
 
-    def _placed(self, gradients: Iterable[Any], computed: Sequence[bool], gs: list[Any]) -> list[Any]:
+    def _by_input(self, gradients: Iterable[Any], computed: Sequence[bool], gs: list[Any]) -> list[Any]:
         """Return the gradients in the order of the inputs, None where there is none."""
         gradients_ = iter(gradients)
         placed = [next(gradients_) if one else None for one in computed]
@@ -277,7 +277,7 @@ def asked_part(split: SplitGradient, asked: Sequence[bool]) -> Graph:
     return Graph(backward.name, backward.inputs, backward.nodes, tuple(outputs), backward.dims)
 
 
-class _Asked:
+class _OnDemandRule:
     """The gradient rule of a recorded call of a graph in which some gradients do not exist.
 
     Args:
@@ -319,11 +319,11 @@ class _Asked:
         op = self.ops.get((given, asked))
         if op is None:
             outputs = tuple([edge for edge, has in zip(self.graph.outputs, given, strict=True) if has])
-            part = Graph(self.graph.name, self.graph.inputs, self.graph.nodes, outputs, self.graph.dims)
+            subgraph = Graph(self.graph.name, self.graph.inputs, self.graph.nodes, outputs, self.graph.dims)
             placing = self.placing
             if placing is not None:
                 placing = placing.some_outputs(given)
-            op = _split_op(silenced(part), asked, self.device, self.sizes, self.note, placing)
+            op = _split_op(silenced(subgraph), asked, self.device, self.sizes, self.note, placing)
             self.ops[given, asked] = op
         made = tuple(op.jitted["forward"](*xs))
         cotangents = tuple([one for one in gs if one is not None])

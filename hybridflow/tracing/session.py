@@ -232,23 +232,23 @@ def _fed_value(edge: Edge, value: Any, *, traced: bool = False) -> Tensor:
     """Return a fed value as a tensor; raise unless it has the dtype and shape of the graph's tensor."""
     node, index = edge
     spec = node.spec(index)
-    made = as_tensor(value) if hasattr(value, "dtype") else asarray(value, dtype=spec.dtype)
+    tensor = as_tensor(value) if hasattr(value, "dtype") else asarray(value, dtype=spec.dtype)
     if not traced:
-        require_value(made, "Session")
-    if made.dtype != spec.dtype:
+        require_value(tensor, "Session")
+    if tensor.dtype != spec.dtype:
         raise DTypeError(
-            message(f"Session: {made.dtype} was fed for {spec.dtype}", got=f"{made.spec} for {_named(node, index)}",
+            message(f"Session: {tensor.dtype} was fed for {spec.dtype}", got=f"{tensor.spec} for {_named(node, index)}",
                     hint=f"Cast it to {spec.dtype}.")
         )  # fmt: skip
-    fits = len(made.shape) == len(spec.shape) and all(
-        isinstance(size, Dim) or size == actual for size, actual in zip(spec.shape, made.shape, strict=True)
+    fits = len(tensor.shape) == len(spec.shape) and all(
+        isinstance(size, Dim) or size == actual for size, actual in zip(spec.shape, tensor.shape, strict=True)
     )
     if not fits:
         raise ShapeError(
-            message("Session: a value of another shape was fed", got=f"{made.spec} for {_named(node, index)}",
+            message("Session: a value of another shape was fed", got=f"{tensor.spec} for {_named(node, index)}",
                     hint="Feed its shape; ? is any size.")
         )  # fmt: skip
-    return made if traced else make_tensor(made._value)
+    return tensor if traced else make_tensor(tensor._value)
 
 
 class _Program(NamedTuple):

@@ -35,11 +35,11 @@ def short_way(trace: Trace, signature: Signature, *, bound: bool) -> ShortWay | 
         A function that takes the general call and returns the whole call. That runs the fast path if it can, else the
         general call.
     """
-    plain = all(leaf.kind in (TENSOR, FLOAT) and leaf.array is None for leaf in signature.leaves)
+    only_tensors_and_floats = all(leaf.kind in (TENSOR, FLOAT) and leaf.array is None for leaf in signature.leaves)
     flat = all(tree == LEAF for tree in signature.tree)
     context = current()
     quiet = context.device is None and context.autocast is None
-    if not plain or not flat or not quiet or trace.symbolic or trace.guarded or trace.reads_leaves:
+    if not only_tensors_and_floats or not flat or not quiet or trace.symbolic or trace.guarded or trace.reads_leaves:
         return None
     kinds = [Tensor if leaf.kind == TENSOR else float for leaf in signature.leaves]
     variables = trace.variables(signature)
@@ -74,17 +74,17 @@ def _generate(trace: Trace, executable: Executable, kinds: Sequence[type], *, bo
         given = [f"a{number}" for number in floats] + ["*held"] * trace.takes_floats
         lines.append(f"made = numbers([{', '.join(given)}])")
         values.append("*made")
-    alone = executable.alone if trace.single else None
+    single = executable.alone if trace.single else None
     lines += [
-        f"try: outputs{',' if trace.single and alone is None else ''} = run({', '.join(values)})",
+        f"try: outputs{',' if trace.single and single is None else ''} = run({', '.join(values)})",
         "except (TypeError, ValueError): pass",  # the general call reports what is wrong
-        *(_ONE if trace.single else _SEVERAL),
+        *(_RETURN_ONE if trace.single else _RETURN_SEVERAL),
         "{miss}",
     ]
     space: dict[str, Any] = {
         "Tensor": Tensor, "ndarray": np.ndarray, "requires": requires, "raw_value": raw_value, "trimmed": trimmed,
         "new": object.__new__, "make_tensor": make_tensor, "build": trace.plan.build, "numbers": trace.numbers,
-        "hold": trace.guards and trace.guards.hold, "run": executable.call if alone is None else alone(),
+        "hold": trace.guards and trace.guards.hold, "run": executable.call if single is None else single(),
         "context_now": context_now, "SETTINGS": SETTINGS, "ABSENT": _ABSENT,
     }  # fmt: skip
     space |= {f"d{number}": spec.dtype for number, spec in specs.items()}
@@ -194,7 +194,7 @@ _TENSOR = (
 _SMALL = "if a{n}._alt is not None: v{n} = a{n}._alt"
 _LARGE = "v{n} = raw_value(a{n})"
 """The code for an array on the host: a call of `raw_value`, inlined for small arrays."""
-_ONE = (
+_RETURN_ONE = (
     "else:",
     "    result = new(Tensor)",
     "    result._value = outputs",
@@ -202,4 +202,4 @@ _ONE = (
     "    result._edge = None",
     "    return result",
 )
-_SEVERAL = ("else: return build([make_tensor(output) for output in outputs])",)
+_RETURN_SEVERAL = ("else: return build([make_tensor(output) for output in outputs])",)

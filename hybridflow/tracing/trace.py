@@ -82,13 +82,13 @@ class Trace(Fit):
         tree: Any,
         types: tuple[Any, ...],
         record: TraceRecord,
-        places: dict[tuple[int, int], str],
+        size_names: dict[tuple[int, int], str],
         leaves: TracedLeaves,
         orders: dict[tuple[Any, ...], list[Any]],
         budget: int | None = None,
         layouts: Layouts | None = None,
     ) -> None:
-        super().__init__(graph, builder, leaves, places, orders)
+        super().__init__(graph, builder, leaves, size_names, orders)
         self.raw_graph = graph
         pipeline = ON_A_MESH if layouts is not None else None if budget is None else WITHIN_BUDGET
         self.graph, passes = run_passes(graph, pipeline=pipeline, differentiable=False)
@@ -146,9 +146,9 @@ class Trace(Fit):
         self.bounded_gradients: dict[tuple[bool, ...], BoundedGradients] = {}
         self._nothing_follows: bool | None = None
         self._apart: dict[tuple[bool, ...], tuple[int, ...]] = {}
-        self._tell(builder, passes)
+        self._fill_record(builder, passes)
 
-    def _tell(self, builder: GraphBuilder, passes: Sequence[PassRecord]) -> None:
+    def _fill_record(self, builder: GraphBuilder, passes: Sequence[PassRecord]) -> None:
         """Fill in the record that `explain` shows."""
         record = self.record
         record.autocast = self.autocast
@@ -219,7 +219,7 @@ class Trace(Fit):
         names += [f"{self.states[index].variable.name}_assigned" for index in self.assigned]
         names += ["checks"] if self.checks else []
         states = nodes[len(self.captures) :]
-        assigned = {self.plan.count + place: states[index] for place, index in enumerate(self.assigned)}
+        assigned = {self.plan.count + number: states[index] for number, index in enumerate(self.assigned)}
         captured = dict(zip(nodes, values, strict=True))
         return replace(self.graph, captured=captured, output_names=tuple(names), assigned=assigned)
 
@@ -259,14 +259,14 @@ class Trace(Fit):
         """Compile the trace for given sizes of its symbols; return the executable and the graph that it runs."""
         graph = self.graph
         if self.budget is None:
-            made = compile_graph(
+            executable = compile_graph(
                 graph, donate=self.donated, sizes=sizes, device=device, note=self.note, placing=self.placing
             )
-            return made, graph
-        made, graph, self.record.memory = compile_within(
+            return executable, graph
+        executable, graph, self.record.memory = compile_within(
             graph, self.budget, donate=self.donated, sizes=sizes, device=device
         )
-        return made, graph
+        return executable, graph
 
     def take_executables(self, other: Trace) -> None:
         """Reuse the executables of another trace if it has the same graph."""
@@ -284,18 +284,18 @@ class Trace(Fit):
         with depth_explained(self.raw_graph.name):
             if self.bounds is None or not sizes or device is not None:
                 return self.compile_exact(sizes, device)
-            made = self.bounds.executable(sizes)
+            executable = self.bounds.executable(sizes)
             self.record.unbounded = self.bounds.why_not
-            return made
+            return executable
 
     def compile_exact(self, sizes: dict[str, int], device: Any) -> Executable:
         """Compile the trace for given sizes of its symbols, and add the executable to its record."""
-        made, graph = self.compiled(sizes, device)
-        self.record.add(ExecutableRecord.of(made, sizes, device, self.donated_names(made)))
+        executable, graph = self.compiled(sizes, device)
+        self.record.add(ExecutableRecord.of(executable, sizes, device, self.donated_names(executable)))
         if not self.symbolic and device is None:
-            self.only = made
+            self.only = executable
             self.graph = graph
-        return made
+        return executable
 
     def donated_names(self, made: Executable) -> dict[int, str]:
         """Return the names of the Variables whose buffers an executable reuses, by the positions of its inputs."""
@@ -369,10 +369,10 @@ class Trace(Fit):
                 bare = None
             written = self._written(variables)
             # Python functions in the graph read the old values, and logs (`hf.checkpoint`) may need them.
-            taken = () if self.calls_host or OPEN_LOGS.count else written
+            donated = () if self.calls_host or OPEN_LOGS.count else written
             held: list[Any] = []
             try:
-                for variable in taken:
+                for variable in donated:
                     variable._value = None  # readers in other threads wait for the new value
                 if self.donated:
                     self._keep_shared(arrays, before)
@@ -384,7 +384,7 @@ class Trace(Fit):
                 if held:  # an interrupt came after the old values were donated and the new ones returned
                     self._write(written, held[0])
                 else:
-                    for variable, value in zip(taken, self._of_written(before), strict=False):
+                    for variable, value in zip(donated, self._of_written(before), strict=False):
                         variable._value = value
                 raise
         return held[0]
@@ -408,11 +408,11 @@ class Trace(Fit):
 
         Copy all of them if jax may reject the results after the old values are gone.
         """
-        held = self._of_written(before)
+        counts = self._of_written(before)
         everything = looks_at_results()
-        if not everything and sum(map(getrefcount, held)) == len(held) * _SOLE_OWNER:
+        if not everything and sum(map(getrefcount, counts)) == len(counts) * _SOLE_OWNER:
             return
-        for position, value, count in zip(self.donated, held, [*map(getrefcount, held)], strict=True):
+        for position, value, count in zip(self.donated, counts, [*map(getrefcount, counts)], strict=True):
             if (everything or count > _SOLE_OWNER) and type(value) is not np.ndarray:
                 arrays[position] = value.copy()
 
@@ -522,7 +522,7 @@ class Trace(Fit):
         self._write(self._written(variables), outputs)
         attrs: dict[str, Any] = {"graph": self.recorded, "residuals": True}
         if sizes:
-            attrs["sizes"] = tuple(sizes.items())  # the rule is compiled for these
+            attrs["sizes"] = tuple(sizes.items())  # the rule is compiled for these sizes
         made = record_node(gradient, tuple(edges), attrs, values, outputs, "xla")
         tensors = (made if isinstance(made, tuple) else (made,))[: self.plan.count]
         for index in self._unconnected(tuple([edge is not None for edge in edges])):
@@ -563,14 +563,14 @@ class Trace(Fit):
         return op
 
     def _gradients_for_bounds(self, wanted: tuple[bool, ...]) -> BoundedGradients:
-        made = self.bounded_gradients.get(wanted)
-        if made is None:
+        gradients = self.bounded_gradients.get(wanted)
+        if gradients is None:
             assert self.bounds is not None
-            made = self.bounded_gradients[wanted] = BoundedGradients(
+            gradients = self.bounded_gradients[wanted] = BoundedGradients(
                 self._to_record(), wanted, len(self.states), self.bounds.first, self.bounds.always,
                 self.gradient_ops.clear, self._note(None),
             )  # fmt: skip
-        return made
+        return gradients
 
     def _note(self, device: Any) -> Callable[[Mapping[str, int], Padding | None], Note]:
         """Return a function that makes the `Note` for given sizes: it adds programs of recorded calls to the record."""

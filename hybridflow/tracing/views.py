@@ -107,10 +107,10 @@ class Views(Generic[P, R]):
                 open size there are no texts from XLA, which compiles for known sizes.
         """
         trace, signature, opened = self._trace_of(Specs(args, kwargs))
-        made = None if opened else trace.executable_for(sizes_of(signature, trace.places), current().device)
+        executable = None if opened else trace.executable_for(sizes_of(signature, trace.size_names), current().device)
         from hybridflow.tracing.lowered import Lowered  # not every program needs it: importing stays fast
 
-        return Lowered(trace.raw_graph, trace.graph, made)
+        return Lowered(trace.raw_graph, trace.graph, executable)
 
     def cost(self, *args: Any, **kwargs: Any) -> Any:
         """Return the cost of a call with these arguments; nothing runs.

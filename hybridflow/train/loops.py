@@ -66,14 +66,14 @@ class _Forward:
 
 def _forward_on(mesh: Mesh, batch: Axis, model: Any) -> Any:
     """Return the function for a mesh; the model's last one is kept with it."""
-    kept = getattr(model, "_forward_on", None)
-    if kept is not None and kept[0] == (mesh, batch):
-        return kept[1]
+    last = getattr(model, "_forward_on", None)
+    if last is not None and last[0] == (mesh, batch):
+        return last[1]
     function = model.__call__ if isinstance(model, Module) else model
-    made = compiled(function, name="forward", mesh=mesh, batch=batch)
+    forward = compiled(function, name="forward", mesh=mesh, batch=batch)
     if isinstance(model, Module):
-        model._forward_on = (mesh, batch), made
-    return made
+        model._forward_on = (mesh, batch), forward
+    return forward
 
 
 def forward_of(model: Any, compile: bool, mesh: Mesh | None = None, batch: Axis = None) -> Any:

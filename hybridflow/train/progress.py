@@ -13,7 +13,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
 _BETWEEN = 10.0
 """Seconds between lines if there is no terminal."""
-_SHOWN = 6
+_MOST_FIGURES = 6
 """The most figures that are shown."""
 
 
@@ -94,15 +94,15 @@ class Display:
 
     def _text(self, epoch: int) -> str:
         seconds = time.perf_counter() - self._start
-        made = self._step - self._first
+        steps_made = self._step - self._first
         parts = [f"epoch {epoch}"]
-        parts += [f"{name} {_short(value)}" for name, value in [*self._figures.items()][:_SHOWN]]
-        if made and self._examples:
+        parts += [f"{name} {_short(value)}" for name, value in [*self._figures.items()][:_MOST_FIGURES]]
+        if steps_made and self._examples:
             parts.append(f"{self._examples / seconds:,.0f} examples/s")
-        elif made:
-            parts.append(f"{made / seconds:,.1f} steps/s")
-        if made and self._total is not None and self._total > self._step:
-            parts.append(f"{_time(seconds / made * (self._total - self._step))} left")
+        elif steps_made:
+            parts.append(f"{steps_made / seconds:,.1f} steps/s")
+        if steps_made and self._total is not None and self._total > self._step:
+            parts.append(f"{_time(seconds / steps_made * (self._total - self._step))} left")
         return "  ".join(parts)
 
 

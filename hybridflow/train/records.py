@@ -22,7 +22,7 @@ _SMALL = re.compile(r"(^|[_./ -])(loss|error|perplexity|mse|mae|rmse|nll)$", re.
 _LARGE = re.compile(r"(^|[_./ -])(accuracy|top_?k|precision|recall|f1|auc|r2|reward|score)$", re.IGNORECASE)
 
 
-class Seen:
+class LoggedValues:
     """Statistics of the values logged by one name so far.
 
     Attributes:
@@ -103,7 +103,7 @@ class Records:
         self._waiting: deque[_Record] = deque()
         self._file: TextIO | None = None
         self._events: Any = None
-        self.seen: dict[str, Seen] = {}
+        self.seen: dict[str, LoggedValues] = {}
 
     def add(self, step: int, epoch: int, seconds: float, values: Mapping[str, Any]) -> None:
         """Log values of a step without waiting for them; all values of one step make one record."""
@@ -143,13 +143,13 @@ class Records:
             file.write("\n".join(lines) + "\n")
             file.flush()
 
-    def _seen_of(self, name: str) -> Seen:
+    def _seen_of(self, name: str) -> LoggedValues:
         seen = self.seen.get(name)
         if seen is None:
-            seen = self.seen[name] = Seen()
+            seen = self.seen[name] = LoggedValues()
         return seen
 
-    def known(self, what: str, name: str) -> Seen:
+    def known(self, what: str, name: str) -> LoggedValues:
         """Return the statistics of a name, after waiting for all logged values.
 
         Raises:
@@ -185,14 +185,14 @@ class Records:
 
     def restore(self, state: Mapping[str, Any], step: int) -> None:
         """Restore the statistics, and remove the records of later steps from the file: these steps are repeated."""
-        self.seen = {name: Seen(seen) for name, seen in state.items()}
+        self.seen = {name: LoggedValues(seen) for name, seen in state.items()}
         if self._directory is None or not (self._directory / FILE).exists():
             return
         path = self._directory / FILE
         lines = path.read_text(encoding="utf-8").splitlines()
-        kept = [line for line in lines if _step_of(line) <= step]
-        if len(kept) < len(lines):
-            write_text(path, "".join([f"{line}\n" for line in kept]))
+        lines_kept = [line for line in lines if _step_of(line) <= step]
+        if len(lines_kept) < len(lines):
+            write_text(path, "".join([f"{line}\n" for line in lines_kept]))
 
     def rest(self) -> None:
         """Close the file of lines, which the next record opens again, and flush TensorBoard's file."""

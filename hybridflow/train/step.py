@@ -24,7 +24,7 @@ from hybridflow.train.inputs import MeanOf, rows_of
 from hybridflow.train.loops import mode
 
 _PLAIN = (bool, int, float, str, type(None))
-_SHOWN = 3
+_MOST_EXPLAINED = 3
 """A message explains at most this many gradients that are None."""
 
 
@@ -49,7 +49,7 @@ class Step:
         self.model, self.loss, self.optimizer, self.loss_scale = model, loss, optimizer, loss_scale
         self.metrics, self.parts = copy.deepcopy(dict(metrics)), parts
         self.mean = MeanOf(loss)
-        self.chosen = _chosen(model, loss, optimizer, metrics, parts, loss_scale, compile, mesh, batch)
+        self.chosen = _step_key(model, loss, optimizer, metrics, parts, loss_scale, compile, mesh, batch)
         self._compiled: Any = compiled(self._run, name="fit_step", mesh=mesh, batch=batch) if compile else None
         self._built = False
 
@@ -62,7 +62,7 @@ class Step:
             self.build(x)
         if self._compiled is not None:
             return self._compiled(x, y)
-        with _unless_it_fails(self._kept()):
+        with _restored_on_failure(self._assigned_variables()):
             return self._run(x, y)
 
     def reset(self) -> None:
@@ -83,12 +83,12 @@ class Step:
         finally:
             generator.state = before
 
-    def _kept(self) -> list[Variable]:
+    def _assigned_variables(self) -> list[Variable]:
         """Return the Variables that a step assigns before the optimizer's update; the update is atomic by itself."""
-        kept = [default_generator()._state, *self.mean.variables()]
+        variables = [default_generator()._state, *self.mean.variables()]
         if hasattr(self.model, "buffers"):
-            kept += self.model.buffers()
-        return kept + [variable for one in self.metrics.values() for variable in one.variables()]
+            variables += self.model.buffers()
+        return variables + [variable for one in self.metrics.values() for variable in one.variables()]
 
     def _run(self, x: Any, y: Any) -> Tensor:
         gradients = self._whole(x, y) if self.parts == 1 else self._in_parts(x, y)
@@ -126,7 +126,7 @@ class Step:
         gradients = tape.gradient(loss, parameters)
         missing = [name for name, gradient in gradients.items() if gradient is None]
         if missing:
-            why = [f"{name}: {tape.why_none(loss, parameters[name])}" for name in missing[:_SHOWN]]
+            why = [f"{name}: {tape.why_none(loss, parameters[name])}" for name in missing[:_MOST_EXPLAINED]]
             raise GradientError(
                 message(f"fit: {len(missing)} of {len(gradients)} gradients are None", got="; ".join(why),
                         hint="Freeze what is not learned, or give the optimizer the parameters of this model.")
@@ -147,26 +147,26 @@ class Step:
         }
 
     def _of_equal_parts(self, x: Any, y: Any, rows: slice, count: int) -> dict[str, Any]:
-        some = jax.tree_util.tree_map(lambda leaf: leaf[rows], (x, y))
+        examples = jax.tree_util.tree_map(lambda leaf: leaf[rows], (x, y))
         step = accumulate_gradients(
             self._loss_of, count, None, batch_argnums=(0, 1), variables=self.parameters()
         )
-        return step(*some)[1]
+        return step(*examples)[1]
 
 
-def _chosen(model: Any, loss: Any, optimizer: Any, metrics: Mapping[str, Metric], *rest: Any) -> list[Any]:
+def _step_key(model: Any, loss: Any, optimizer: Any, metrics: Mapping[str, Metric], *rest: Any) -> list[Any]:
     """Return a key that is equal for equal steps; it identifies objects by id, and a step keeps them alive."""
-    return [id(model), id(loss), id(optimizer), [(name, _kind_of(one)) for name, one in metrics.items()], *rest]
+    return [id(model), id(loss), id(optimizer), [(name, _metric_key(one)) for name, one in metrics.items()], *rest]
 
 
-def _kind_of(metric: Metric) -> Any:
+def _metric_key(metric: Metric) -> Any:
     """Return a key that is equal for metrics that measure the same."""
-    own = [(name, value) for name, value in vars(metric).items() if name != "_sums"]
-    return type(metric), [(name, value if isinstance(value, _PLAIN) else id(value)) for name, value in own]
+    settings = [(name, value) for name, value in vars(metric).items() if name != "_sums"]
+    return type(metric), [(name, value if isinstance(value, _PLAIN) else id(value)) for name, value in settings]
 
 
 @contextmanager
-def _unless_it_fails(variables: Sequence[Variable]) -> Generator[None]:
+def _restored_on_failure(variables: Sequence[Variable]) -> Generator[None]:
     """Return a context that restores Variables if it fails."""
     before = [variable.read() for variable in variables]
     try:
@@ -197,9 +197,9 @@ def step_of(
         )  # fmt: skip
     if not isinstance(cast(object, parts), int) or parts < 1:
         raise ArgumentError(message("fit: parts must be an int, 1 at least", got=f"parts={parts!r}"))
-    made = Step(model, loss, optimizer, metrics, parts, loss_scale, compile, mesh, batch)
+    step = Step(model, loss, optimizer, metrics, parts, loss_scale, compile, mesh, batch)
     last: Step | None = getattr(optimizer, "_fit_step", None)
-    if last is not None and last.chosen == made.chosen:
+    if last is not None and last.chosen == step.chosen:
         return last
-    optimizer._fit_step = made
-    return made
+    optimizer._fit_step = step
+    return step

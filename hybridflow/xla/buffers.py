@@ -22,7 +22,7 @@ from hybridflow.ir.costs import Sizes, bodies
 from hybridflow.ir.graph import Graph
 from hybridflow.xla.primitives import Primitive, Program, Value, program_of
 
-_ALONE = (
+_NEVER_FUSED = (
     "dot_general", "conv_general_dilated", "reduce_window", "select_and", "scatter", "sort", "cum", "fft", "while",
     "scan", "cond", "node", "cholesky", "lu", "qr", "svd", "eig", "triangular_solve", "custom_call", "ffi_call",
     "pure_callback", "io_callback", "debug_callback", "argmax", "argmin", "top_k", "householder", "schur", "hessenberg",
@@ -103,7 +103,7 @@ def buffers(graph: Graph, sizes: Sizes | None = None, donated: Sequence[tuple[in
 
 
 def _runs_alone(primitive: Primitive) -> bool:
-    return primitive.name.startswith(_ALONE)
+    return primitive.name.startswith(_NEVER_FUSED)
 
 
 def _is_expensive(primitive: Primitive) -> bool:
@@ -146,12 +146,12 @@ def _fuse(program: Program) -> dict[Primitive, dict[Primitive, bool]]:
                 if _runs_alone(primitive) or _runs_alone(user):
                     stored = True
                     continue
-                again = _repeats(user, value)
+                repeats = _repeats(user, value)
                 for kernel, repeated in kernels[user].items():
-                    into[kernel] = into.get(kernel, False) or again or repeated
+                    into[kernel] = into.get(kernel, False) or repeats or repeated
         if _is_expensive(primitive):
-            several = len(into) + stored > 1
-            refused = [kernel for kernel, repeated in into.items() if repeated or several]
+            has_readers = len(into) + stored > 1
+            refused = [kernel for kernel, repeated in into.items() if repeated or has_readers]
             stored = stored or bool(refused)
             for kernel in refused:
                 del into[kernel]
@@ -175,8 +175,8 @@ def _kernels(program: Program) -> list[Kernel]:
             kernel = kernels[root]
             kernel.moves |= primitive.name in _MOVES or _runs_alone(primitive) or primitive.name.startswith("reduce_")
             for value in primitive.inputs:
-                made = value.made
-                if value.constant or (made is not None and made is not primitive and root in members[made]):
+                producer = value.made
+                if value.constant or (producer is not None and producer is not primitive and root in members[producer]):
                     continue
                 kernel.reads[value] = None
     return list(kernels.values())
@@ -191,9 +191,9 @@ def _ancestors(kernels: Iterable[Kernel]) -> dict[Kernel, set[Kernel]]:
     for kernel in kernels:
         before: set[Kernel] = set()
         for value in kernel.reads:
-            made = maker.get(value)
-            if made is not None:
-                before |= ancestors[made] | {made}
+            kernel_before = maker.get(value)
+            if kernel_before is not None:
+                before |= ancestors[kernel_before] | {kernel_before}
         ancestors[kernel] = before
     return ancestors
 
@@ -231,19 +231,19 @@ def _breadth_first(program: Program, kernels: list[Kernel]) -> list[Kernel]:
     ready = deque([kernel for kernel in kernels if not kernel.reads])
     order: list[Kernel] = []
 
-    def there(value: Value) -> None:
+    def is_stored(value: Value) -> None:
         for kernel in readers.get(value, ()):
             missing[kernel] -= 1
             if not missing[kernel]:
                 ready.append(kernel)
 
     for value in program.inputs:
-        there(value)
+        is_stored(value)
     while ready:
         kernel = ready.popleft()
         order.append(kernel)
         for value in kernel.outputs:
-            there(value)
+            is_stored(value)
     return order
 
 
@@ -286,35 +286,35 @@ def _lifetimes(program: Program, kernels: list[Kernel], donated: Sequence[tuple[
     last: dict[Value, int] = {}
     for position, kernel in enumerate(order):
         last.update(dict.fromkeys([*kernel.outputs, *kernel.reads], position))
-    mine: list[Buffer] = []
+    temporaries: list[Buffer] = []
     results_at: dict[Value, Buffer] = {}
     for position, kernel in enumerate(order):
         for value in kernel.outputs:
             results_at[value] = Buffer(value, position, len(order), kernel.node, kernel.moves)
             if value not in results:
-                mine.append(Buffer(value, position, last[value], kernel.node, kernel.moves))
-    left = _beside_results(mine, _result_memory(program, donated, results_at, last))
+                temporaries.append(Buffer(value, position, last[value], kernel.node, kernel.moves))
+    stored = _beside_results(temporaries, _result_memory(program, donated, results_at, last))
     inside = [kernel.inside for kernel in order]
-    live = [a + b for a, b in zip(_live(left, len(order)), inside, strict=True)]
+    live = [a + b for a, b in zip(_live(stored, len(order)), inside, strict=True)]
     at = live.index(max(live)) if live else -1
-    alive = [(one.value, one.node) for one in left if one.start <= at <= one.end]
-    alive.sort(key=lambda one: -one[0].nbytes)
-    peak = max([_packed(left, len(order)), *live])
+    alive = [(buffer.value, buffer.node) for buffer in stored if buffer.start <= at <= buffer.end]
+    alive.sort(key=lambda pair: -pair[0].nbytes)
+    peak = max([_packed(stored, len(order)), *live])
     return Buffers(tuple(order), tuple(live), peak, order[at] if live else None, tuple(alive))
 
 
-def _live(left: list[Buffer], count: int) -> list[int]:
+def _live(stored: list[Buffer], count: int) -> list[int]:
     """Return the bytes stored while each kernel runs."""
     starting: dict[int, list[Buffer]] = {}
-    for one in left:
-        starting.setdefault(one.start, []).append(one)
+    for buffer in stored:
+        starting.setdefault(buffer.start, []).append(buffer)
     change = [0] * (count + 1)
-    for one in left:
-        end = one.end
-        if any(not other.meets(one) for other in starting.get(end, ())):
+    for buffer in stored:
+        end = buffer.end
+        if any(not other.meets(buffer) for other in starting.get(end, ())):
             end -= 1  # its last reader writes over it
-        change[one.start] += one.nbytes
-        change[end + 1] -= one.nbytes
+        change[buffer.start] += buffer.nbytes
+        change[end + 1] -= buffer.nbytes
     return list(accumulate(change[:count]))
 
 
@@ -336,37 +336,37 @@ def _result_memory(
     return results
 
 
-def _beside_results(mine: list[Buffer], free: list[list[Buffer]]) -> list[Buffer]:
-    """Return the buffers that cannot use a result's memory while this is free."""
-    free = sorted(free, key=lambda place: -place[0].nbytes)
-    left: list[Buffer] = []
-    for one in sorted(mine, key=lambda buffer: -buffer.nbytes):
+def _beside_results(temporaries: list[Buffer], free: list[list[Buffer]]) -> list[Buffer]:
+    """Return the buffers that find no room in a result's memory while this is free."""
+    free = sorted(free, key=lambda lifetimes: -lifetimes[0].nbytes)
+    unplaced: list[Buffer] = []
+    for temporary in sorted(temporaries, key=lambda buffer: -buffer.nbytes):
         for buffers in reversed(free):
-            if buffers[0].nbytes >= one.nbytes and not any(one.meets(other) for other in buffers):
-                buffers.append(one)
+            if buffers[0].nbytes >= temporary.nbytes and not any(temporary.meets(other) for other in buffers):
+                buffers.append(temporary)
                 break
         else:
-            left.append(one)
-    return left
+            unplaced.append(temporary)
+    return unplaced
 
 
-def _packed(left: list[Buffer], count: int) -> int:
+def _packed(stored: list[Buffer], count: int) -> int:
     """Return the bytes that buffers take if each, the largest first, gets the lowest free address.
 
     Small buffers fit into some gap. So only the peak size of those that are in use at once is added.
     """
-    least = max((one.nbytes for one in left), default=0) // _SMALL
-    placed: list[tuple[int, Buffer]] = []
+    least = max((buffer.nbytes for buffer in stored), default=0) // _SMALL
+    packed: list[tuple[int, Buffer]] = []
     top = 0
-    for one in sorted([one for one in left if one.nbytes > least], key=lambda buffer: -buffer.nbytes):
+    for buffer in sorted([buffer for buffer in stored if buffer.nbytes > least], key=lambda large: -large.nbytes):
         offset = 0
-        for start, other in sorted([(start, other) for start, other in placed if one.meets(other)], key=_offset):
-            if start - offset >= one.nbytes:
+        for start, other in sorted([(start, other) for start, other in packed if buffer.meets(other)], key=_offset):
+            if start - offset >= buffer.nbytes:
                 break
             offset = max(offset, start + other.nbytes)
-        placed.append((offset, one))
-        top = max(top, offset + one.nbytes)
-    return top + max(_live([one for one in left if one.nbytes <= least], count), default=0)
+        packed.append((offset, buffer))
+        top = max(top, offset + buffer.nbytes)
+    return top + max(_live([buffer for buffer in stored if buffer.nbytes <= least], count), default=0)
 
 
 def _offset(one: tuple[int, Buffer]) -> int:

@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 
 Make = Callable[[Graph, tuple[int, ...]], "Executable"]
 """A function from ``(graph, donated positions)`` to a program."""
-MUCH = 1.1
-"""Above this ratio of bytes, one order of the pieces hands on much more than another."""
+MUCH_MORE = 1.1
+"""Above this ratio of bytes, one order of the pieces counts as handing on much more than another."""
 
 
 class Part(NamedTuple):
@@ -86,14 +86,14 @@ class _Run:
 
     Attributes:
         piece: the piece to run.
-        given: the positions of the inputs whose buffers the outputs take over.
+        reused: the positions of the inputs whose buffers the outputs take over.
         reads, makes: the numbers of its inputs and outputs.
         frees: the numbers of the values that no later run reads.
         program: the compiled piece.
     """
 
     piece: Piece
-    given: tuple[int, ...]
+    reused: tuple[int, ...]
     reads: list[int]
     makes: list[int]
     frees: list[int] = field(default_factory=list[int])
@@ -136,33 +136,33 @@ class Chain:
             numbers[edge] = len(numbers)
             self._bytes.append(concrete(edge[0].spec(edge[1]), sizes).nbytes)
         self._outputs = [numbers[edge] for edge in graph.outputs]
-        given = _given(graph, pieces, donate, sizes)
+        reused = _reused_inputs(graph, pieces, donate, sizes)
         runs = [
             _Run(piece, one, [numbers[edge] for edge in piece.reads], [numbers[edge] for edge in piece.makes])
-            for piece, one in zip(pieces, given, strict=True)
+            for piece, one in zip(pieces, reused, strict=True)
         ]
-        self._first = [run for run in runs if not run.given]
-        self._last = [run for run in runs if run.given]
+        self._first = [run for run in runs if not run.reused]
+        self._last = [run for run in runs if run.reused]
         self._runs = [*self._first, *self._last]
-        self.donated = tuple(sorted([run.reads[position] for run in self._last for position in run.given]))
+        self.donated = tuple(sorted([run.reads[position] for run in self._last for position in run.reused]))
         self._set_frees()
         self.parts = self._compiled(make)
 
     def _set_frees(self) -> None:
-        kept = {*self._outputs, *range(len(self._graph.inputs))}
+        read_later = {*self._outputs, *range(len(self._graph.inputs))}
         for run in reversed(self._runs):
-            run.frees = [number for number in dict.fromkeys([*run.reads, *run.makes]) if number not in kept]
-            kept.update(run.frees)
+            run.frees = [number for number in dict.fromkeys([*run.reads, *run.makes]) if number not in read_later]
+            read_later.update(run.frees)
 
     def _compiled(self, make: Make) -> tuple[Part, ...]:
-        made: dict[tuple[Graph, tuple[int, ...]], Executable] = {}
+        executables: dict[tuple[Graph, tuple[int, ...]], Executable] = {}
         for run in self._runs:
-            key = run.piece.graph, run.given
-            if key not in made:
-                made[key] = make(*key)
-            run.program = made[key]
+            key = run.piece.graph, run.reused
+            if key not in executables:
+                executables[key] = make(*key)
+            run.program = executables[key]
         times = Counter(run.program for run in self._runs)
-        return tuple([Part(f"program {n}", one, times[one]) for n, one in enumerate(made.values(), 1)])
+        return tuple([Part(f"program {n}", one, times[one]) for n, one in enumerate(executables.values(), 1)])
 
     def __call__(self, *arrays: Any) -> list[Any]:
         """Run all programs."""
@@ -206,11 +206,11 @@ class Chain:
             return None
         size = self._bytes
         inputs, outputs = range(len(self._graph.inputs)), set(self._outputs)
-        peak = there = 0
+        peak = waiting = 0
         for run in self._runs:
-            there += sum([size[number] for number in run.makes if number not in outputs])
-            peak = max(peak, there + int(analyses[run.program].temp_size_in_bytes))
-            there -= sum([size[number] for number in run.frees])
+            waiting += sum([size[number] for number in run.makes if number not in outputs])
+            peak = max(peak, waiting + int(analyses[run.program].temp_size_in_bytes))
+            waiting -= sum([size[number] for number in run.frees])
         return _Memory(
             sum([size[number] for number in inputs]), sum([size[number] for number in self._outputs]),
             sum([size[number] for number in self.donated]), peak,
@@ -218,7 +218,7 @@ class Chain:
         )  # fmt: skip
 
 
-def _given(graph: Graph, pieces: Sequence[Piece], donate: Sequence[int], sizes: Sizes) -> list[tuple[int, ...]]:
+def _reused_inputs(graph: Graph, pieces: Sequence[Piece], donate: Sequence[int], sizes: Sizes) -> list[tuple[int, ...]]:
     """Return for each piece the inputs whose memory it may reuse."""
     read = {edge for piece in pieces for edge in piece.reads}
     last = {piece for piece in pieces if read.isdisjoint(piece.makes)}
@@ -226,14 +226,14 @@ def _given(graph: Graph, pieces: Sequence[Piece], donate: Sequence[int], sizes: 
     free = {(graph.inputs[position], 0) for position in donate}
     handed_over: list[tuple[int, ...]] = []
     for piece in pieces:
-        wanted = Counter(concrete(node.spec(index), sizes) for node, index in piece.makes)
-        given: list[int] = []
+        results_left = Counter(concrete(node.spec(index), sizes) for node, index in piece.makes)
+        reused: list[int] = []
         for position, edge in enumerate(piece.reads if piece in last else ()):
             spec = concrete(edge[0].spec(edge[1]), sizes)
-            if edge in free and readers[edge] == 1 and wanted[spec]:
-                wanted[spec] -= 1
-                given.append(position)
-        handed_over.append(tuple(given))
+            if edge in free and readers[edge] == 1 and results_left[spec]:
+                results_left[spec] -= 1
+                reused.append(position)
+        handed_over.append(tuple(reused))
     return handed_over
 
 
@@ -246,10 +246,10 @@ def holds_much(graph: Graph, pieces: Sequence[Piece], donate: Sequence[int], siz
     Args:
         graph, pieces, donate, sizes: as `Chain` takes them.
     """
-    given = _given(graph, pieces, donate, sizes)
-    first = [piece for piece, taken in zip(pieces, given, strict=True) if not taken]
-    last = [piece for piece, taken in zip(pieces, given, strict=True) if taken]
-    return _handed_on(graph, [*first, *last], sizes) > MUCH * _handed_on(graph, first, sizes)
+    reused = _reused_inputs(graph, pieces, donate, sizes)
+    first = [piece for piece, taken in zip(pieces, reused, strict=True) if not taken]
+    last = [piece for piece, taken in zip(pieces, reused, strict=True) if taken]
+    return _handed_on(graph, [*first, *last], sizes) > MUCH_MORE * _handed_on(graph, first, sizes)
 
 
 def _handed_on(graph: Graph, pieces: Sequence[Piece], sizes: Sizes) -> int:
@@ -257,13 +257,13 @@ def _handed_on(graph: Graph, pieces: Sequence[Piece], sizes: Sizes) -> int:
     last = {edge: number for number, piece in enumerate(pieces) for edge in (*piece.reads, *piece.makes)}
     ends: defaultdict[int, int] = defaultdict(int)
     outputs = set(graph.outputs)
-    most = there = 0
+    most = waiting = 0
     for number, piece in enumerate(pieces):
         for edge in piece.makes:
             if edge not in outputs:
                 size = concrete(edge[0].spec(edge[1]), sizes).nbytes
-                there += size
+                waiting += size
                 ends[last[edge]] += size
-        most = max(most, there)
-        there -= ends[number]
+        most = max(most, waiting)
+        waiting -= ends[number]
     return most

@@ -203,8 +203,8 @@ class _Compilation:
         if self.placing is not None:
             shardings = self.placing.inputs_for(specs)
         else:
-            one = None if self.device is None else jax.sharding.SingleDeviceSharding(self.device)
-            shardings = [one] * len(specs)
+            on_device = None if self.device is None else jax.sharding.SingleDeviceSharding(self.device)
+            shardings = [on_device] * len(specs)
         arguments: list[Any] = [
             jax.ShapeDtypeStruct(spec.shape, spec.dtype, sharding=sharding)
             for spec, sharding in zip(specs, shardings, strict=True)
@@ -221,11 +221,11 @@ class _Compilation:
             lowering = with_session(lowering)
         if self.takes_false:
             lowering = with_never(lowering)
-        more: dict[str, Any] = {}
+        options: dict[str, Any] = {}
         if self.placing is not None:
             lowering = self.placing.around(lowering, concrete_specs(self.graph.input_specs, self.sizes))
-            more["out_shardings"] = self.placing.outputs_for()
-        function = jax.jit(lowering, donate_argnums=self.donated, compiler_options=dict(self.options), **more)
+            options["out_shardings"] = self.placing.outputs_for()
+        function = jax.jit(lowering, donate_argnums=self.donated, compiler_options=dict(self.options), **options)
         return function.lower(*self.arguments())
 
     def _entry(self, note: str | None) -> Entry | str:

@@ -69,8 +69,8 @@ def _texts(folder: Path, pattern: str) -> str:
 
 def _kernel(path: Path) -> str:
     """Return the kernel's name: the files are ``module_0001.jit_f.obj-file.NAME_kernel_module.o`` and the like."""
-    found = re.search(r"([^.]+?)(?:_kernel_module)?\.(?:o|ptx|ir-with-opt\.ll)$", path.name)
-    return path.name if found is None else found[1]
+    match = re.search(r"([^.]+?)(?:_kernel_module)?\.(?:o|ptx|ir-with-opt\.ll)$", path.name)
+    return path.name if match is None else match[1]
 
 
 def _disassembled(folder: Path) -> str:

@@ -38,9 +38,9 @@ class Piece(NamedTuple):
 def cut(graph: Graph, sizes: Sizes) -> list[Piece] | None:
     """Return a large graph as the pieces that compute it in order, None if one program is better.
 
-    Consecutive calls of one repeated part are grouped into pieces of about 4 ms; a call that takes as long is a piece
-    alone. The nodes between such rows of calls are a piece, too. The graph is cut if its distinct pieces have at most a
-    quarter of its nodes, counting a called graph once per call. XLA compiles, and later processes load, that much less.
+    Consecutive calls of one repeated part are grouped into pieces of about `SECONDS`; a call that takes as long is a
+    piece alone. The nodes between such rows of calls are a piece, too. The graph is cut if its distinct pieces have
+    few of its nodes (see `GAIN`), counting a called graph once per call. XLA compiles, and later processes load, less.
     Pieces of one short call each would make the step slower than one program.
 
     Args:
@@ -50,12 +50,12 @@ def cut(graph: Graph, sizes: Sizes) -> list[Piece] | None:
     calls = [node for node in graph.nodes if node.op is OUTLINED]
     if not calls:
         return None
-    given = {edge[0] for node in calls for edge in edges_of(node)}
-    anew = {node for node in graph.nodes if "source" in node.op.traits} - given
-    if any(node in anew or node in graph.inputs for node, _ in graph.outputs):
+    read_by_calls = {edge[0] for node in calls for edge in edges_of(node)}
+    recomputed = {node for node in graph.nodes if "source" in node.op.traits} - read_by_calls
+    if any(node in recomputed or node in graph.inputs for node, _ in graph.outputs):
         return None
-    parts = _parts(graph, anew, {called: _together(called, sizes) for called in set(map(_called, calls))})
-    pieces = _pieces(graph, parts, anew, sizes)
+    parts = _parts(graph, recomputed, {called: _calls_per_piece(called, sizes) for called in set(map(_called, calls))})
+    pieces = _pieces(graph, parts, recomputed, sizes)
     compiled = sum([_nodes(piece) for piece in {piece.graph for piece in pieces}])
     return pieces if compiled * GAIN <= _nodes(graph) else None
 
@@ -65,7 +65,7 @@ def _nodes(graph: Graph) -> int:
     return sum([1 for _ in graph.walk()])
 
 
-def _together(called: Graph, sizes: Sizes) -> int:
+def _calls_per_piece(called: Graph, sizes: Sizes) -> int:
     """Return the number of calls that make up a piece."""
     return max(1, round(SECONDS / max(seconds_on_cpu(graph_cost(called, sizes)), 1e-9)))
 
@@ -78,22 +78,22 @@ def _results(node: Node) -> tuple[Edge, ...]:
     return tuple([(node, index) for index in range(len(node.outputs))])
 
 
-def _parts(graph: Graph, anew: set[Node], together: Mapping[Graph, int]) -> list[list[Node]]:
-    """Return the groups of calls and the groups of nodes between them, without nodes that each part recomputes."""
+def _parts(graph: Graph, recomputed: set[Node], calls_per_piece: Mapping[Graph, int]) -> list[list[Node]]:
+    """Return the groups of calls and the groups of nodes between them, without the nodes that each part recomputes."""
     parts: list[list[Node]] = []
-    nodes = [node for node in graph.nodes if node not in anew]
-    for called, several in groupby(nodes, lambda node: _called(node) if node.op is OUTLINED else None):
-        row = list(several)
-        most = len(row) if called is None else together[called]
+    nodes = [node for node in graph.nodes if node not in recomputed]
+    for called, neighbours in groupby(nodes, lambda node: _called(node) if node.op is OUTLINED else None):
+        row = list(neighbours)
+        most = len(row) if called is None else calls_per_piece[called]
         step = ceil(len(row) / ceil(len(row) / most))  # equal pieces as far as possible, for few distinct programs
         parts += [row[start : start + step] for start in range(0, len(row), step)]
     return parts
 
 
-def _pieces(graph: Graph, parts: Sequence[Sequence[Node]], anew: set[Node], sizes: Sizes) -> list[Piece]:
+def _pieces(graph: Graph, parts: Sequence[Sequence[Node]], recomputed: set[Node], sizes: Sizes) -> list[Piece]:
     """Return parts as pieces; equal parts share one graph."""
     read_by = _readers(graph, parts)
-    alike: dict[bytes, Graph] = {}
+    shared: dict[bytes, Graph] = {}
     pieces: list[Piece] = []
     for number, part in enumerate(parts):
         first = part[0]
@@ -101,9 +101,9 @@ def _pieces(graph: Graph, parts: Sequence[Sequence[Node]], anew: set[Node], size
             pieces.append(Piece(_called(first), edges_of(first), _results(first)))
             continue
         makes = [edge for node in part for edge in _results(node) if read_by[edge] - {number}]
-        piece = _piece(graph, part, makes, anew)
+        piece = _piece(graph, part, makes, recomputed)
         with suppress(NotPlain):  # such a piece has no fingerprint: it shares its graph with no other
-            piece = piece._replace(graph=alike.setdefault(fingerprint(piece.graph, sizes), piece.graph))
+            piece = piece._replace(graph=shared.setdefault(fingerprint(piece.graph, sizes), piece.graph))
         pieces.append(piece)
     return pieces
 
@@ -120,28 +120,28 @@ def _readers(graph: Graph, parts: Sequence[Sequence[Node]]) -> defaultdict[Edge,
     return readers
 
 
-def _piece(whole: Graph, part: Sequence[Node], makes: Sequence[Edge], anew: set[Node]) -> Piece:
+def _piece(whole: Graph, part: Sequence[Node], makes: Sequence[Edge], recomputed: set[Node]) -> Piece:
     """Return nodes as a graph of their own."""
     reads: dict[Edge, Node] = {}
-    inside: dict[Edge, Edge] = {}
+    copies: dict[Edge, Edge] = {}
     nodes: list[Node] = []
 
     def add(node: Node) -> None:
         copy = clone_node(node, tuple([value(edge) for edge in edges_of(node)]))
         nodes.append(copy)
-        inside.update(zip(_results(node), _results(copy), strict=True))
+        copies.update(zip(_results(node), _results(copy), strict=True))
 
     def value(edge: Edge) -> Edge:
         node, index = edge
-        if edge not in inside and node in anew:
+        if edge not in copies and node in recomputed:
             add(node)
-        if edge not in inside:
+        if edge not in copies:
             reads[edge] = input_node(node.spec(index), f"x{len(reads)}", node.scope, node.where)
-            inside[edge] = (reads[edge], 0)
-        return inside[edge]
+            copies[edge] = (reads[edge], 0)
+        return copies[edge]
 
     for node in part:
         add(node)
-    outputs = tuple([inside[edge] for edge in makes])
+    outputs = tuple([copies[edge] for edge in makes])
     graph = Graph(whole.name, tuple(reads.values()), tuple(nodes), outputs, whole.dims)
     return Piece(graph, tuple(reads), tuple(makes))

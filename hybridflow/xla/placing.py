@@ -56,11 +56,11 @@ class Placing:
         Raises:
             LayoutError: a layout cannot divide a size.
         """
-        whole = self.mesh.sharding(())
+        everywhere = self.mesh.sharding(())
         shardings: list[Any] = []
         for index, (layout, spec) in enumerate(zip(self.inputs, specs, strict=True)):
             if layout is None or self._uneven(index, spec):
-                shardings.append(whole)
+                shardings.append(everywhere)
                 continue
             if isinstance(layout, tuple):
                 check_fits(layout, spec.shape, self.mesh, self.names[index])

@@ -99,10 +99,10 @@ def instructions(hlo: str, namer: Namer) -> dict[str, Instruction]:
         namer: the namer with which the program was lowered.
     """
     parsed = _parsed(hlo)
-    inside: defaultdict[str, list[str]] = defaultdict(list)
+    members: defaultdict[str, list[str]] = defaultdict(list)
     for one in parsed.values():
-        inside[one.computation] += one.names
-    nodes = {name: _nodes([*one.names, *inside.get(one.fused, ())], namer) for name, one in parsed.items()}
+        members[one.computation] += one.names
+    nodes = {name: _nodes([*one.names, *members.get(one.fused, ())], namer) for name, one in parsed.items()}
     readers: defaultdict[str, list[str]] = defaultdict(list)
     for name, one in parsed.items():
         for operand in one.operands:
@@ -127,10 +127,10 @@ def fusions(hlo: str, namer: Namer) -> dict[str, tuple[Node, ...]]:
         namer: the namer with which the program was lowered.
     """
     parsed = instructions(hlo, namer)
-    inside = {one.fused for one in parsed.values()}
+    fused = {one.fused for one in parsed.values()}
     return {
         name: one.nodes for name, one in parsed.items()
-        if one.fused and not one.serves and one.computation not in inside
+        if one.fused and not one.serves and one.computation not in fused
     }  # fmt: skip
 
 

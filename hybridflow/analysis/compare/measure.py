@@ -250,7 +250,7 @@ def _described(subject: _Subject, eager: Timing, fast: Timing, restore: Callable
             subject.first, record.trace_ms / 1e3, record.passes_ms / 1e3, record.lower_ms / 1e3, record.xla_ms / 1e3
         ),
         parities=(),
-        flops=int(graph_cost(trace.graph, sizes_of(subject.rehearsal.signature, trace.places)).flops),
+        flops=int(graph_cost(trace.graph, sizes_of(subject.rehearsal.signature, trace.size_names)).flops),
         operations=operations,
         kernels=count_kernels(program.executable.compiled.as_text()),
         eager_bytes=subject.eager_bytes,

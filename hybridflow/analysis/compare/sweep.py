@@ -57,7 +57,7 @@ class Crossover:
 
 
 def crossover_of(sizes: Sequence[int], ratios: Sequence[Ratio]) -> Crossover:
-    """Return the crossover.
+    """Return the sizes between which compiled calls begin to be faster for all larger sizes.
 
     Args:
         sizes: ascending.

@@ -115,7 +115,7 @@ class Profile:
 
     @property
     def compiling(self) -> float:
-        """How many of these seconds were spent on compiling functions for this profile."""
+        """How many of the block's seconds were spent on compiling functions for this profile."""
         return sum(run.end - run.start for run in self._runs if run.kind == "compile") / 1e9
 
     @property

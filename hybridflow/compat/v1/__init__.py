@@ -2,7 +2,8 @@
 
 It has the names that tutorials use: a default graph, placeholders, Variables with initializers, sessions, optimizers,
 summaries and saved models, on top of `hf.Graph` and `hf.Session`. Every run is compiled. It reads all Variables at its
-start and assigns them at its end, all or none of them; under `control_dependencies`, what was assigned is read. Names
+start and assigns them at its end, all or none of them; under `control_dependencies`, reads give what was
+assigned. Names
 that are absent raise an error that says what to write instead. New programs should use hybridflow itself.
 
 Example:

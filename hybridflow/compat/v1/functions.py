@@ -1,4 +1,4 @@
-"""The functions of tensors under the names that TensorFlow 1 has for them, each with its arguments there."""
+"""Functions of tensors, with TensorFlow 1's names and arguments."""
 
 from __future__ import annotations
 
@@ -49,8 +49,8 @@ def placeholder(dtype: Any, shape: Any = None, name: str | None = None) -> Tenso
     full = graph.unique_name(name or "Placeholder")
     sizes = list(shape) if isinstance(shape, list | tuple) else [shape]
     with graph.adding() as construction:
-        made = construction.placeholder([_size(size) for size in sizes], dtype_of(dtype), full.replace("/", "_"))
-        return graph.wrapped(made, full)
+        tensor = construction.placeholder([_size(size) for size in sizes], dtype_of(dtype), full.replace("/", "_"))
+        return graph.wrapped(tensor, full)
 
 
 def _size(size: Any) -> Any:
@@ -292,12 +292,12 @@ def to_float(x: Any, name: str = "ToFloat") -> Any:
 
 
 def clip_by_value(t: Any, clip_value_min: Any, clip_value_max: Any, name: str = "clip_by_value") -> Any:
-    """Add a limit to all elements."""
+    """Add the clipping of all elements to a range."""
     return added(hf.clip, (t, clip_value_min, clip_value_max), {}, name)
 
 
 def clip_by_norm(t: Any, clip_norm: Any, name: str = "clip_by_norm") -> Any:
-    """Add a limit to the norm of a tensor."""
+    """Add the scaling of a tensor whose norm is above a limit."""
     return added(hf.clip_by_norm, (t, clip_norm), {}, name)
 
 
@@ -307,15 +307,15 @@ def global_norm(t_list: Sequence[Any], name: str = "global_norm") -> Any:
 
 
 def clip_by_global_norm(t_list: Sequence[Any], clip_norm: Any, name: str = "clip_by_global_norm") -> tuple[Any, Any]:
-    """Add a limit to the norm of all elements of tensors; return the tensors and the norm before."""
+    """Add the scaling of tensors whose norm together is above a limit; return them and the norm before."""
     norm = global_norm(t_list)
 
     def scaled(norm: Any, limit: Any, tensors: Any) -> Any:
         factor = limit / hf.maximum(norm, limit)
         return [one * factor for one in tensors]
 
-    made = iter(added(scaled, (norm, clip_norm, [one for one in t_list if one is not None]), {}, name))
-    return [None if one is None else next(made) for one in t_list], norm
+    scaled_tensors = iter(added(scaled, (norm, clip_norm, [one for one in t_list if one is not None]), {}, name))
+    return [None if one is None else next(scaled_tensors) for one in t_list], norm
 
 
 # -- products -----------------------------------------------------------------------------------------------------
@@ -344,8 +344,8 @@ def _reduction(function: Callable[..., Any], name: str) -> Callable[..., Any]:
     ) -> Any:  # fmt: skip
         chosen = axis if reduction_indices is None else reduction_indices
         chosen = tuple(chosen) if isinstance(chosen, list) else chosen
-        kept = keepdims or keep_dims
-        return added(lambda x: function(hf.asarray(x), axis=chosen, keepdims=kept), (input_tensor,), {}, name)
+        keep = keepdims or keep_dims
+        return added(lambda x: function(hf.asarray(x), axis=chosen, keepdims=keep), (input_tensor,), {}, name)
 
     reduce.__name__ = reduce.__qualname__ = name
     reduce.__doc__ = f"Add `{function.__name__}` over axes; ``reduction_indices`` and ``keep_dims`` are older names."
@@ -441,8 +441,8 @@ def _inside(graph: Graph, function: Callable[..., Any]) -> Callable[..., Any]:
     """Return a function of handles as one of tensors, for use as the body of a branch or loop."""
 
     def call(*args: Any) -> Any:
-        made = function(*mapped(lambda one: graph.wrapped(one, "argument") if isinstance(one, Value) else one, args))
-        return mapped(lambda one: one.reading() if isinstance(one, Handle) else one, made)
+        results = function(*mapped(lambda one: graph.wrapped(one, "argument") if isinstance(one, Value) else one, args))
+        return mapped(lambda one: one.reading() if isinstance(one, Handle) else one, results)
 
     return call
 
@@ -480,9 +480,9 @@ def _without_effect(function: str, given: dict[str, Any], known: Sequence[str]) 
 def group(*inputs: Any, name: str = "group_deps") -> Operation:
     """Return an operation that performs others."""
     graph = get_default_graph()
-    made = Operation(graph, graph.unique_name(name), [*graph.controls, *[one for one in inputs if one is not None]])
-    graph.named[made.name] = made
-    return made
+    grouped = Operation(graph, graph.unique_name(name), [*graph.controls, *[one for one in inputs if one is not None]])
+    graph.named[grouped.name] = grouped
+    return grouped
 
 
 def no_op(name: str = "NoOp") -> Operation:

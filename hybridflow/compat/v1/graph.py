@@ -1,4 +1,4 @@
-"""The default graph, and the handles of it with which a program works."""
+"""The default graph, and the handles by which a program refers to its tensors and operations."""
 
 from __future__ import annotations
 
@@ -77,13 +77,13 @@ class Graph:
         """Return a name in the present scope that nothing has yet: ``x``, then ``x_1``."""
         full = f"{self.scope}/{name}" if self.scope else name
         count = self._taken.get(full, 0)
-        found = f"{full}_{count}" if count else full
-        while count and found in self._taken:
+        unique = f"{full}_{count}" if count else full
+        while count and unique in self._taken:
             count += 1
-            found = f"{full}_{count}"
+            unique = f"{full}_{count}"
         self._taken[full] = count + 1
-        self._taken.setdefault(found, 1)
-        return found
+        self._taken.setdefault(unique, 1)
+        return unique
 
     @contextmanager
     def name_scope(self, name: str, *, unique: bool = True) -> Generator[str]:
@@ -102,10 +102,10 @@ class Graph:
             KeyError: there is none.
         """
         base, _, index = name.partition(":")
-        found = self.named.get(base)
-        if not index.isdigit() or not isinstance(found, Tensor) or int(index):
+        tensor = self.named.get(base)
+        if not index.isdigit() or not isinstance(tensor, Tensor) or int(index):
             raise KeyError(f"the graph has no tensor {name!r}; names of tensors are such as 'x:0'")
-        return found
+        return tensor
 
     def get_operation_by_name(self, name: str) -> Operation:
         """Return an operation by its name, such as ``"init"``.
@@ -113,13 +113,13 @@ class Graph:
         Raises:
             KeyError: there is none.
         """
-        found = self.named.get(name)
-        if found is None:
+        operation = self.named.get(name)
+        if operation is None:
             raise KeyError(f"the graph has no operation {name!r}")
-        return found if isinstance(found, Operation) else found.op
+        return operation if isinstance(operation, Operation) else operation.op
 
     def as_graph_element(self, name: Any) -> Any:
-        """Return what a name means, or something of the graph unchanged."""
+        """Return the tensor or operation of a name; anything else is returned unchanged."""
         if not isinstance(name, str):
             return name
         return self.get_tensor_by_name(name) if ":" in name else self.get_operation_by_name(name)
@@ -132,8 +132,8 @@ class Graph:
 
     def get_collection(self, name: str, scope: str | None = None) -> list[Any]:
         """Return a collection's values as a new list; with a scope, those whose names begin with it."""
-        found = self.collections.get(name, [])
-        return [one for one in found if scope is None or getattr(one, "name", "").startswith(scope)]
+        values = self.collections.get(name, [])
+        return [one for one in values if scope is None or getattr(one, "name", "").startswith(scope)]
 
     # -- adding operations ------------------------------------------------------------------------------------
 
@@ -141,8 +141,8 @@ class Graph:
     def control_dependencies(self, control_inputs: Sequence[Any]) -> Generator[None]:
         """Make every operation of a block wait for others: a run that needs it performs them first."""
         before = self.controls
-        made = [as_operation(one) for one in control_inputs]
-        self.controls = (*before, *[one for one in made if one is not None])
+        operations = [as_operation(one) for one in control_inputs]
+        self.controls = (*before, *[one for one in operations if one is not None])
         try:
             yield
         finally:
@@ -162,7 +162,7 @@ class Graph:
                 self.after[node] = self.controls
 
     def read(self, variable: Any) -> Value:
-        """Return a Variable's value: what the operations that are waited for assign it, or that of the run's start."""
+        """Return a Variable's value: what the operations that are waited for assign, else that of the run's start."""
         for operation in reversed(self.controls):
             assigned = operation.assigned(variable)
             if assigned is not None:
@@ -171,20 +171,20 @@ class Graph:
 
     def wrapped(self, value: Any, name: str) -> Any:
         """Return the result of a function with handles in place of tensors."""
-        made: list[Tensor] = []
+        tensors: list[Tensor] = []
 
         def wrap(one: Any) -> Any:
             if not isinstance(one, Value):
                 return one
             if one._value is not None and current().tracer is self.construction:
                 one = make_tensor(None, self.construction.edge_of(one))
-            handle = Tensor(self, one, name, len(made))
-            made.append(handle)
+            handle = Tensor(self, one, name, len(tensors))
+            tensors.append(handle)
             return handle
 
         result = mapped(wrap, value)
-        if made:
-            self.named.setdefault(name, made[0])
+        if tensors:
+            self.named.setdefault(name, tensors[0])
         return result
 
 
@@ -464,13 +464,13 @@ class Operation:
         """Return the tensor that it assigns to a Variable, if it does."""
         for one in reversed(self.needs):
             if isinstance(one, Operation):
-                found = one.assigned(variable)
-                if found is not None:
-                    return found
+                assignment = one.assigned(variable)
+                if assignment is not None:
+                    return assignment
             elif isinstance(one, Tensor):
-                found = _assigned_by(one, variable)
-                if found is not None:
-                    return found
+                assignment = _assigned_by(one, variable)
+                if assignment is not None:
+                    return assignment
         return None
 
 

@@ -40,10 +40,10 @@ def dense(
     with variable_scope(name, default_name="dense", reuse=reuse):
         kernel = get_variable("kernel", [_features("dense", inputs), units], inputs.dtype, kernel_initializer)
         flat = len(inputs.get_shape()) == 2
-        made = matmul(inputs, kernel) if flat else tensordot(inputs, kernel, axes=1)
+        result = matmul(inputs, kernel) if flat else tensordot(inputs, kernel, axes=1)
         if use_bias:
-            made = nn.bias_add(made, get_variable("bias", [units], inputs.dtype, bias_initializer))
-        return made if activation is None else activation(made)
+            result = nn.bias_add(result, get_variable("bias", [units], inputs.dtype, bias_initializer))
+        return result if activation is None else activation(result)
 
 
 def conv2d(
@@ -56,10 +56,10 @@ def conv2d(
     with variable_scope(name, default_name="conv2d", reuse=reuse):
         sizes = [*window, _features("conv2d", inputs), filters]
         kernel = get_variable("kernel", sizes, inputs.dtype, kernel_initializer)
-        made = nn.conv2d(inputs, kernel, strides, padding.upper())
+        result = nn.conv2d(inputs, kernel, strides, padding.upper())
         if use_bias:
-            made = nn.bias_add(made, get_variable("bias", [filters], inputs.dtype, _ZEROS))
-        return made if activation is None else activation(made)
+            result = nn.bias_add(result, get_variable("bias", [filters], inputs.dtype, _ZEROS))
+        return result if activation is None else activation(result)
 
 
 def max_pooling2d(

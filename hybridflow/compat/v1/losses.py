@@ -10,9 +10,9 @@ from hybridflow.compat.v1.graph import GraphKeys, get_default_graph
 
 
 def _mean(values: Any, name: str) -> Any:
-    made = reduce_mean(values, name=name)
-    get_default_graph().add_to_collection(GraphKeys.LOSSES, made)
-    return made
+    loss = reduce_mean(values, name=name)
+    get_default_graph().add_to_collection(GraphKeys.LOSSES, loss)
+    return loss
 
 
 def mean_squared_error(labels: Any, predictions: Any) -> Any:
@@ -21,17 +21,17 @@ def mean_squared_error(labels: Any, predictions: Any) -> Any:
 
 
 def softmax_cross_entropy(onehot_labels: Any, logits: Any) -> Any:
-    """Add the mean cross-entropy of weights of the classes and logits."""
+    """Add the mean cross-entropy of logits and class probabilities."""
     return _mean(nn.softmax_cross_entropy_with_logits(labels=onehot_labels, logits=logits), "softmax_cross_entropy")
 
 
 def sparse_softmax_cross_entropy(labels: Any, logits: Any) -> Any:
-    """Add the mean cross-entropy of classes as integers and logits."""
-    made = nn.sparse_softmax_cross_entropy_with_logits(labels=labels, logits=logits)
-    return _mean(made, "sparse_softmax_cross_entropy")
+    """Add the mean cross-entropy of logits and integer classes."""
+    losses = nn.sparse_softmax_cross_entropy_with_logits(labels=labels, logits=logits)
+    return _mean(losses, "sparse_softmax_cross_entropy")
 
 
 def sigmoid_cross_entropy(multi_class_labels: Any, logits: Any) -> Any:
-    """Add the mean cross-entropy of probabilities and logits."""
-    made = nn.sigmoid_cross_entropy_with_logits(labels=multi_class_labels, logits=logits)
-    return _mean(made, "sigmoid_cross_entropy")
+    """Add the mean cross-entropy of logits and probabilities."""
+    losses = nn.sigmoid_cross_entropy_with_logits(labels=multi_class_labels, logits=logits)
+    return _mean(losses, "sigmoid_cross_entropy")

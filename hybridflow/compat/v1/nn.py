@@ -37,7 +37,7 @@ def log_softmax(logits: Any, axis: int = -1, name: str = "LogSoftmax", dim: int 
 
 
 def softmax_cross_entropy_with_logits(*, labels: Any, logits: Any, dim: int = -1, name: str = "softmax_ce") -> Any:
-    """Add a loss per example from weights of the classes and logits; both are given by name."""
+    """Add a loss per example from class probabilities and logits; both are given by name."""
 
     def loss(y: Any, x: Any) -> Any:
         y, x = (hf.moveaxis(hf.asarray(one), dim, -1) for one in (y, x))
@@ -50,7 +50,7 @@ softmax_cross_entropy_with_logits_v2 = softmax_cross_entropy_with_logits
 
 
 def sparse_softmax_cross_entropy_with_logits(*, labels: Any, logits: Any, name: str = "sparse_softmax_ce") -> Any:
-    """Add a loss per example from classes as integers and logits; both are given by name."""
+    """Add a loss per example from integer classes and logits; both are given by name."""
     return added(lambda y, x: hf.nn.softmax_cross_entropy(x, y), (labels, logits), {}, name)
 
 
@@ -152,10 +152,10 @@ def l2_normalize(x: Any, axis: Any = None, epsilon: float = 1e-12, name: str = "
 
 def moments(x: Any, axes: Sequence[int], keep_dims: bool = False, keepdims: bool = False, name: str = "moments") -> Any:
     """Return mean and variance over axes."""
-    kept = keep_dims or keepdims
+    keep = keep_dims or keepdims
 
     def both(x: Any) -> Any:
-        return hf.mean(x, axis=tuple(axes), keepdims=kept), hf.var(x, axis=tuple(axes), keepdims=kept)
+        return hf.mean(x, axis=tuple(axes), keepdims=keep), hf.var(x, axis=tuple(axes), keepdims=keep)
 
     return added(both, (x,), {}, name)
 

@@ -155,12 +155,12 @@ class MultiRNNCell:
 
     def __call__(self, inputs: Any, state: Any) -> tuple[Any, Any]:
         """Return the last cell's output and the new states."""
-        made: list[Any] = []
+        new_states: list[Any] = []
         for number, (cell, own) in enumerate(zip(self._cells, state, strict=True)):
             with variable_scope(f"cell_{number}"):
                 inputs, new = cell(inputs, own)
-            made.append(new)
-        return inputs, tuple(made)
+            new_states.append(new)
+        return inputs, tuple(new_states)
 
 
 def static_rnn(

@@ -1,4 +1,4 @@
-"""``tf.saved_model``: signatures of a session as an artifact of `hf.export`, which data alone describes."""
+"""``tf.saved_model``: signatures of a session as an artifact of `hf.export`, which holds data and no code."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class TensorInfo(NamedTuple):
 
 
 class SignatureDef(NamedTuple):
-    """What is computed from what: tensors by the names that users of the artifact know."""
+    """Inputs and outputs of a function: tensors by the names that users of the artifact know."""
 
     inputs: dict[str, TensorInfo]
     outputs: dict[str, TensorInfo]
@@ -143,7 +143,7 @@ def simple_save(session: Session, export_dir: str, inputs: Mapping[str, Tensor],
 
 
 def load(sess: Session, tags: Sequence[str], export_dir: str | os.PathLike[str]) -> MetaGraphDef:
-    """Add an artifact's signatures to a session's graph, under the tensors' names of then; weights are constants.
+    """Add an artifact's signatures to a session's graph, under the saved names; weights become constants.
 
     Args:
         sess: the session.
@@ -155,7 +155,7 @@ def load(sess: Session, tags: Sequence[str], export_dir: str | os.PathLike[str])
     """
     del tags
     loaded = hf.export.load(export_dir, copy=True)
-    found: dict[str, SignatureDef] = {}
+    signatures: dict[str, SignatureDef] = {}
     with sess.graph.as_default() as graph:
         for name, names in json.loads(loaded.metadata[_KEY]).items():
             function: Any = getattr(loaded, name)
@@ -164,14 +164,14 @@ def load(sess: Session, tags: Sequence[str], export_dir: str | os.PathLike[str])
                 key: placeholder(spec.dtype, list(spec.shape), names["inputs"][key].partition(":")[0])
                 for key, spec in specs.items()
             }
-            made = added(function, tuple(inputs.values()), {}, name)
-            for key, tensor in [*inputs.items(), *made.items()]:
+            outputs = added(function, tuple(inputs.values()), {}, name)
+            for key, tensor in [*inputs.items(), *outputs.items()]:
                 label = (names["inputs"] | names["outputs"])[key].partition(":")[0]
                 graph.named.setdefault(label, tensor)
-            found[name] = predict_signature_def(
+            signatures[name] = predict_signature_def(
                 inputs, {key: graph.get_tensor_by_name(label) for key, label in names["outputs"].items()}
             )
-    return MetaGraphDef(found)
+    return MetaGraphDef(signatures)
 
 
 builder = SimpleNamespace(SavedModelBuilder=SavedModelBuilder)

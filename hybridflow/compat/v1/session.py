@@ -157,12 +157,12 @@ class Session:
                             hint="Feed NumPy arrays and numbers; run the tensor first.")
                 )  # fmt: skip
             array = np.asarray(value)
-            wanted = dtype_of(tensor.dtype)
-            if array.dtype != wanted and array.dtype.kind == "f" and np.issubdtype(wanted, np.integer):
+            dtype = dtype_of(tensor.dtype)
+            if array.dtype != dtype and array.dtype.kind == "f" and np.issubdtype(dtype, np.integer):
                 raise ArgumentTypeError(
-                    message(f"run: {array.dtype} is fed for {tensor.name}, which is {wanted}", hint="Feed integers.")
+                    message(f"run: {array.dtype} is fed for {tensor.name}, which is {dtype}", hint="Feed integers.")
                 )
-            fed[tensor] = asarray(array.astype(wanted))
+            fed[tensor] = asarray(array.astype(dtype))
         return fed
 
     def _planned(self, leaves: Sequence[Any], fed: Sequence[Tensor]) -> _Plan:
@@ -180,41 +180,41 @@ class Session:
         needed, extra = self._performed([*fetched, *roots], fed)
         construction = self.graph.construction
         assignments = {node: construction.assignments[node] for node in needed if node in construction.assignments}
-        kept = self._last(assignments)
-        tensors = [make_tensor(None, (node, 0)) for node in kept]
+        last_assignments = self._last_assignments(assignments)
+        tensors = [make_tensor(None, (node, 0)) for node in last_assignments]
         states = [one for one in fetched if isinstance(one, State)]
         read = self._runner.variables([*fetched, *extra, *tensors], [one.value for one in fed])
         reads = [state for state in read if state in self.graph.states]
-        assigned = [assignments[node] for node in kept]
+        assigned = [assignments[node] for node in last_assignments]
         after = [state for state in states if id(state) not in {id(one) for one in assigned}]
         return _Plan([*fetched], [*extra, *tensors], [*reads, *after], assigned)
 
     def _performed(self, roots: Sequence[Any], fed: Sequence[Tensor]) -> tuple[dict[Node, None], list[Value]]:
-        """Return the nodes that values and operations need, those they wait for included, and what has no assignment.
+        """Return the nodes that values and operations need, including those they wait for, and more tensors to compute.
 
-        The second result are tensors that are computed for their own sake, because an operation groups them.
+        These tensors are computed for their own sake, because an operation groups them.
         """
         construction = self.graph.construction
-        given = {construction.own_edge(one.value) for one in fed}
+        given = {construction.own_edge(tensor.value) for tensor in fed}
         needed: dict[Node, None] = {}
         extra: list[Value] = []
         stack: list[Any] = list(roots)
         while stack:
-            one = stack.pop()
-            if isinstance(one, Operation):
-                stack.extend(one.needs)
-                extra += [part.value for part in one.needs if isinstance(part, Tensor)]
+            root = stack.pop()
+            if isinstance(root, Operation):
+                stack.extend(root.needs)
+                extra += [part.value for part in root.needs if isinstance(part, Tensor)]
                 continue
-            if isinstance(one, Variable | State):
+            if isinstance(root, Variable | State):
                 continue
-            value = one.value if isinstance(one, Tensor) else one
+            value = root.value if isinstance(root, Tensor) else root
             for node in construction.needed([construction.own_edge(value)], given) - needed.keys():
                 needed[node] = None
                 stack.extend(self.graph.after.get(node, ()))
-        return needed, [one for one in extra if construction.own_edge(one)[0] not in construction.assignments]
+        return needed, [value for value in extra if construction.own_edge(value)[0] not in construction.assignments]
 
-    def _last(self, assignments: dict[Node, State]) -> list[Node]:
-        """Return the assignment of each Variable that comes last by the control dependencies.
+    def _last_assignments(self, assignments: dict[Node, State]) -> list[Node]:
+        """Return the last assignment of each Variable, in the order of the control dependencies.
 
         Raises:
             ArgumentError: a Variable is assigned twice, and no dependency says in which order.
@@ -246,7 +246,7 @@ class Session:
                 )  # fmt: skip
 
     def _take_over(self) -> None:
-        """Put this session's values into the Variables, and those of the session that ran before aside."""
+        """Store the values of the session that ran before, and put this session's values into the Variables."""
         holder = None if self.graph.holder is None else self.graph.holder()
         if holder is self:
             return
@@ -260,13 +260,13 @@ class Session:
     def load(self, values: Mapping[Variable, Any]) -> None:
         """Assign values to Variables: all of them, or none if one does not fit."""
         self._take_over()
-        made = [(one.state, asarray(value, dtype=one.dtype)) for one, value in values.items()]
-        for state, value in made:
+        assignments = [(one.state, asarray(value, dtype=one.dtype)) for one, value in values.items()]
+        for state, value in assignments:
             if state.shape != value.shape:
                 raise ArgumentError(
                     message(f"load: {value.spec} does not fit Variable {state.name!r}", got=str(state.spec))
                 )
-        for state, value in made:
+        for state, value in assignments:
             state.assign(value)
             self._initialized.add(state)
 
@@ -333,13 +333,13 @@ def session_or_default(session: Session | None, what: str) -> Session:
     Raises:
         ArgumentError: there is none.
     """
-    found = session or get_default_session()
-    if found is None:
+    chosen = session or get_default_session()
+    if chosen is None:
         raise ArgumentError(
             message(f"{what}: there is no default session",
                     hint="Use it in `with tf.Session() as sess:`, or pass session=sess.")
         )  # fmt: skip
-    return found
+    return chosen
 
 
 def _fetchable(fetch: Any) -> Any:

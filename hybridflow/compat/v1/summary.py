@@ -26,28 +26,28 @@ class Summary:
 
     def tensors(self) -> list[Tensor]:
         """Return the tensors that it shows."""
-        own = [] if self._tensor is None else [self._tensor]
-        return own + [tensor for part in self._parts for tensor in part.tensors()]
+        tensors = [] if self._tensor is None else [self._tensor]
+        return tensors + [tensor for part in self._parts for tensor in part.tensors()]
 
     def serialized(self, values: Sequence[Any]) -> bytes:
         """Return the summary of values of its tensors."""
         if self._tensor is not None:
             return encoded(self.kind, self.name, values[0])
-        made, rest = b"", list(values)
+        content, rest = b"", list(values)
         for part in self._parts:
             count = len(part.tensors())
-            made += part.serialized(rest[:count])
+            content += part.serialized(rest[:count])
             del rest[:count]
-        return made
+        return content
 
 
 def _made(kind: str, name: str, value: Any, collections: Any) -> Summary:
     graph = get_default_graph()
     tensor = value.value() if isinstance(value, Variable) else convert_to_tensor(value)
-    made = Summary(kind, graph.unique_name(name), tensor)
+    summary = Summary(kind, graph.unique_name(name), tensor)
     for key in collections or [GraphKeys.SUMMARIES]:
-        graph.add_to_collection(key, made)
-    return made
+        graph.add_to_collection(key, summary)
+    return summary
 
 
 def scalar(name: str, tensor: Any, collections: Any = None) -> Summary:
@@ -67,8 +67,8 @@ def merge(inputs: Sequence[Summary]) -> Summary:
 
 def merge_all(key: str = GraphKeys.SUMMARIES) -> Summary | None:
     """Return all summaries of the default graph as one; None if there are none."""
-    found = get_default_graph().get_collection(key)
-    return merge(found) if found else None
+    summaries = get_default_graph().get_collection(key)
+    return merge(summaries) if summaries else None
 
 
 class FileWriter:

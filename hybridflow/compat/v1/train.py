@@ -41,7 +41,7 @@ class Optimizer:
         """Add the gradients of a loss.
 
         Args:
-            loss: the tensor to be made small.
+            loss: the tensor to minimise.
             var_list: the Variables; all trainable ones if None.
 
         Returns:
@@ -111,9 +111,9 @@ class Optimizer:
         raise NotImplementedError
 
     def _changed(self, function: Any, states: Sequence[Variable], *values: Any) -> list[Any]:
-        """Add the assignments of what a function of the states and other values returns for them."""
-        made = added(function, (*states, *values), {}, self._name)
-        return [state.assign(value) for state, value in zip(states, made, strict=True)]
+        """Add assignments to the states: what a function of the states and other values returns."""
+        new_states = added(function, (*states, *values), {}, self._name)
+        return [state.assign(value) for state, value in zip(states, new_states, strict=True)]
 
 
 class GradientDescentOptimizer(Optimizer):
@@ -136,7 +136,7 @@ class GradientDescentOptimizer(Optimizer):
 
 
 class MomentumOptimizer(Optimizer):
-    """Steps along a sum of the gradients that fades by the factor `momentum`; Nesterov's looks a step ahead."""
+    """Steps along a sum of gradients that decays by the factor `momentum`; Nesterov's variant looks a step ahead."""
 
     def __init__(self, learning_rate: Any, momentum: Any, use_locking: bool = False, name: str | None = None,
                  use_nesterov: bool = False) -> None:  # fmt: skip
@@ -153,7 +153,7 @@ class MomentumOptimizer(Optimizer):
 
 
 class AdagradOptimizer(Optimizer):
-    """Gradients divided by the root of the sum of their squares.
+    """Divides gradients by the root of the sum of their squares.
 
     Reference:
         J. Duchi, E. Hazan, Y. Singer, "Adaptive subgradient methods", JMLR 12, 2011.
@@ -173,7 +173,7 @@ class AdagradOptimizer(Optimizer):
 
 
 class RMSPropOptimizer(Optimizer):
-    """Gradients divided by the root of a running mean of their squares, which starts at ones; epsilon is in the root.
+    """Divides gradients by the root of a running mean of their squares, which starts at ones and includes epsilon.
 
     Reference:
         T. Tieleman, G. Hinton, "Lecture 6.5: rmsprop", 2012.
@@ -191,8 +191,8 @@ class RMSPropOptimizer(Optimizer):
             *mean, g, r = rest
             ms = decay * ms + (1 - decay) * g * g
             mean = [decay * one + (1 - decay) * g for one in mean]
-            spread = ms - mean[0] * mean[0] if mean else ms
-            velocity = momentum * velocity + r * g / hf.sqrt(spread + epsilon)
+            variance = ms - mean[0] * mean[0] if mean else ms
+            velocity = momentum * velocity + r * g / hf.sqrt(variance + epsilon)
             return (w - velocity, ms, velocity, *mean)
 
         states = [variable, self._slot(variable, "rms", 1.0), self._slot(variable, "momentum")]
@@ -261,9 +261,9 @@ def exponential_decay(
 def get_or_create_global_step() -> Variable:
     """Return the Variable that counts training steps."""
     graph = get_default_graph()
-    found = graph.get_collection(GraphKeys.GLOBAL_STEP)
-    if found:
-        return found[0]
+    steps = graph.get_collection(GraphKeys.GLOBAL_STEP)
+    if steps:
+        return steps[0]
     keys = [GraphKeys.GLOBAL_VARIABLES, GraphKeys.GLOBAL_STEP]
     return Variable(np.asarray(0, np.int64), trainable=False, collections=keys, name="global_step")
 

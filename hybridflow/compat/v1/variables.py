@@ -66,12 +66,12 @@ class Variable(Handle):
         with graph.name_scope(name or "Variable"):
             if callable(initial_value) and not isinstance(initial_value, Handle):
                 initial_value = initial_value()
-            made = constant(initial_value) if not isinstance(initial_value, Handle) else initial_value
-            wanted = made.dtype if dtype is None else dtype_of(dtype)
-            if made.dtype != wanted:
-                made = added(lambda value: hf.astype(value, wanted), (made,), {}, "initial_value")
-            self._fill(graph, graph.scope, made, trainable)
-            self.initializer = _assignment(self, made, "Assign").op
+            initial = constant(initial_value) if not isinstance(initial_value, Handle) else initial_value
+            result_dtype = initial.dtype if dtype is None else dtype_of(dtype)
+            if initial.dtype != result_dtype:
+                initial = added(lambda value: hf.astype(value, result_dtype), (initial,), {}, "initial_value")
+            self._fill(graph, graph.scope, initial, trainable)
+            self.initializer = _assignment(self, initial, "Assign").op
         for key in collections or [GraphKeys.GLOBAL_VARIABLES]:
             graph.add_to_collection(key, self)
         if trainable:
@@ -166,9 +166,9 @@ def trainable_variables(scope: str | None = None) -> list[Variable]:
 def variables_initializer(var_list: Any, name: str = "init") -> Operation:
     """Return the operation that gives Variables their initial values."""
     graph = get_default_graph()
-    made = Operation(graph, graph.unique_name(name), [one.initializer for one in var_list])
-    graph.named[made.name] = made
-    return made
+    operation = Operation(graph, graph.unique_name(name), [one.initializer for one in var_list])
+    graph.named[operation.name] = operation
+    return operation
 
 
 def global_variables_initializer() -> Operation:
@@ -242,12 +242,12 @@ def variable_scope(
                 number += 1
                 short = f"{default_name}_{number}"
         name = _joined(outer.name, short)
-    made = VariableScope(name, reuse if reuse is not None else outer.reuse, initializer or outer.initializer)
+    scope = VariableScope(name, reuse if reuse is not None else outer.reuse, initializer or outer.initializer)
     before = graph.scope
     graph.scope = name or graph.scope
-    graph.variable_scope = made
+    graph.variable_scope = scope
     try:
-        yield made
+        yield scope
     finally:
         graph.scope, graph.variable_scope = before, outer
 
@@ -289,22 +289,22 @@ def get_variable(
     """
     graph, scope = get_default_graph(), get_variable_scope()
     full = _joined(scope.name, name)
-    found = next((one for one in global_variables() if one._name == full), None)
-    if found is None and scope.reuse is True:
+    existing = next((one for one in global_variables() if one._name == full), None)
+    if existing is None and scope.reuse is True:
         raise ArgumentError(
             message(f"get_variable: there is no Variable {full!r} to reuse", hint="Write reuse=tf.AUTO_REUSE.")
         )
-    if found is not None:
-        _fits(found, full, scope, shape, dtype)
-        return found
+    if existing is not None:
+        _fits(existing, full, scope, shape, dtype)
+        return existing
     start = initializer if initializer is not None else scope.initializer
     before, graph.scope = graph.scope, scope.name
     try:
-        made = Variable(_start(full, start, shape, dtype), trainable, collections, name=name, dtype=dtype)
+        variable = Variable(_start(full, start, shape, dtype), trainable, collections, name=name, dtype=dtype)
     finally:
         graph.scope = before
-    made._name = full
-    return made
+    variable._name = full
+    return variable
 
 
 def _fits(found: Variable, full: str, scope: VariableScope, shape: Any, dtype: Any) -> None:
@@ -313,10 +313,10 @@ def _fits(found: Variable, full: str, scope: VariableScope, shape: Any, dtype: A
             message(f"get_variable: there is a Variable {full!r} already", got=str(found.spec()),
                     hint="Write `with tf.variable_scope(name, reuse=tf.AUTO_REUSE):` to share it.")
         )  # fmt: skip
-    wanted = found.spec().shape if shape is None else tuple(shape if isinstance(shape, list | tuple) else (shape,))
-    if tuple([int(size) for size in wanted]) != found.spec().shape or dtype_of(dtype) != found.dtype:
+    expected = found.spec().shape if shape is None else tuple(shape if isinstance(shape, list | tuple) else (shape,))
+    if tuple([int(size) for size in expected]) != found.spec().shape or dtype_of(dtype) != found.dtype:
         raise ArgumentError(
-            message(f"get_variable: {full!r} is {found.spec()}, asked for is {dtype_of(dtype)} of shape {wanted}",
+            message(f"get_variable: {full!r} is {found.spec()}, asked for is {dtype_of(dtype)} of shape {expected}",
                     hint="Ask for the same shape and dtype.")
         )  # fmt: skip
 
@@ -329,8 +329,8 @@ def _start(full: str, initializer: Any, shape: Any, dtype: Any) -> Any:
     if initializer is None:
         floats = np.issubdtype(dtype_of(dtype), np.inexact)
         initializer = glorot_uniform_initializer() if floats else _zeros
-    made: Callable[..., Any] = initializer() if isinstance(initializer, type) else initializer
-    return made(list(shape) if isinstance(shape, list | tuple) else [shape], dtype)
+    start_function: Callable[..., Any] = initializer() if isinstance(initializer, type) else initializer
+    return start_function(list(shape) if isinstance(shape, list | tuple) else [shape], dtype)
 
 
 def _zeros(shape: Any, dtype: Any) -> Any:

@@ -83,11 +83,11 @@ class Writer:
         if self.missing:
             raise ExportError(_missing_text(self.graph, self.missing))
         outputs = self._outputs([environment[edge] for edge in self.graph.outputs])
-        made = self.helper.make_graph(
+        graph_proto = self.helper.make_graph(
             [*self.prelude, *self.levels[0].nodes], self.graph.name, self.inputs, outputs, self.initializers
         )
         model = self.helper.make_model(
-            made, producer_name="hybridflow", ir_version=_IR_VERSION,
+            graph_proto, producer_name="hybridflow", ir_version=_IR_VERSION,
             opset_imports=[self.helper.make_opsetid("", self.opset)],
         )  # fmt: skip
         if self.graph.dims.guards:
@@ -107,13 +107,13 @@ class Writer:
     def _outputs(self, values: Sequence[Value]) -> list[Any]:
         """Name and declare the results; a result that is an input or another result is copied."""
         nodes = self.levels[0].nodes
-        made = {name for proto in nodes for name in proto.output}
+        produced = {name for proto in nodes for name in proto.output}
         renamed: dict[str, str] = {}
         names: list[str] = []
         for index, value in enumerate(values):
             known, alone = self.output_names, len(values) == 1
             names.append(self.unique(known[index] if index < len(known) else "output" if alone else f"output_{index}"))
-            if value.name in made and value.name not in renamed:
+            if value.name in produced and value.name not in renamed:
                 renamed[value.name] = names[-1]
         for proto in nodes:
             _rename(proto, renamed)
@@ -183,15 +183,15 @@ class Writer:
             raise NoCounterpartError(column.why)
         if any(kind_of(dtype) == "complex" for dtype in [*[x.dtype for x in xs], *[s.dtype for s in specs]]):
             raise NoCounterpartError("its operators take no complex numbers")
-        kept: dict[str, Any] = {}
+        residuals: dict[str, Any] = {}
         if attrs.get("residuals"):
             if node.op.saves.expose is not None:
                 attrs = node.op.saves.expose(attrs)
             elif isinstance(column, str) or "residuals" not in signature(column).parameters:
                 raise NoCounterpartError("what it keeps for a gradient has no counterpart")
             else:
-                kept = {"residuals": True}
-        attrs = {**{name: value for name, value in attrs.items() if name != "residuals"}, **kept}
+                residuals = {"residuals": True}
+        attrs = {**{name: value for name, value in attrs.items() if name != "residuals"}, **residuals}
         if column == "Identity":
             built = xs[0]
         elif isinstance(column, str):
@@ -213,18 +213,18 @@ class Writer:
 
     def _named(self, node: Node, built: list[Value], nodes: list[Any], first: int) -> list[Value]:
         """Give the results the node's name and spec, and name a single operator after the node."""
-        made = nodes[first:]
-        names = {name for proto in made for name in proto.output}
+        new_nodes = nodes[first:]
+        names = {name for proto in new_nodes for name in proto.output}
         results: list[Value] = []
         for index, (value, spec) in enumerate(zip(built, node.specs, strict=True)):
             name = value.name
             if name in names and name.startswith(f"{self.label}/"):
                 name = self.label if len(built) == 1 else self.unique(f"{self.label}:{index}")
-                for other in made:
+                for other in new_nodes:
                     _rename(other, {value.name: name})
             results.append(Value(self.operators, name, spec.dtype, spec.shape))
-        if len(made) == 1:
-            made[0].name = self.label
+        if len(new_nodes) == 1:
+            new_nodes[0].name = self.label
         return results
 
     def add(self, operator: str, inputs: list[str], outputs: int, attributes: Mapping[str, Any]) -> list[str]:
@@ -255,12 +255,12 @@ class Writer:
             if name not in axes:
                 raise NoCounterpartError(f"no input tells the size {name}")
             position, axis = axes[name]
-            made = self.unique(name)
+            output = self.unique(name)
             shape = self.helper.make_node(
-                "Shape", [self._input_name(position)], [made], name=made, start=axis, end=axis + 1
+                "Shape", [self._input_name(position)], [output], name=output, start=axis, end=axis + 1
             )
             self.prelude.append(shape)
-            self.symbols[name] = made
+            self.symbols[name] = output
         return self.symbols[name]
 
     def _input_name(self, position: int) -> str:
@@ -322,18 +322,18 @@ def _spec_of(value: Value) -> TensorSpec:
 
 def _tensor(array: np.ndarray[Any, Any], name: str) -> Any:
     """Return an array as a tensor of the model."""
-    made = onnx_module().TensorProto(name=name, data_type=element_type(as_dtype(array.dtype)), dims=array.shape)
+    tensor = onnx_module().TensorProto(name=name, data_type=element_type(as_dtype(array.dtype)), dims=array.shape)
     little = array.dtype if array.dtype.kind == "V" else array.dtype.newbyteorder("<")
-    made.raw_data = np.ascontiguousarray(array, little).tobytes()
-    return made
+    tensor.raw_data = np.ascontiguousarray(array, little).tobytes()
+    return tensor
 
 
 def _annotate(proto: Any, node: Node) -> None:
     """Record the op and the user's line that an operator comes from, where viewers show them."""
     attrs = {} if nested_graphs(node) else plain_attrs(node)
     text = ", ".join(f"{name}={format_value(value)}" for name, value in attrs.items())
-    known = {"hybridflow.op": f"{node.op.name}({text})", "hybridflow.scope": node.scope_name, "line": node.location}
-    for key, value in known.items():
+    metadata = {"hybridflow.op": f"{node.op.name}({text})", "hybridflow.scope": node.scope_name, "line": node.location}
+    for key, value in metadata.items():
         if value:
             proto.metadata_props.add(key=key, value=value)
     if node.location:

@@ -110,22 +110,22 @@ class Operators:
             x if x is None or isinstance(x, Value) else self.value(x, _like(name, opset, formal, formals, inputs))
             for x, formal in zip(inputs, formals, strict=True)
         ]
-        back: dict[str, tuple[DType, DType]] = {}
-        known: dict[str, DType] = {}
+        cast_back: dict[str, tuple[DType, DType]] = {}
+        dtypes_by_type: dict[str, DType] = {}
         for position, (value, formal) in enumerate(zip(values, formals, strict=True)):
             if value is None:
                 continue
             wide = _accepted(name, opset, formal, value.dtype)
             if wide != value.dtype:
-                back[formal.type_str] = value.dtype, wide
+                cast_back[formal.type_str] = value.dtype, wide
                 values[position] = self.cast(value, wide)
-            known[formal.type_str] = wide
+            dtypes_by_type[formal.type_str] = wide
         results: list[Value] = []
         names = self._writer.add(name, ["" if v is None else v.name for v in values], outputs, attributes)
         for index, (made, formal) in enumerate(zip(names, _formals(schema.outputs, outputs), strict=True)):
-            dtype = dtypes[index] if dtypes else _fixed(name, opset, formal.type_str) or known[formal.type_str]
+            dtype = dtypes[index] if dtypes else _fixed(name, opset, formal.type_str) or dtypes_by_type[formal.type_str]
             result = Value(self, made, dtype, None)
-            narrow = back.get(formal.type_str)
+            narrow = cast_back.get(formal.type_str)
             results.append(result if narrow is None else self.cast(result, narrow[0]))
         return results[0] if outputs == 1 else tuple(results)
 

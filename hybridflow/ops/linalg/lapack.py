@@ -116,16 +116,16 @@ def lu(x: _Array) -> tuple[_Array, _Array, _Array]:
     """
     factor = _routine("getrf", x.dtype)
     size = x.shape[-1]
-    both, swaps = _each(x, ((size, size), x.dtype), ((size,), np.int32))
+    factors, swaps = _each(x, ((size, size), x.dtype), ((size,), np.int32))
     for index in np.ndindex(x.shape[:-2]):
-        both[index], swaps[index], _ = factor(x[index])
+        factors[index], swaps[index], _ = factor(x[index])
     order = np.broadcast_to(np.arange(size), swaps.shape).copy()
     for one in range(size):
         other = swaps[..., one, None]
-        there = np.take_along_axis(order, other, axis=-1)
+        exchanged = np.take_along_axis(order, other, axis=-1)
         np.put_along_axis(order, other, order[..., one, None], axis=-1)
-        order[..., one] = there[..., 0]
-    return both, swaps, order
+        order[..., one] = exchanged[..., 0]
+    return factors, swaps, order
 
 
 def eigh(x: _Array) -> tuple[_Array, _Array]:
@@ -191,9 +191,9 @@ def eig(x: _Array, *, vectors: bool) -> tuple[_Array, _Array]:
     results = _each(x, ((size,), dtype), ((size, size) if vectors else (), dtype))
     for index in np.ndindex(x.shape[:-2]):
         *values, _, right, info = decompose(x[index], compute_vl=False, compute_vr=vectors, lwork=lwork)
-        whole = _paired(values[0], values[1]) if len(values) == 2 else values[0]
+        eigenvalues = _paired(values[0], values[1]) if len(values) == 2 else values[0]
         vectors_ = 0 if not vectors else right if len(values) == 1 else _unpacked(values[1], right)
-        _fill(info, results, index, (whole, np.asarray(vectors_)))
+        _fill(info, results, index, (eigenvalues, np.asarray(vectors_)))
     return results[0], results[1]
 
 

@@ -201,7 +201,7 @@ def matrix_norm(
 
     Raises:
         ShapeError: fewer than two dimensions.
-        ArgumentError: another order.
+        ArgumentError: an unknown order.
 
     Example:
         >>> import hybridflow as hf
@@ -260,7 +260,7 @@ def norm(
 
     Raises:
         ShapeError: an order without axes for more than two dimensions, three axes, or an axis out of range.
-        ArgumentError: another order.
+        ArgumentError: an unknown order.
 
     Example:
         >>> import hybridflow as hf
@@ -351,7 +351,7 @@ def lstsq(x1: TensorLike, x2: TensorLike, /, *, rtol: TensorLike = None) -> Tens
         ``(..., n)`` for a 1-d `x2`, or ``(..., n, k)``; NaN for a matrix with elements that are not finite.
 
     Raises:
-        ShapeError: another number of rows.
+        ShapeError: `x1` and `x2` have different numbers of rows.
         DTypeError: float16 or bfloat16.
 
     Example:

@@ -82,7 +82,7 @@ def _qr_turned(xp: Any, q: Any, r: Any, x: Any, matmul: Any) -> tuple[Any, Any]:
     r = xp.triu(r * xp.conj(unit)[..., : r.shape[-2], None])
     if columns > short:
         r = xp.concatenate([r, matmul(xp.conj(q.swapaxes(-1, -2)), x[..., short:])], axis=-1)
-    # Make the diagonal exactly real: a rest of an imaginary part, left by rounding, would get a gradient.
+    # Make the diagonal exactly real: an imaginary part left by rounding would get a gradient.
     return q, (xp.where(np.eye(*r.shape[-2:], dtype=bool), r.real.astype(r.dtype), r) if x.dtype.kind == "c" else r)
 
 
@@ -149,7 +149,7 @@ def qr(x: TensorLike, /, *, mode: str = "reduced") -> QRResult:
 
     Raises:
         ShapeError: fewer than two dimensions.
-        ArgumentError: another mode.
+        ArgumentError: an unknown mode.
         DTypeError: float16 or bfloat16.
 
     Example:

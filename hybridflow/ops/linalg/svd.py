@@ -84,7 +84,7 @@ def _svd_of_nothing(xp: Any, x: Any, full_matrices: bool) -> tuple[Any, Any, Any
 
 
 def _svd_turned(xp: Any, u: Any, s: Any, vh: Any) -> tuple[Any, Any, Any]:
-    """Apply `turned` to left singular vectors and their right partners, and to vectors without a partner alone."""
+    """Apply `turned` to left singular vectors together with their right partners; extra vectors are turned alone."""
     short = s.shape[-1]
     turns = phases(xp, u)
     other = xp.conj(turns[..., :short, None]) * vh[..., :short, :]

@@ -99,7 +99,7 @@ def solve(x1: TensorLike, x2: TensorLike, /) -> Tensor:
         The solution, of the shape of `x2` with the leading axes broadcast.
 
     Raises:
-        ShapeError: a matrix that is not square, or another number of rows.
+        ShapeError: a matrix that is not square, or different numbers of rows.
         DTypeError: float16 or bfloat16.
 
     Example:
@@ -258,8 +258,8 @@ def _times_parity(xp: Any, x: Any, swaps: Any) -> Any:
 
 
 def _det_with(xp: Any, x: Any, lu: Any) -> Any:
-    both, swaps, _ = lu(x)
-    diagonal = xp.diagonal(both, axis1=-2, axis2=-1)
+    factors, swaps, _ = lu(x)
+    diagonal = xp.diagonal(factors, axis1=-2, axis2=-1)
     # If the product of the other pivots overflowed, a zero times infinity would give NaN.
     safe = xp.where(xp.any(diagonal == 0, axis=-1, keepdims=True), xp.sign(diagonal), diagonal)
     return _times_parity(xp, xp.prod(safe, axis=-1), swaps)
@@ -340,8 +340,8 @@ class SlogdetResult(NamedTuple):
 
 
 def _slogdet_with(xp: Any, x: Any, lu: Any) -> Any:
-    both, swaps, _ = lu(x)
-    diagonal = xp.diagonal(both, axis1=-2, axis2=-1)
+    factors, swaps, _ = lu(x)
+    diagonal = xp.diagonal(factors, axis1=-2, axis2=-1)
     size = xp.abs(diagonal)
     if x.dtype.kind == "c":
         zero = size == 0

@@ -124,7 +124,7 @@ def solve_triangular(
         The solution, of the shape of `x2` with the leading axes broadcast.
 
     Raises:
-        ShapeError: a matrix that is not square, or another number of rows.
+        ShapeError: a matrix that is not square, or different numbers of rows.
         DTypeError: float16 or bfloat16.
 
     Example:
@@ -252,7 +252,7 @@ def cholesky_solve(factor: TensorLike, x2: TensorLike, /, *, upper: bool = False
         The solution, of the shape of `x2` with the leading axes broadcast.
 
     Raises:
-        ShapeError: a factor that is not square, or another number of rows.
+        ShapeError: a factor that is not square, or different numbers of rows.
 
     Example:
         >>> import hybridflow as hf

@@ -59,7 +59,7 @@ def _kernel(
 ) -> Any:
     del has_mask
     if value.shape[:-2] != query.shape[:-2]:
-        raise ValueError("shapes that only NumPy would broadcast")  # the shape rule then raises the full message
+        raise ValueError("shapes that only NumPy would broadcast")  # `bind` then runs the shape rule, which says more
     scores = _kernel_scores(query, key, mask, is_causal, scale)
     largest = extremum(np.maximum, scores, (scores.ndim - 1,), True, -np.inf)
     # If a query may look at no key, the maximum of its scores is -inf; its probabilities become 0.
@@ -77,7 +77,7 @@ def _kernel(
 def _kernel_scores(query: Any, key: Any, mask: tuple[Any, ...], is_causal: bool, scale: float) -> Any:
     """Return the scores, -inf where a query may not look."""
     if key.shape[:-2] != query.shape[:-2] or (mask and mask[0].ndim > query.ndim):
-        raise ValueError("shapes that only NumPy would broadcast")  # the shape rule then raises the full message
+        raise ValueError("shapes that only NumPy would broadcast")  # `bind` then runs the shape rule, which says more
     scores = products.matmul(query * query.dtype.type(scale), np.swapaxes(key, -1, -2))
     allowed = mask[0] if mask and mask[0].dtype == np.bool_ else None
     if mask and allowed is None:

@@ -69,7 +69,7 @@ def _avg_kernel(x: Any, *, window: Sizes, stride: Sizes, padding: Any, channels_
     total = kernel_padded(x, axes, padding, 0)
     counts = window_counts(total, window, stride, axes)
     if min(counts) < 1:
-        raise ValueError("a window larger than its input")  # the shape rule then raises the full message
+        raise ValueError("a window larger than its input")  # `bind` then runs the shape rule, which says more
     for axis, size, step, count in reversed(list(zip(axes, window, stride, counts, strict=True))):
         full = total
         total = full[window_slice(x.ndim, (axis,), (0,), (count,), (step,))].copy()

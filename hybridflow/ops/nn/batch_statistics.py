@@ -51,7 +51,7 @@ def _by_example(x: Any) -> bool:
 
 def _kernel(x: Any, *parameters: Any, epsilon: float, has_scale: bool, has_shift: bool, residuals: bool) -> Any:
     if x.ndim < 2 or any(one.shape != x.shape[1:2] for one in parameters):
-        raise ValueError("parameters of another shape")  # the shape rule then raises the full message
+        raise ValueError("parameters of another shape")  # `bind` then runs the shape rule, which says more
     axes, number = _others(x.ndim), x.dtype.type
     count = number(count_along(x.shape, axes))
     mean = add_up(x, axes, False) / count

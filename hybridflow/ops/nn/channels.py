@@ -27,7 +27,7 @@ from hybridflow.ops.common import (
 )
 from hybridflow.ops.nn.common import REAL_FLOAT, compute_dtype, lower_narrow, lower_wide, narrow, wide
 from hybridflow.ops.onnx import mean_over
-from hybridflow.ops.padding_nn import normalized_groups, weights_alone
+from hybridflow.ops.padding_nn import normalized_groups, with_parameters
 from hybridflow.ops.reductions import mean as mean_of
 from hybridflow.ops.statistics import var
 from hybridflow.ops.summation import add_up
@@ -54,7 +54,7 @@ def _kernel(
     has_shift: bool,
 ) -> Any:
     if not x.ndim or any(value.shape != (x.shape[_channel(x.ndim, channels_last)],) for value in (mean, variance)):
-        raise ValueError("statistics of another shape")  # the shape rule then raises the full message
+        raise ValueError("statistics of another shape")  # `bind` then runs the shape rule, which says more
     shape = _aligned(x.shape, _channel(x.ndim, channels_last))
     factor = x.dtype.type(1) / np.sqrt(variance + x.dtype.type(epsilon))
     if has_scale:
@@ -178,7 +178,7 @@ def _batch_norm_onnx(
     traits=("full_precision",),
     ulp=16,
     onnx=_batch_norm_onnx,
-    padded=weights_alone,
+    padded=with_parameters,
 )
 def batch_norm(
     x: TensorLike,
@@ -322,7 +322,7 @@ def _group_kernel(
     x: Any, *parameters: Any, groups: int, epsilon: float, has_scale: bool, has_shift: bool, residuals: bool
 ) -> Any:
     if x.ndim < 2 or any(one.shape != x.shape[1:2] for one in parameters):
-        raise ValueError("parameters of another shape")  # the shape rule then raises the full message
+        raise ValueError("parameters of another shape")  # `bind` then runs the shape rule, which says more
     rows, shape = x.reshape(_in_groups(x.shape, groups)), _aligned(x.shape, 1)
     mean = _mean_of_rows(rows)
     y = rows - mean

@@ -38,7 +38,7 @@ def _flat(x: Any) -> Any:
 def _kernel(x: Any, weight: Any, bias: Any = None) -> Any:
     out, size = weight.shape
     if x.shape[-1] != size or (bias is not None and bias.shape != (out,)):
-        raise ValueError("sizes that do not fit")  # the shape rule then raises the full message
+        raise ValueError("sizes that do not fit")  # `bind` then runs the shape rule, which says more
     if x.ndim < 3 or not x.size:
         y = products.matmul(x, weight.T)
     else:

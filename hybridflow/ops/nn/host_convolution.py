@@ -142,7 +142,7 @@ def _lines_of(shape: _Shape) -> _Lines | None:
 def _shape_of(x: Sizes, kernel: Sizes, *, stride: Sizes, padding: Any, dilation: Sizes, groups: int) -> _Shape:
     space, window = x[2:], kernel[2:]
     if len(x) != len(kernel) or x[1] != kernel[1] * groups or kernel[0] % groups:
-        raise ValueError("channels that do not match")  # the shape rule then raises the full message
+        raise ValueError("channels that do not match")  # `bind` then runs the shape rule, which says more
     sizes = tuple([
         (size + low + high - (wide - 1) * apart - 1) // step + 1
         for size, (low, high), wide, apart, step in zip(space, padding, window, dilation, stride, strict=True)

@@ -50,7 +50,7 @@ def _require_classes(logits: TensorSpec, labels: TensorSpec, expected: tuple[Any
         raise ShapeError(
             message(f"softmax_cross_entropy: labels must have shape {expected}, not {labels.shape}",
                     got=call_text("softmax_cross_entropy", logits, labels),
-                    hint="Integer labels have the logits' shape without the classes, dense ones all of it.")
+                    hint="Integer labels have the logits' shape without the last axis, dense labels the whole shape.")
         )  # fmt: skip
 
 
@@ -62,7 +62,7 @@ def _row_specs(logits: TensorSpec, residuals: bool) -> Any:
 def _kernel_rows(logits: Any, labels: Any, expected: tuple[int, ...]) -> tuple[Any, Any, Any]:
     """Return the logits shifted to a maximum of 0, the log of the sum of their exponentials, and the maximum."""
     if labels.shape != expected or not logits.ndim:
-        raise ValueError("labels of another shape")  # the shape rule then raises the full message
+        raise ValueError("labels of another shape")  # `bind` then runs the shape rule, which says more
     largest = extremum(np.maximum, logits, (logits.ndim - 1,), True, -np.inf)
     shifted = logits - largest
     return shifted, np.log(add_up(np.exp(shifted), (logits.ndim - 1,), False)), largest[..., 0]
@@ -357,8 +357,8 @@ def _mse_vjp(F: Any, g: Any, y: Any, prediction: Any, target: Any) -> Any:
 
 
 def _mse_onnx(o: Any, prediction: Any, target: Any) -> Any:
-    away = prediction - target
-    return away * away
+    error = prediction - target
+    return error * error
 
 
 @real_pair(
@@ -410,9 +410,9 @@ def _huber_vjp(F: Any, g: Any, y: Any, prediction: Any, target: Any, *, delta: f
 
 
 def _huber_onnx(o: Any, prediction: Any, target: Any, *, delta: float) -> Any:
-    away = o.Abs(prediction - target)
-    near = o.Min(away, delta)
-    return near * (away - near * 0.5)
+    error = o.Abs(prediction - target)
+    near = o.Min(error, delta)
+    return near * (error - near * 0.5)
 
 
 @real_pair(

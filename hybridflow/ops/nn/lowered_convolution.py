@@ -86,20 +86,20 @@ def _dot(a: Any, b: Any, contract: tuple[int, int]) -> Any:
     return lax.dot_general(a, b, (((contract[0],), (contract[1],)), ((), ())), precision=SETTINGS.matmul_precision)
 
 
-def _of_each(function: Callable[[Any], Any], images: Any, shape: Sizes) -> Any:
+def _map_images(function: Callable[[Any], Any], images: Any, shape: Sizes) -> Any:
     """Apply a function to each image, as `lax.map` does.
 
     `lax.map` writes results into an array of zeros, which XLA would allocate at the program's start and keep until the
     loop.
     """
 
-    def step(results: Any, one: Any) -> Any:
-        number, image = one
+    def step(results: Any, item: Any) -> Any:
+        number, image = item
         return lax.dynamic_update_index_in_dim(results, function(image), number, 0), None
 
     count = images.shape[0]
-    anything = jnp.broadcast_to(images[(0,) * images.ndim], (count, *shape))  # zeros would be allocated too early
-    return lax.scan(step, anything, (jnp.arange(count), images))[0]
+    initial = jnp.broadcast_to(images[(0,) * images.ndim], (count, *shape))  # zeros would be allocated too early
+    return lax.scan(step, initial, (jnp.arange(count), images))[0]
 
 
 def convolve(x: Any, kernel: Any, sizes: Sizes, *, stride: Sizes, padding: Any, dilation: Sizes) -> Any:
@@ -110,7 +110,7 @@ def convolve(x: Any, kernel: Any, sizes: Sizes, *, stride: Sizes, padding: Any, 
         columns = _columns(image, kernel.shape[2:], sizes, stride, dilation)
         return _dot(weights, columns, (1, 0)).reshape(kernel.shape[0], *sizes)
 
-    return _of_each(one, _padded(x, padding), (kernel.shape[0], *sizes))
+    return _map_images(one, _padded(x, padding), (kernel.shape[0], *sizes))
 
 
 def kernel_gradient(x: Any, g: Any, shape: Sizes, *, stride: Sizes, padding: Any, dilation: Sizes) -> Any:
@@ -149,4 +149,4 @@ def input_gradient(g: Any, kernel: Any, shape: Sizes, *, stride: Sizes, padding:
             total = total + lax.pad(columns[:, number], zero, margins(offset))
         return total
 
-    return _of_each(one, g, tuple(shape[1:]))
+    return _map_images(one, g, tuple(shape[1:]))

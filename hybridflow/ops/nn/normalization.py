@@ -92,7 +92,7 @@ def _spread(value: Any, shape: tuple[int, ...]) -> Any:
 
 def _kernel_parameter(value: Any, shape: tuple[int, ...], axis: tuple[int, ...]) -> Any:
     if value.shape != tuple([shape[index] for index in axis]):
-        raise ValueError("a parameter of another shape")  # the shape rule then raises the full message
+        raise ValueError("a parameter of another shape")  # `bind` then runs the shape rule, which says more
     return value.reshape(_aligned(shape, axis))
 
 
@@ -249,9 +249,9 @@ def _layer_norm_onnx(
     if x.dtype == float32 and last and axis and has_scale and not residuals:
         return o.LayerNormalization(x, *parameters, axis=axis[0], epsilon=epsilon)
     mean = mean_over(o, x, axis)
-    away = x - mean
-    rstd = 1 / o.Sqrt(mean_over(o, away * away, axis) + epsilon)
-    y = away * rstd
+    deviation = x - mean
+    rstd = 1 / o.Sqrt(mean_over(o, deviation * deviation, axis) + epsilon)
+    y = deviation * rstd
     y = y * o.reshape(parameters[0], _aligned(x.shape, axis)) if has_scale else y
     y = y + o.reshape(parameters[-1], _aligned(x.shape, axis)) if has_shift else y
     return (y, mean, rstd) if residuals else y

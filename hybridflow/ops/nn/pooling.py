@@ -85,19 +85,19 @@ def tile_shapes(g_shape: Sizes, window: Sizes, axes: Sizes) -> tuple[Sizes, Size
     """Return the shapes that split each axis into windows and elements: of the input, the output and one window."""
     tiled: list[int] = []
     narrow: list[int] = []
-    alone: list[int] = []
+    window_tile: list[int] = []
     for axis, size in enumerate(g_shape):
         inner = window[axes.index(axis)] if axis in axes else None
         tiled += [size] if inner is None else [size, inner]
         narrow += [size] if inner is None else [size, 1]
-        alone += [1] if inner is None else [1, inner]
-    return tuple(tiled), tuple(narrow), tuple(alone)
+        window_tile += [1] if inner is None else [1, inner]
+    return tuple(tiled), tuple(narrow), tuple(window_tile)
 
 
 # -- max_pool -----------------------------------------------------------------------------------------------------
 
 
-def _place_dtype(window: Sizes) -> Any:
+def _position_dtype(window: Sizes) -> Any:
     """Return the dtype that holds an element's number in its window."""
     return np.dtype(np.uint8) if int(np.prod(window)) <= 256 else int32
 
@@ -111,13 +111,13 @@ def _max_kernel(x: Any, *, window: Sizes, stride: Sizes, padding: Any, channels_
     best = kernel_padded(x, axes, padding, _lowest(x.dtype))
     counts = window_counts(best, window, stride, axes)
     if min(counts) < 1:
-        raise ValueError("a window larger than its input")  # the shape rule then raises the full message
+        raise ValueError("a window larger than its input")  # `bind` then runs the shape rule, which says more
     argmax: Any = None
     weight = 1
     for axis, size, step, count in reversed(list(zip(axes, window, stride, counts, strict=True))):
         values = [best[window_slice(best.ndim, (axis,), (start,), (count,), (step,))] for start in range(size)]
         if residuals:
-            best, argmax = _first_maximum(values, argmax, axis, step, count, weight, _place_dtype(window))
+            best, argmax = _first_maximum(values, argmax, axis, step, count, weight, _position_dtype(window))
             weight *= size
             continue
         best = np.maximum(values[0], values[1]) if size > 1 else values[0].copy()
@@ -163,7 +163,7 @@ def _max_lower(x: Any, *, window: Sizes, stride: Sizes, padding: Any, channels_l
     axes = spatial_axes("max_pool", x.ndim, channels_last)
     best = lower_padded(x, axes, padding, _lowest(x.dtype))
     counts = window_counts(best, window, stride, axes)
-    dtype = _place_dtype(window)
+    dtype = _position_dtype(window)
     argmax: Any = None
     weight = 1
     for axis, size, step, count in reversed(list(zip(axes, window, stride, counts, strict=True))):
@@ -190,7 +190,7 @@ def _max_infer(
     require_kind("max_pool", REAL, x)
     shape = pooled_shape("max_pool", x, window, stride, padding, channels_last)
     y = make_spec(shape, x.dtype)
-    return (y, make_spec(shape, _place_dtype(window))) if residuals else y
+    return (y, make_spec(shape, _position_dtype(window))) if residuals else y
 
 
 def _max_vjp(F: Any, g: Any, y: Any, x: Any, **attrs: Any) -> Any:
@@ -331,11 +331,11 @@ def _max_gradient_lower(
     axes = spatial_axes("max_pool", g.ndim, channels_last)
     zero = np.zeros((), g.dtype)
     if is_tiled(shape, window, stride, padding, axes):
-        tiled, narrow, alone = tile_shapes(g.shape, window, axes)
+        tiled, output_tiles, window_tile = tile_shapes(g.shape, window, axes)
         every = tuple(range(len(tiled)))
-        numbers = lax.reshape(lax.iota(argmax.dtype, int(np.prod(window))), alone)
-        hit = lax.eq(stretched(lax.reshape(argmax, narrow), tiled), lax.broadcast_in_dim(numbers, tiled, every))
-        spread = stretched(lax.reshape(g, narrow), tiled)
+        numbers = lax.reshape(lax.iota(argmax.dtype, int(np.prod(window))), window_tile)
+        hit = lax.eq(stretched(lax.reshape(argmax, output_tiles), tiled), lax.broadcast_in_dim(numbers, tiled, every))
+        spread = stretched(lax.reshape(g, output_tiles), tiled)
         return lax.reshape(lax.select(hit, spread, lax.full_like(spread, 0)), shape)
     padded = sizes_with_padding(shape, axes, padding)
     total: Any = None
@@ -412,10 +412,10 @@ def fixed_sizes(o: Any, sizes: Sequence[Any]) -> list[int]:
 @op(
     kernel=_max_gradient_kernel,
     lower=_max_gradient_lower,
-    infer=lambda g, place, *, shape, **attrs: make_spec(tuple(shape), g.dtype),
+    infer=lambda g, argmax, *, shape, **attrs: make_spec(tuple(shape), g.dtype),
     vjp=_max_gradient_vjp,
     saves=Saves(x=(1,)),
-    flops=lambda y, g, place, **attrs: y.size,
+    flops=lambda y, g, argmax, **attrs: y.size,
     samples=_max_gradient_samples,
     traits=("windowed",),
     onnx=_max_gradient_onnx,
@@ -468,10 +468,10 @@ def _pick_onnx(o: Any, x: Any, argmax: Any, **attrs: Any) -> Any:
 @op(
     kernel=_pick_kernel,
     lower=_pick_lower,
-    infer=lambda x, place, **attrs: make_spec(place.shape, x.dtype),
+    infer=lambda x, argmax, **attrs: make_spec(argmax.shape, x.dtype),
     vjp=_pick_vjp,
     saves=Saves(x=(1,)),
-    flops=lambda y, x, place, **attrs: y.size,
+    flops=lambda y, x, argmax, **attrs: y.size,
     samples=_pick_samples,
     traits=("windowed",),
     ulp=0,

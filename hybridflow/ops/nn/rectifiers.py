@@ -33,8 +33,7 @@ def _away_from_zero(rng: np.random.Generator, *shape: int, dtype: Any = np.float
     return np.asarray(values.astype(normals(rng, dtype=dtype).dtype))
 
 
-# -- relu and its relatives
-# ---------------------------------------------------------------------------------------------
+# -- relu and its relatives -------------------------------------------------------------------------------------------
 
 
 @op(

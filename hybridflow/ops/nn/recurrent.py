@@ -35,7 +35,7 @@ def _gate(array: Any, number: int, width: int) -> Any:
 def _kernel(gates: Any, c: Any, *, residuals: bool) -> Any:
     width = c.shape[-1]
     if gates.shape != (*c.shape[:-1], 4 * width):
-        raise ValueError("gates of another shape")  # the shape rule then raises the full message
+        raise ValueError("gates of another shape")  # `bind` then runs the shape rule, which says more
     active = np.negative(gates)
     np.exp(active, out=active)
     active += gates.dtype.type(1)
@@ -131,10 +131,10 @@ def _host(g: Any, y: Any, gates: Any, c: Any) -> Any:
 
     def of_gates() -> Any:
         slopes = active * active
-        own = _gate(slopes, 2, width)
+        cell_slope = _gate(slopes, 2, width)
         np.subtract(active, slopes, out=slopes)  # a * (1 - a) for sigmoids; tanh has 1 - a * a
-        np.multiply(cell, cell, out=own)
-        np.subtract(one, own, out=own)
+        np.multiply(cell, cell, out=cell_slope)
+        np.subtract(one, cell_slope, out=cell_slope)
         for number, (factor, along) in enumerate(((cell, of_new), (c, of_new), (i, of_new), (bent, g_h))):
             part = _gate(slopes, number, width)
             if along is None:

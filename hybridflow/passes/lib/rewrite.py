@@ -90,7 +90,7 @@ def placed(new: Node, old: Node) -> Node:
 
 
 def readers_of(graph: Graph) -> dict[Node, list[Node]]:
-    """Return the nodes that read each node's results."""
+    """Map each node to the nodes that read its results."""
     readers: dict[Node, list[Node]] = {}
     for node in graph.nodes:
         for source in {edge[0] for edge in edges_of(node)}:

@@ -44,7 +44,7 @@ def page_of(nonce: str) -> str:
     """Return the page.
 
     Args:
-        nonce: what the server's security policy knows the page's own style and script by.
+        nonce: the text by which the server's security policy knows the page's own style and script.
     """
     script = files("hybridflow.train.watch").joinpath("page.js").read_text("utf-8")
     return f"""<!doctype html>

@@ -27,7 +27,7 @@ class _Lines:
         self._inode = 0
 
     def new(self) -> tuple[list[dict[str, Any]], bool]:
-        """Return the new lines, and whether the file was written anew, so that they are all there is."""
+        """Return the new lines, and whether the file was rewritten, so that these are all its lines."""
         try:
             with self._path.open("rb") as file:
                 status = os.fstat(file.fileno())
@@ -38,19 +38,19 @@ class _Lines:
                 text = file.read()
         except OSError:
             return [], False
-        whole = text[: text.rfind(b"\n") + 1]
-        self._offset += len(whole)
-        return list(_objects(whole)), anew
+        complete = text[: text.rfind(b"\n") + 1]
+        self._offset += len(complete)
+        return list(_objects(complete)), anew
 
 
 def _objects(text: bytes) -> Iterator[dict[str, Any]]:
     for line in text.splitlines():
         try:
-            found = json.loads(line)
+            record = json.loads(line)
         except ValueError:
             continue  # a line that was cut off when its process was killed
-        if isinstance(found, dict):
-            yield found
+        if isinstance(record, dict):
+            yield record
 
 
 class Run:
@@ -183,7 +183,7 @@ class Load:
 
 
 def _process(pid: int) -> dict[str, Any] | None:
-    """Return what a process takes: bytes of memory, where the system tells; None if there is no such process."""
+    """Return the bytes of memory that a process takes, where the system tells; None if there is no such process."""
     try:
         os.kill(pid, 0)
     except ProcessLookupError:

@@ -45,15 +45,15 @@ class Server(ThreadingHTTPServer):
             return "text/html; charset=utf-8", page_of(self._nonce).encode()
         if path == "/runs":
             with self._reading:
-                found = self._runs.shown()
-            return "application/json", json.dumps(found, separators=(",", ":")).encode()
+                runs = self._runs.shown()
+            return "application/json", json.dumps(runs, separators=(",", ":")).encode()
         return None
 
     @property
     def policy(self) -> str:
-        """The page's content security policy: its own style and script, and questions to this server."""
-        own = f"'nonce-{self._nonce}'"
-        return f"default-src 'none'; style-src {own}; script-src {own}; connect-src 'self'; img-src data:"
+        """The page's content security policy: its own style and script, and requests to this server."""
+        nonce = f"'nonce-{self._nonce}'"
+        return f"default-src 'none'; style-src {nonce}; script-src {nonce}; connect-src 'self'; img-src data:"
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -63,13 +63,13 @@ class _Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
 
     def do_GET(self) -> None:
-        """Answer, unless the request names another host: a page elsewhere made a name point to this machine."""
+        """Answer, unless the request names another host: that of a page elsewhere that points to this machine."""
         host = self.headers.get("host", "").rpartition(":")[0] or self.headers.get("host", "")
-        found = self.server.answer(self.path.partition("?")[0]) if host in _HOSTS else None
-        if found is None:
+        answer = self.server.answer(self.path.partition("?")[0]) if host in _HOSTS else None
+        if answer is None:
             self.send_error(HTTPStatus.NOT_FOUND if host in _HOSTS else HTTPStatus.FORBIDDEN)
             return
-        kind, body = found
+        kind, body = answer
         self.send_response(HTTPStatus.OK)
         for name, value in (
             ("content-type", kind), ("content-length", str(len(body))), ("cache-control", "no-store"),

@@ -5,5 +5,5 @@
 - `location` says where the store is.
 - `directory` keeps its files safely.
 - `ahead` loads an executable while its function is traced.
-- `stored_programs` puts them together.
+- `stored_programs` makes the key from these (`entry_for`), saves executables and loads them.
 """

@@ -59,8 +59,8 @@ def processor() -> str:
         text = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").partition("\n\n")[0]
     except OSError:
         text = ""
-    wanted = ("vendor_id", "cpu family", "model", "model name", "stepping", "flags", "Features", "CPU part")
-    lines += [line for line in text.splitlines() if line.partition(":")[0].strip() in wanted]
+    fields = ("vendor_id", "cpu family", "model", "model name", "stepping", "flags", "Features", "CPU part")
+    lines += [line for line in text.splitlines() if line.partition(":")[0].strip() in fields]
     return "\n".join(lines)
 
 

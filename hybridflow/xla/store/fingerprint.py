@@ -61,10 +61,10 @@ class _Writer:
 
     def graph(self, graph: Graph, outer: DimScope | None) -> None:
         """Write a graph; `outer` is the scope of symbols of the graph around it."""
-        own = graph.dims is not outer
+        has_scope = graph.dims is not outer
         names: dict[Edge, int] = {}
         parts = self.parts
-        parts.append(f"graph {graph.name!r} {own and list(graph.dims.hints)}")
+        parts.append(f"graph {graph.name!r} {has_scope and list(graph.dims.hints)}")
         for node in graph.inputs:
             names[node, 0] = len(names)
             parts.append(_spec(node.spec()))

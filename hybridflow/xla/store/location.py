@@ -1,4 +1,4 @@
-"""The location and the largest size of the store, and whether there is one."""
+"""Where the store is and how large it may be, or why there is none."""
 
 from __future__ import annotations
 

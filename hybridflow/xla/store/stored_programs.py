@@ -149,8 +149,8 @@ def entry_for(
         of_graph = fingerprint(graph, sizes)
     except NotPlain:
         of_graph = text_fingerprint(text())
-    taken = [(one.shape, one.dtype.name) for one in arguments]
-    call = (device is None, x64_enabled(), tuple(donate), taken, sorted(options.items()))
+    argument_specs = [(one.shape, one.dtype.name) for one in arguments]
+    call = (device is None, x64_enabled(), tuple(donate), argument_specs, sorted(options.items()))
     parts = [installation(), settings_text(), device_text(chosen), repr(call), of_graph.hex()]
     key = hashlib.sha256("\0".join(parts).encode()).hexdigest()
     return Entry(Directory(where.path), where.most, key, chosen, (len(arguments), len(graph.outputs)), note)
@@ -171,8 +171,8 @@ def _loads_at_all(device: Any) -> bool:
     try:
         given = jax.ShapeDtypeStruct((2,), "float32", sharding=jax.sharding.SingleDeviceSharding(device))
         compiled = jax.jit(lambda x: (x + x,)).lower(given).compile()
-        again = load_executable(save_executable(compiled), 1, 1, device)
-        return again(jax.device_put(np.array([1, 2], np.float32), device))[0].tolist() == [2.0, 4.0]
+        loaded = load_executable(save_executable(compiled), 1, 1, device)
+        return loaded(jax.device_put(np.array([1, 2], np.float32), device))[0].tolist() == [2.0, 4.0]
     except Exception:  # whatever the error, loading does not work
         return False
 
