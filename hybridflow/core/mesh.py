@@ -110,7 +110,10 @@ class Mesh:
 
     @cached_property
     def of_jax(self) -> Any:
-        """The `jax.sharding.Mesh` of the same devices and names."""
+        """The `jax.sharding.Mesh` of the same devices and names; an abstract one if there are no devices."""
+        if self._devices is None:
+            types = (jax.sharding.AxisType.Auto,) * len(self.axes)
+            return jax.sharding.AbstractMesh(tuple(self._sizes.values()), self.axes, axis_types=types)
         array = np.empty(self.size, object)
         array[:] = self.devices
         return jax.sharding.Mesh(array.reshape(tuple(self._sizes.values())), self.axes)
