@@ -84,7 +84,7 @@ def shard_map(
 
     def mapped(*args: Any) -> Any:
         around = getattr(current().tracer, "mesh", None)
-        if current().tracer is not None and around != mesh:
+        if current().tracer is not None and (around is None or not around.stands_for(mesh)):
             raise LayoutError(
                 message(f"shard_map: it is for {mesh}, and the function that calls it is compiled for "
                         f"{around or 'one device'}", hint="Pass mesh= to hf.compile, the same one.")

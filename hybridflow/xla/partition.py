@@ -1,7 +1,7 @@
 """How XLA will divide a program among the devices of a mesh, found out without devices.
 
-jaxlib holds Shardy, the part of XLA that decides how the values of a program lie on a mesh. It needs the lowered program
-and the mesh's sizes alone, and says which collectives the values' layouts make necessary.
+jaxlib holds Shardy, the part of XLA that decides how the values of a program lie on a mesh. It needs the lowered
+program and the mesh's sizes alone, and says which collectives the values' layouts make necessary.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from jaxlib.mlir.passmanager import PassManager
 from hybridflow.backend.jax_shim import enable_x64, without_locations
 from hybridflow.core.mesh import Mesh
 from hybridflow.core.node import Node
-from hybridflow.ir.costs import Sizes, node_costs
+from hybridflow.ir.costs import Sizes, concrete, node_costs
 from hybridflow.ir.effects import has_effect
 from hybridflow.ir.evaluate import RUN_NODE, lower_graph, run_lowering
 from hybridflow.ir.graph import Graph, nested_graphs
@@ -45,6 +45,8 @@ _ALONG = {
 """The attribute with the mesh axes."""
 _AXIS = re.compile(r'"([^"]*)"(?::\(\d+\)(\d+))?')
 """A mesh axis, or a part of one with its size."""
+_EACH = re.compile(r"\{[^{}]*\}")
+"""The mesh axes of one dimension."""
 _BY_HAND = {f"stablehlo.{kind.replace('-', '_')}": kind for kind in _KINDS.values()}
 """The operations that `hf.shard_map` lowers to; their types are those of a device's part."""
 _NUMBER = re.compile(r"hfn(\d+)")
@@ -102,7 +104,7 @@ class Partition:
         return total
 
 
-def partition(graph: Graph, sizes: Sizes, placing: Placing, platform: str = "cpu") -> Partition:
+def partition(graph: Graph, sizes: Sizes, placing: Placing, platform: str | None = None) -> Partition:
     """Predict how XLA divides a graph among the devices of a mesh; nothing is compiled, and no device is needed.
 
     Functions of Python that the graph calls are left out, and what they need too.
@@ -111,9 +113,10 @@ def partition(graph: Graph, sizes: Sizes, placing: Placing, platform: str = "cpu
         graph: the graph, after its passes for a mesh.
         sizes: the size of each symbol.
         placing: the mesh, and how inputs and outputs lie there.
-        platform: the kind of the devices. Except on ``"cpu"``, XLA leaves each device only its part of a sum where the
-            rest is not needed (reduce-scatter).
+        platform: the kind of the devices, jax's default one if not given. Except on ``"cpu"``, XLA leaves each device
+            only its part of a sum where the rest is not needed (reduce-scatter).
     """
+    platform = platform or jax.default_backend()
     mesh = Mesh.without_devices(placing.mesh.shape)
     namer = Namer(graph=graph)
     module = _lowered(graph, sizes, replace(placing, mesh=mesh), namer)
@@ -156,6 +159,7 @@ class _Reading:
         self._namer = namer
         self._scatters = scatters
         self._graph = graph
+        self._symbols = sizes
         self._runs = {one.node: one.runs for one in node_costs(graph, sizes)}
         self._functions: dict[str, Any] = {}
         self._found: list[Predicted] = []
@@ -168,10 +172,13 @@ class _Reading:
                 self._functions[operation.name.value] = operation
         main = self._functions["main"]
         self._block(main.regions[0].blocks[0], None)
-        return Partition(
-            self._mesh, tuple(self._found), self._of_ends(main.arguments, main, "arg_attrs"),
-            self._of_ends(main.type.results, main, "res_attrs"), self._parts_of,
-        )  # fmt: skip
+        inputs = self._of_ends(main.arguments, main, "arg_attrs")
+        outputs = self._of_ends(main.type.results, main, "res_attrs")
+        given = zip(self._graph.inputs, main.arguments, inputs, strict=True)
+        made = zip(self._graph.outputs, main.type.results, outputs, strict=True)
+        self._parts.update({(node, tuple(end.type.shape)): parts for node, end, parts in given})
+        self._parts.update({(node, tuple(end.shape)): parts for (node, _), end, parts in made})
+        return Partition(self._mesh, tuple(self._found), inputs, outputs, self._parts_of)
 
     def _parts_of(self, node: Node, shape: tuple[int, ...]) -> int:
         found = self._parts.get((node, shape))
@@ -180,8 +187,8 @@ class _Reading:
         # The operation became nothing in the program, as a reshape to the same shape does: it lies as its input lies.
         count = math.prod(shape)
         for source, index in [edge for edge in node.inputs if edge is not None]:
-            given = source.spec(index).shape
-            if all([isinstance(size, int) for size in given]) and math.prod(given) == count and source.inputs:
+            given = concrete(source.spec(index), self._symbols).shape
+            if math.prod(given) == count:
                 return self._parts_of(source, given)
         return 1
 
@@ -245,7 +252,11 @@ class _Reading:
 
     def _collective(self, operation: Any, after: Any, kind: str, node: Node | None) -> Iterator[Predicted]:
         sharding, result = operation.attributes["out_sharding"], operation.results[0].type
-        axes = self._axes(str(operation.attributes[_ALONG[kind]]))
+        given = str(operation.attributes[_ALONG[kind]])
+        axes = self._axes(given)
+        if kind == "all-gather":
+            yield from self._gathered(_EACH.findall(given), result, self._sizes(sharding), node)
+            return
         steps = [axes]
         if kind == "all-reduce" and not self._scatters:
             steps = self._steps(operation, axes)
@@ -254,6 +265,18 @@ class _Reading:
         shape = tuple([-(-size // parts) for size, parts in zip(result.shape, self._sizes(sharding), strict=True)])
         for step in steps:
             yield self._made(kind, step, result, shape, node)
+
+    def _gathered(
+        self, given: Sequence[str], result: Any, sizes: Sequence[int], node: Node | None
+    ) -> Iterator[Predicted]:
+        """Yield a gathering for each dimension, the last one first, as XLA makes them."""
+        along = {dim: self._axes(text) for dim, text in enumerate(given) if '"' in text}
+        left = [math.prod([size for _, size in along.get(dim, ())]) for dim in range(len(given))]
+        for dim in sorted(along, reverse=True):
+            left[dim] = 1
+            parts = [size * more for size, more in zip(sizes, left, strict=True)]
+            shape = tuple([-(-size // count) for size, count in zip(result.shape, parts, strict=True)])
+            yield self._made("all-gather", along[dim], result, shape, node)
 
     def _steps(self, operation: Any, axes: list[tuple[str, int]]) -> list[list[tuple[str, int]]]:
         """Return the mesh axes of each reduction: XLA makes one for each dimension that a sum is over.
@@ -295,7 +318,8 @@ class _Reading:
     def _by_hand(self, operation: Any, kind: str, node: Node) -> Predicted:
         axis = cast(str, node.attrs["axis"])
         result = operation.results[0].type
-        return self._made(kind, [(axis, self._mesh.shape[axis])], result, tuple(result.shape), node)
+        made = self._made(kind, [(axis, self._mesh.shape[axis])], result, tuple(result.shape), node)
+        return made._replace(runs=made.runs // self._mesh.size)  # a body counts once for each device
 
     def _made(
         self, kind: str, axes: Sequence[tuple[str, int]], of: Any, shape: tuple[int, ...], node: Node | None
