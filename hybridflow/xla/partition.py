@@ -212,6 +212,7 @@ class _Reading:
 
     def _block(self, block: Any, around: Node | None) -> None:
         operations = list(block.operations)
+        moved: set[tuple[Any, str]] = set()
         for index, operation in enumerate(operations):
             name = operation.operation.name
             node = self._node(operation, around)
@@ -219,6 +220,10 @@ class _Reading:
                 self._call(operation, node)
                 continue
             if name in _KINDS:
+                key = operation.operands[0], f"{name} {operation.attributes['out_sharding']}"
+                if key in moved:
+                    continue  # several read what one collective brings
+                moved.add(key)
                 after = operations[index + 1] if index + 1 < len(operations) else None
                 self._found += self._collective(operation, after, _KINDS[name], node)
             elif name in _BY_HAND and node is not None:
