@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from hybridflow.backend.fusion import after, fusion_break, never, outlined
+from hybridflow.backend.jax_shim import eval_jaxpr
 from hybridflow.core.dispatch import run_raw
 from hybridflow.core.op import REGISTRY, No, Op, register
 from hybridflow.ir.costs import Bodies, Body
@@ -116,9 +117,9 @@ def _selected_lower(ok: Any, *xs: Any, rule: str, **attrs: Any) -> Any:
     """Select the new moments first, and compute the parameter from the selected ones."""
     traced = jax.make_jaxpr(lambda *given: REGISTRY[rule].lower(*given, **attrs))(*xs)
     parameter, *slots = traced.jaxpr.outvars
-    moments = jax.core.eval_jaxpr(_of(traced.jaxpr, (), slots), traced.consts, *xs)
+    moments = eval_jaxpr(_of(traced.jaxpr, (), slots), traced.consts, *xs)
     chosen = [jnp.where(ok, new, old) for new, old in zip(moments, xs[2:-2], strict=True)]
-    (new,) = jax.core.eval_jaxpr(_of(traced.jaxpr, slots, [parameter]), traced.consts, *xs, *chosen)
+    (new,) = eval_jaxpr(_of(traced.jaxpr, slots, [parameter]), traced.consts, *xs, *chosen)
     return (jnp.where(ok, new, xs[0]), *chosen)
 
 

@@ -76,7 +76,8 @@ def stepped(layers, mesh=None, rows=None, batch=None):
 def same(net, step, layers):
     """Compare two steps with those of eager code on one device."""
     plain, eager = stepped(layers)
-    np.testing.assert_allclose([float(step(IDS, Y)) for _ in range(2)], [float(eager(IDS, Y)) for _ in range(2)], rtol=1e-5)
+    losses, expected = [[float(run(IDS, Y)) for _ in range(2)] for run in (step, eager)]
+    np.testing.assert_allclose(losses, expected, rtol=1e-5)
     for name, value in plain.state_dict().items():
         np.testing.assert_allclose(net.state_dict()[name], value, atol=1e-5, err_msg=name)
 
@@ -120,7 +121,8 @@ def test_a_split_table_and_split_logits_are_the_plain_ones():
     mesh = hf.Mesh({"model": 4})
     nn.init.seed(0)
     plain = nn.Embedding(64, 32)
-    table = hf.distribute.shard({"table": hf.Variable(plain.weight.numpy(), name="table")}, mesh, {"table": ("model", None)})
+    table = {"table": hf.Variable(plain.weight.numpy(), name="table")}
+    hf.distribute.shard(table, mesh, {"table": ("model", None)})
     scores = RNG.normal(size=(4, 16, 64)).astype(np.float32)
 
     def loss(weight, scores):
