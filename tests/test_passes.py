@@ -27,7 +27,7 @@ from hybridflow.core.spec import make_spec
 from hybridflow.ir.builder import trace_body
 from hybridflow.ir.evaluate import run_lowering
 from hybridflow.ir.graph import Graph, constant_node, input_node
-from hybridflow.passes import PIPELINE, Pass, PassContext, PassRecord, pipeline, run_passes
+from hybridflow.passes import ON_A_MESH, PIPELINE, Pass, PassContext, PassRecord, pipeline, run_passes
 from hybridflow.passes.algebra import RULES, algebra, holds, is_unit
 from hybridflow.passes.lib.rewrite import count_nodes
 from hybridflow.testing.check_pass import check_pass, same_bits
@@ -91,7 +91,7 @@ def test_final_rules_leave_differentiable_graphs_alone(function: Any):
 
 
 def test_each_pass_is_in_a_file_of_its_name():
-    listed = {one.name for one in PIPELINE.passes()}
+    listed = {one.name for pipeline in (PIPELINE, ON_A_MESH) for one in pipeline.passes()}
     assert listed == {one.name for one in pkgutil.iter_modules(passes.__path__)} - {"lib", "pipeline"}
     for one in PIPELINE.passes():
         assert inspect.getmodule(one.function).__name__ == f"hybridflow.passes.{one.name}"

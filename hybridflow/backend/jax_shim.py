@@ -14,6 +14,7 @@ from typing import Any, cast
 
 import jax
 from jax.core import Tracer as Tracer
+from jax.core import eval_jaxpr as eval_jaxpr
 from jax.experimental import io_callback, serialize_executable
 from jax.experimental.layout import Layout, with_layout_constraint
 from jax.experimental.xla_metadata import set_xla_metadata as set_xla_metadata

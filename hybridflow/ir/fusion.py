@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
+import jax
+import jax.numpy as jnp
+import numpy as np
+
 from hybridflow.backend.fusion import after, fusion_break, never, outlined
-from hybridflow.core.op import No, Op, register
+from hybridflow.backend.jax_shim import eval_jaxpr
+from hybridflow.core.dispatch import run_raw
+from hybridflow.core.op import REGISTRY, No, Op, register
 from hybridflow.ir.costs import Bodies, Body
 from hybridflow.ir.evaluate import NAMER, evaluate, lower_graph, run_eagerly, sizes_around
 from hybridflow.ir.graph import Graph, require_inputs
@@ -99,6 +106,48 @@ OUTLINED = register(
     )
 )
 """An operation that runs a graph which XLA compiles once, calls at every use, and does not fuse with other code."""
+
+
+def _selected_kernel(ok: Any, *xs: Any, rule: str, **attrs: Any) -> Any:
+    made = run_raw(REGISTRY[rule], list(xs), attrs)
+    return tuple([np.where(ok, new, old) for new, old in zip(made, (xs[0], *xs[2:-2]), strict=True)])
+
+
+def _selected_lower(ok: Any, *xs: Any, rule: str, **attrs: Any) -> Any:
+    """Select the new moments first, and compute the parameter from the selected ones."""
+    traced = jax.make_jaxpr(lambda *given: REGISTRY[rule].lower(*given, **attrs))(*xs)
+    parameter, *slots = traced.jaxpr.outvars
+    moments = eval_jaxpr(_of(traced.jaxpr, (), slots), traced.consts, *xs)
+    chosen = [jnp.where(ok, new, old) for new, old in zip(moments, xs[2:-2], strict=True)]
+    (new,) = eval_jaxpr(_of(traced.jaxpr, slots, [parameter]), traced.consts, *xs, *chosen)
+    return (jnp.where(ok, new, xs[0]), *chosen)
+
+
+def _of(jaxpr: Any, given: Sequence[Any], wanted: Sequence[Any]) -> Any:
+    """Return a part of a jaxpr: what it computes for some of its variables, if others are given too."""
+    needed, equations = {id(one) for one in wanted}, list[Any]()
+    known = {id(one) for one in given}
+    for equation in reversed(jaxpr.eqns):
+        if any([id(one) in needed and id(one) not in known for one in equation.outvars]):
+            equations.append(equation)
+            needed.update(map(id, equation.invars))
+    return jaxpr.replace(invars=[*jaxpr.invars, *given], eqns=equations[::-1], outvars=list(wanted))
+
+
+SELECTED = register(
+    Op(
+        "selected_update",
+        _selected_kernel,
+        _selected_lower,
+        lambda ok, *specs, rule, **attrs: REGISTRY[rule].infer(*specs, **attrs),
+        No(NOT_DIFFERENTIATED),
+        flops=lambda outputs, ok, *specs, rule, **attrs: REGISTRY[rule].flops(outputs, *specs, **attrs),
+        samples=No(MADE_BY_PASSES),
+        traits=frozenset({"inner"}),
+        onnx=No("an optimizer's step is not exported"),
+    )
+)
+"""An optimizer's step that keeps the old values if a scalar condition, its first input, does not hold."""
 
 
 def reads_never(graph: Graph) -> bool:

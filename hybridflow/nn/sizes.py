@@ -6,10 +6,12 @@ import threading
 from collections.abc import Callable, Mapping
 from typing import Any, cast
 
-from hybridflow.core.context import init_scope
+from hybridflow.core.context import current, init_scope
 from hybridflow.core.errors import ArgumentError, ArgumentTypeError, LayoutError, ShapeError, message
 from hybridflow.core.mesh import checked_layout
+from hybridflow.core.tensor import Tensor
 from hybridflow.core.variable import Variable
+from hybridflow.ops.layouts import divided
 
 _LOCK = threading.RLock()
 
@@ -108,6 +110,27 @@ def layouts_for(layer: str, given: Any, presets: dict[str, dict[str, tuple[Any, 
         message(f"{layer}: layouts is {kinds}, or a mapping of parameters to layouts", got=f"layouts={given!r}",
                 hint='AXIS is an axis of the mesh, such as "model".')
     )  # fmt: skip
+
+
+def along(x: Tensor, variable: Any, axis: Any, dim: int) -> Tensor:
+    """Split a dimension over a mesh axis if the function is traced for a mesh on which a Variable is split over it.
+
+    Without it, XLA may decide to gather the Variable instead.
+    """
+    return divided(x, axis, dim % x.ndim) if _is_split(variable, axis) else x
+
+
+def whole_beside(x: Tensor, variable: Any, axis: Any) -> Tensor:
+    """Keep all dimensions but the first whole, if the function is traced for a mesh as in `along`."""
+    for dim in range(1, x.ndim) if _is_split(variable, axis) else ():
+        x = divided(x, None, dim)
+    return x
+
+
+def _is_split(variable: Any, axis: Any) -> bool:
+    if axis is None or getattr(current().tracer, "mesh", None) is None or not isinstance(variable, Variable):
+        return False
+    return variable.placement is not None and axis in variable.placement.layout
 
 
 def require_axes(layer: Any, x: Any) -> None:

@@ -6,12 +6,13 @@ from typing import Any
 
 import numpy as np
 from jax import lax
+from jax.sharding import NamedSharding, PartitionSpec
 
 from hybridflow.backend.collectives import LOWERED_FOR
 from hybridflow.core.context import current
 from hybridflow.core.dispatch import bind
 from hybridflow.core.errors import LayoutError
-from hybridflow.core.mesh import Layout, check_axes, check_rank, checked_layout
+from hybridflow.core.mesh import Axis, Layout, check_axes, check_rank, checked_layout
 from hybridflow.core.op import Bad, Sample, op, public_names
 from hybridflow.ops.common import Tensor, TensorLike, TensorSpec, as_tensor, make_spec, no_flops, normals
 
@@ -107,6 +108,42 @@ def gathered(x: TensorLike, layout: Layout, gradient: Layout, again: bool) -> Te
         again: whether the gradient's computation gathers the parts again, so that the gathered value is not kept.
     """
     return bind(gathered.op, (as_tensor(x),), {"layout": layout, "gradient": gradient, "again": again})
+
+
+def _divided_lower(x: Any, *, axis: Axis, dim: int) -> Any:
+    mesh = LOWERED_FOR.get()
+    if mesh is None:
+        return x
+    rest = PartitionSpec.UNCONSTRAINED
+    layout = [axis if index == dim else rest for index in range(x.ndim)]
+    return lax.with_sharding_constraint(x, NamedSharding(mesh.of_jax, PartitionSpec(*layout)))
+
+
+def _divided_samples(rng: np.random.Generator) -> Any:
+    yield Sample((normals(rng, 4, 3), "model", 1))
+    yield Sample((normals(rng, 2, 3, 4), ("data", "model"), 0))
+
+
+@op(
+    kernel=lambda x, *, axis, dim: x,
+    lower=_divided_lower,
+    infer=lambda x, *, axis, dim: make_spec(x.shape, x.dtype),
+    vjp=lambda F, g, y, x, *, axis, dim: (F.divided(g, axis=axis, dim=dim),),
+    flops=no_flops,
+    samples=_divided_samples,
+    traits=("layout", "inner"),
+    ulp=0,
+    onnx="Identity",
+)
+def divided(x: TensorLike, axis: Axis, dim: int) -> Tensor:
+    """Split one dimension over a mesh axis, and leave to XLA how the others lie; the gradient lies so too.
+
+    Args:
+        x: any shape and dtype.
+        axis: a mesh axis, a tuple of several, or None for the whole dimension.
+        dim: the dimension, not negative.
+    """
+    return bind(divided.op, (as_tensor(x),), {"axis": axis, "dim": dim})
 
 
 __all__ = public_names(globals())  # pyright: ignore[reportUnsupportedDunderAll]

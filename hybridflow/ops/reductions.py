@@ -465,6 +465,13 @@ def prod(
 _TRUTH = Stops("a truth value has no gradient")
 
 
+def _all_lower(x: Any, axis: tuple[int, ...]) -> Any:
+    if LOWERED_FOR.get() is None:
+        return lax.reduce_and(x, axis)
+    # Devices then send one another a sum, which XLA sends together with the sums of gradients.
+    return lax.reduce_sum(lax.convert_element_type(~x, np.float32), axis) == 0
+
+
 def _truth_samples(rng: np.random.Generator) -> Any:
     flags = integers(rng, 0, 2, 3, 4, dtype="bool")
     yield Sample((flags,))
@@ -477,7 +484,7 @@ def _truth_samples(rng: np.random.Generator) -> Any:
 
 @op(
     kernel=lambda x, axis, keepdims: np.logical_and.reduce(x, axis=axis, keepdims=keepdims),
-    lower=lambda x, axis, keepdims: _keep(lax.reduce_and(x, axis), axis, keepdims),
+    lower=lambda x, axis, keepdims: _keep(_all_lower(x, axis), axis, keepdims),
     infer=_reduction("all", ("bool",)),
     vjp=_TRUTH,
     flops=no_flops,

@@ -29,6 +29,7 @@ from hybridflow.passes.lib.rewrite import count_nodes
 from hybridflow.passes.loop_invariants import loop_invariants
 from hybridflow.passes.outline import outline
 from hybridflow.passes.roll import roll
+from hybridflow.passes.select_updates import select_updates
 from hybridflow.passes.unroll import unroll
 from hybridflow.passes.unused_outputs import unused_outputs
 
@@ -126,7 +127,8 @@ ARRANGE = Phase(
 
 PIPELINE = Pipeline((SIMPLIFY, ARRANGE))
 
-ON_A_MESH = PIPELINE.without("join_parts", "outline", "roll", "fusion_breaks")
+_ON_A_MESH = PIPELINE.without("join_parts", "outline", "roll", "fusion_breaks")
+ON_A_MESH = Pipeline((*_ON_A_MESH.phases, Phase("select", 1, (select_updates,))))
 """The passes for programs on several devices: how values lie there would not get past the border of a function."""
 
 

@@ -36,14 +36,7 @@ from hybridflow.guards.leaves import TracedLeaves, cut
 from hybridflow.guards.numbers import Numbers
 from hybridflow.guards.observations import Observations
 from hybridflow.guards.reached import shown_names
-from hybridflow.guards.signature import (
-    LEAF,
-    TENSOR,
-    Leaf,
-    Signature,
-    forget_values,
-    numbers_of,
-)
+from hybridflow.guards.signature import LEAF, TENSOR, Leaf, Signature, forget_values, numbers_of
 from hybridflow.ir.builder import Check, GraphBuilder
 from hybridflow.ir.costs import concrete
 from hybridflow.ir.effects import has_effects
@@ -62,7 +55,7 @@ from hybridflow.tracing.outputs import OutputPlan, numbers_for
 from hybridflow.tracing.recorded import Note, gradient_op, graph_to_record
 from hybridflow.tracing.recorded_bounded import BoundedGradients
 from hybridflow.tracing.records import TraceRecord
-from hybridflow.tracing.xla_inputs import move_to_xla, raw_value
+from hybridflow.tracing.xla_inputs import move_to_xla, raw_value, value_for_mesh
 from hybridflow.xla.executable import Executable, compile_graph, is_wide
 from hybridflow.xla.placing import Placing
 from hybridflow.xla.store.fingerprint import NotPlain, fingerprint
@@ -106,6 +99,7 @@ class Trace(Fit):
         self.wide = is_wide(self.graph)
         self.numbers = numbers_for(builder, wide=self.wide)
         self.placing: Placing | None = None
+        self.raw = raw_value if layouts is None else value_for_mesh
         if layouts is not None:
             of_states = [state.variable for state in self.states]
             others = len(graph.inputs) - self.arguments - len(self.states)
@@ -225,7 +219,7 @@ class Trace(Fit):
 
     def arrays(self, signature: Signature) -> list[Any]:
         """Return the raw inputs for the arguments of a call: first tensors, then Python numbers."""
-        arrays = [raw_value(leaf.value) for leaf in signature.leaves if leaf.kind == TENSOR]
+        arrays = [self.raw(leaf.value) for leaf in signature.leaves if leaf.kind == TENSOR]
         if self.numbers is not None:
             arrays += self.numbers(numbers_of(signature))
         return arrays

@@ -35,6 +35,12 @@ def raw_value(tensor: Tensor) -> Any:
     return value if tensor._alt is None else tensor._alt
 
 
+def value_for_mesh(tensor: Tensor) -> Any:
+    """Return the array to pass to a program on a mesh: one on the host goes from there to each device, in parts."""
+    value = tensor._value
+    return value if type(value) is np.ndarray and tensor._alt is None else raw_value(tensor)
+
+
 def move_to_xla(variables: Sequence[Variable], values: list[Any], but: Sequence[int] = ()) -> None:
     """Move large values of Variables to XLA for good: otherwise XLA would copy them at every call.
 

@@ -190,7 +190,8 @@ class _Compilation:
         self.wide = is_wide(graph)
         self.donated = () if self.calls_host else tuple(donate)
         if options is None:
-            options = compiler_options(large_products=has_large_products(graph, sizes), backend=self.backend)
+            large, several = has_large_products(graph, sizes), placing is not None
+            options = compiler_options(large_products=large, backend=self.backend, several=several)
         self.options = options
         # Only programs with the hidden input have functions that XLA must not inline.
         self.extra = call_options(self.backend) if self.takes_false else {}

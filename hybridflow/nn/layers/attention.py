@@ -11,7 +11,7 @@ from hybridflow.core.tensor import Tensor, as_tensor
 from hybridflow.core.variable import Variable
 from hybridflow.nn.layers.linear import Linear
 from hybridflow.nn.layers.module import Module
-from hybridflow.nn.sizes import label, layouts_for
+from hybridflow.nn.sizes import along, label, layouts_for
 from hybridflow.ops.common import TensorLike, cast_to
 from hybridflow.ops.comparison import logical_and
 from hybridflow.ops.creation import zeros
@@ -203,6 +203,7 @@ class MultiHeadAttention(Module):
         x = einsum("btc,nfc->nbtf", query, stack([layer.weight for layer in layers]))
         if self.query.bias is not None:
             x = x + stack([layer.bias for layer in layers])[:, None, None, :]
+        x = along(x, self.query.weight, self.heads_over, 3)
         return x[0], x[1], x[2]
 
     def _split(self, x: Tensor) -> Tensor:

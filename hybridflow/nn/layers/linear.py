@@ -9,7 +9,7 @@ from hybridflow.core.tensor import Tensor, as_tensor, make_tensor
 from hybridflow.core.variable import Variable
 from hybridflow.nn import init
 from hybridflow.nn.layers.module import Module
-from hybridflow.nn.sizes import in_and_out, layouts_for, make_parameters, require_size
+from hybridflow.nn.sizes import along, in_and_out, layouts_for, make_parameters, require_size, whole_beside
 from hybridflow.ops.common import TensorLike
 from hybridflow.ops.nn.dense import linear
 from hybridflow.ops.nn.embeddings import embedding
@@ -69,7 +69,8 @@ class Linear(Module):
         """Return ``x @ weight.T + bias``."""
         x = as_tensor(x)
         require_size(self, "in_features", x, -1, _make_linear)
-        return linear(x, self.weight, self.bias)
+        out, into = (None, None) if self.layouts is None else self.layouts.get("weight", (None, None))
+        return along(linear(along(x, self.weight, into, -1), self.weight, self.bias), self.weight, out, -1)
 
     def extra_repr(self) -> str:
         """Return the sizes."""
@@ -116,7 +117,9 @@ class Embedding(Module):
 
     def forward(self, ids: TensorLike) -> Tensor:
         """Replace every id by its vector."""
-        return embedding(ids, self.weight)
+        made = embedding(ids, self.weight)
+        rows = None if self.layouts is None else self.layouts["weight"][0]
+        return made if rows is None else whole_beside(made, self.weight, rows)
 
     def extra_repr(self) -> str:
         """Return the sizes."""
