@@ -9,4 +9,7 @@ from hybridflow.distribute.manual import pmean as pmean
 from hybridflow.distribute.manual import ppermute as ppermute
 from hybridflow.distribute.manual import psum as psum
 from hybridflow.distribute.manual import psum_scatter as psum_scatter
+from hybridflow.distribute.pipeline import pipeline as pipeline
 from hybridflow.distribute.sharding import shard as shard
+from hybridflow.nested.schedules import Schedule as Schedule
+from hybridflow.nested.schedules import pipeline_schedule as pipeline_schedule

@@ -1,0 +1,35 @@
+"""Run a pipeline once for its loss and its gradients."""
+
+from __future__ import annotations
+
+from hybridflow.core.node import Edge, Node
+from hybridflow.ir.graph import Graph, edges_of
+from hybridflow.nested.pipelines import PIPELINE, PIPELINE_GRADIENT
+from hybridflow.passes.lib.graph_pass import PassContext, graph_pass
+from hybridflow.passes.lib.rewrite import followed, rebuilt
+
+
+@graph_pass(final=True)
+def one_pipeline(graph: Graph, context: PassContext) -> Graph:
+    """Take a pipeline's loss from the operation that computes its gradients too, which then runs the stages alone.
+
+    The gradients may need the loss first, as those of its square do: then both operations stay.
+    """
+    losses = {node.attrs["call"]: node for node in graph.nodes if node.op is PIPELINE}
+    if not losses:
+        return graph
+    behind: dict[Node, bool] = {}
+    moved: dict[Edge, Edge] = {}
+    for node in graph.nodes:
+        behind[node] = node.op is PIPELINE or any([behind.get(edge[0], False) for edge in edges_of(node)])
+        loss = losses.get(node.attrs.get("call")) if node.op is PIPELINE_GRADIENT and not behind[node] else None
+        if loss is not None:
+            moved.update({(loss, index): (node, index) for index in range(len(loss.outputs))})
+            del losses[node.attrs["call"]]
+            context.notes["loss taken from the gradients' pipeline"] += 1
+    if not moved:
+        return graph
+    gone = {edge[0] for edge in moved}
+    first = [node for node in graph.nodes if not behind[node]]
+    then = [followed(node, moved) for node in graph.nodes if behind[node] and node not in gone]
+    return rebuilt(graph, [*first, *then], [moved.get(edge, edge) for edge in graph.outputs])
