@@ -21,6 +21,7 @@ from hybridflow.ir.costs import Bodies, Body
 from hybridflow.ir.effects import silenced
 from hybridflow.ir.graph import Graph, edges_of
 from hybridflow.nested.pipeline_programs import Plan, run_program
+from hybridflow.nested.schedules import Schedule
 
 _TESTED = No("made by hf.distribute.pipeline; tested with it")
 _KERNEL = No("eager code runs the stages one after the other")
@@ -95,6 +96,11 @@ def _plan(attrs: dict[str, Any]) -> Plan:
     return Plan(**{name: attrs[name] for name in Plan._fields})
 
 
+def schedule_of(node: Node) -> Schedule:
+    """Return the schedule by which a pipeline's node runs."""
+    return _plan(node.attrs).table(forward_only=node.op is PIPELINE)
+
+
 def _loss_specs(plan: Plan) -> list[TensorSpec]:
     loss = plan.stages[-1].output_specs[0]
     return [make_spec((), loss.dtype), *[make_spec((), _BOOL)] * sum(plan.checks)]
@@ -167,7 +173,7 @@ PIPELINE = register(
         flops=Bodies(_bodies),
         saves=Saves(x="all"),
         samples=_TESTED,
-        traits=frozenset({"nested", "inner"}),
+        traits=frozenset({"nested", "inner", "stages"}),
         public=run_pipeline,
         onnx=_ONNX,
     )
@@ -181,7 +187,7 @@ PIPELINE_GRADIENT = register(
         No("a pipeline on a mesh has first-order gradients; compile the function without mesh= for higher ones"),
         flops=Bodies(_bodies),
         samples=_TESTED,
-        traits=frozenset({"nested", "inner"}),
+        traits=frozenset({"nested", "inner", "stages"}),
         public=run_pipeline_gradient,
         onnx=_ONNX,
     )

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from functools import lru_cache
+from os import PathLike
 from typing import Any, NamedTuple
 
+from hybridflow.backend.files import write_text
 from hybridflow.core.errors import ArgumentError, ArgumentTypeError, message
 
 SCHEDULES = ("gpipe", "1f1b", "interleaved")
@@ -23,6 +25,10 @@ class Action(NamedTuple):
     stage: int
     microbatch: int
     backward: bool
+
+    def said(self, tick: int) -> str:
+        """Return a sentence about the action."""
+        return f"tick {tick}: {'backward' if self.backward else 'forward'} of micro-batch {self.microbatch}, stage {self.stage}"
 
     def __str__(self) -> str:
         return f"{'B' if self.backward else 'F'}{self.microbatch}"
@@ -46,8 +52,8 @@ class Schedule(NamedTuple):
         >>> schedule = hf.distribute.pipeline_schedule("1f1b", 2, 3)
         >>> print(schedule)
         1f1b: 2 stages, 3 micro-batches, 8 ticks, 25.0 % of them waiting
-        device 0: F0  F1  B0  F2  B1  .   B2  .
-        device 1: .   F0  B0  F1  B1  F2  B2  .
+        device 0: F0 F1 .  B0 F2 B1 .  B2
+        device 1: .  F0 B0 F1 B1 F2 B2 .
     """
 
     name: str
@@ -73,19 +79,37 @@ class Schedule(NamedTuple):
                 if action is not None:
                     yield tick, device, action
 
-    def __str__(self) -> str:
-        several = self.stages > self.devices
-        cells = [
-            ["." if one is None else f"{one}/{one.stage}" if several else str(one) for one in column]
-            for column in zip(*self.table, strict=True)
-        ]
-        width = max([len(cell) for row in cells for cell in row]) + 1
-        head = (
+    def to_svg(self, path: str | PathLike[str]) -> None:
+        """Write the table as a picture: a row per device, a column per tick, forward and backward in two colours.
+
+        Args:
+            path: the file.
+        """
+        from hybridflow.pictures.timetable import Entry, timetable_svg  # programs without pictures need no pictures' room
+
+        rows: list[tuple[str, list[Entry | None]]] = []
+        for device, column in enumerate(zip(*self.table, strict=True)):
+            cells = [
+                None if one is None else Entry(self._text(one), "gradient" if one.backward else "input", one.said(tick))
+                for tick, one in enumerate(column)
+            ]
+            rows.append((f"device {device}", cells))
+        write_text(path, timetable_svg(self._head(), rows))
+
+    def _text(self, action: Action) -> str:
+        return f"{action}/{action.stage}" if self.stages > self.devices else str(action)
+
+    def _head(self) -> str:
+        return (
             f"{self.name}: {self.stages} stages, {self.microbatches} micro-batches, {len(self.table)} ticks, "
             f"{100 * self.bubble:.1f} % of them waiting"
         )
+
+    def __str__(self) -> str:
+        cells = [["." if one is None else self._text(one) for one in column] for column in zip(*self.table, strict=True)]
+        width = max([len(cell) for row in cells for cell in row]) + 1
         lines = ["".join([cell.ljust(width) for cell in row]).rstrip() for row in cells]
-        return "\n".join([head, *[f"device {device}: {line}" for device, line in enumerate(lines)]])
+        return "\n".join([self._head(), *[f"device {device}: {line}" for device, line in enumerate(lines)]])
 
 
 def pipeline_schedule(

@@ -176,7 +176,11 @@ def test_two_pipelines_in_one_program_run_once_each():
     for a, b in zip(one[0], other[0], strict=True):
         np.testing.assert_allclose(a.numpy(), b.numpy(), rtol=1e-6)
     require_same((one[0][0], one[1]), (other[0][0], other[1]))
-    assert "one_pipeline" in str(compiled.explain())
+    said = str(compiled.explain())
+    assert "one_pipeline" in said
+    assert said.count("pipeline: 1f1b of 2 stages on 2 devices, 4 micro-batches at mesh_pipeline.py:") == 2
+    assert "each device waits 2 of 10 ticks, a bubble of 20.0%" in said
+    assert "no layout asked for it" not in said
 
 
 def test_a_step_with_an_optimizer_trains_as_on_one_device():
