@@ -198,6 +198,7 @@ class _Stage:
         self.tree: Any = None
 
     def __call__(self, *tensors: Tensor) -> list[Tensor]:
+        cast(GraphBuilder, current().tracer).mesh = None  # XLA divides a stage's work; nothing in it names the mesh
         value = as_traced(self.stage)(jax.tree_util.tree_unflatten(self.given, tensors[: self.count]))
         if self.loss is not None:
             targets = jax.tree_util.tree_unflatten(self.batch.children()[1], tensors[self.count :])
