@@ -1,5 +1,6 @@
 """Many devices: meshes of them, and how models and functions lie there."""
 
+from hybridflow.distribute.attention import ring_attention as ring_attention
 from hybridflow.distribute.devices import cpu_devices as cpu_devices
 from hybridflow.distribute.devices import gather as gather
 from hybridflow.distribute.manual import all_gather as all_gather

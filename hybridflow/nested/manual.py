@@ -238,14 +238,20 @@ def _kernel(*xs: Any, graph: Graph, mesh: Mesh, inputs: tuple[Layout, ...], outp
 
 
 def _across(op: Op, values: list[Any], attrs: dict[str, Any], mesh: Mesh) -> list[Any]:
-    """Run a collective on the values of all devices."""
+    """Run a collective on the values of all devices; return its result on each, or a list of its results."""
     made: list[Any] = [None] * mesh.size
     for group in groups(tuple(mesh.shape.items()), attrs["axis"]):
         stacks = [np.stack([np.asarray(value[i]) for i in group]) for value in values]
         kernel: Any = op.kernel
-        for index, result in zip(group, kernel(*stacks, **attrs), strict=True):
-            made[index] = np.ascontiguousarray(result).reshape(np.shape(result))
-    return made
+        results = kernel(*stacks, **attrs)
+        for place, index in enumerate(group):
+            own = [_contiguous(one[place]) for one in (results if isinstance(results, tuple) else (results,))]
+            made[index] = own if isinstance(results, tuple) else own[0]
+    return list(zip(*made, strict=True)) if isinstance(made[0], list) else made
+
+
+def _contiguous(x: Any) -> Any:
+    return np.ascontiguousarray(x).reshape(np.shape(x))
 
 
 def _places(mesh: Mesh) -> list[dict[str, int]]:
