@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import linecache
 import os
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, cast
 
@@ -13,6 +13,7 @@ from rich.console import Console, ConsoleOptions, RenderResult
 from rich.table import Table
 from rich.text import Text
 
+from hybridflow.analysis.communication import Communication, communication_of, sent_by, sent_once
 from hybridflow.analysis.layers import Layers
 from hybridflow.analysis.memory import Memory, bytes_of, format_size, memory_of
 from hybridflow.analysis.memory_picture import timeline_svg
@@ -20,6 +21,7 @@ from hybridflow.backend.files import write_text
 from hybridflow.core.attached import attached
 from hybridflow.core.dims import Dim
 from hybridflow.core.errors import ArgumentError, message
+from hybridflow.core.mesh import Mesh
 from hybridflow.core.node import where_file_line
 from hybridflow.ir.costs import Cost, NodeCost, Sizes, node_costs, total
 from hybridflow.pictures.html import page, paragraphs_html, rich_table_html, table_html
@@ -99,6 +101,8 @@ class XlaCheck:
         xla_peak: the bytes of all inputs, results and temporaries of XLA's program; results that take the memory of
             inputs do not count.
         remarks: why the figures may differ.
+        sent: on a mesh, the predicted bytes of collectives on each device, by kind; those in a loop's body once.
+        xla_sent: the same of XLA's program.
     """
 
     flops: int
@@ -109,6 +113,8 @@ class XlaCheck:
     xla_temporaries: int
     xla_peak: int
     remarks: tuple[str, ...]
+    sent: Mapping[str, int] = field(default_factory=dict[str, int])
+    xla_sent: Mapping[str, int] = field(default_factory=dict[str, int])
 
     def rows(self) -> list[tuple[str, str, str]]:
         """Return the table as ``(what, hybridflow, XLA)``."""
@@ -117,6 +123,10 @@ class XlaCheck:
             ("FLOPs, loop bodies once", f"{self.flops_once:,}", f"{self.xla_flops + self.xla_transcendentals:,}"),
             ("of those, exponentials and the like", "", f"{self.xla_transcendentals:,}"),
             ("temporaries", f"{format_size(self.temporaries)} (estimate)", format_size(self.xla_temporaries)),
+            *[
+                (f"{kind}, bytes", f"{self.sent.get(kind, 0):,}", f"{self.xla_sent.get(kind, 0):,}")
+                for kind in sorted({*self.sent, *self.xla_sent})
+            ],
         ]
 
     def __str__(self) -> str:
@@ -148,6 +158,8 @@ class CostReport:
             bounds; else None.
         padded: as `total`, for that program at its bounds, without the operations that tell padding from real elements;
             None if there is no such program.
+        communication: what the devices of a mesh send one another; None for one device, or if sizes are open. On a mesh
+            `memory` is that of each device, and the other figures are those of all devices together.
     """
 
     name: str
@@ -159,6 +171,7 @@ class CostReport:
     sizes: dict[str, int] | None
     bounds: dict[str, int] | None
     padded: Cost | None
+    communication: Communication | None
     _costing: Costing = field(repr=False, compare=False)
 
     @property
@@ -232,6 +245,8 @@ class CostReport:
                 + needed.temp_size_in_bytes
             ),
             remarks=_REMARKS,
+            sent=sent_once(self.communication),
+            xla_sent=sent_by(executable),
         )
 
     # -- showing ----------------------------------------------------------------------------------------------
@@ -259,11 +274,13 @@ class CostReport:
             "sizes": self.sizes,
             "bounds": self.bounds,
             "padded": self.padded and self.padded._asdict(),
+            "collectives": rows(() if self.communication is None else self.communication.rows),
         }
 
     def tables(self) -> list[Table]:
         """Return the tables for a `rich` console: the total, the lines, and the memory."""
-        return [self._total_table(), self._line_table(), self._memory_table(), *self._activation_table()]
+        sent = [] if self.communication is None else [self.communication.table()]
+        return [self._total_table(), self._line_table(), *sent, self._memory_table(), *self._activation_table()]
 
     def _total_table(self) -> Table:
         table = Table(title=Text(f"Cost of one call of {self.name}"), title_justify="left", show_header=False)
@@ -292,7 +309,8 @@ class CostReport:
         return _wide(_table("By line, gradients with what they are the gradients of"), titles, rows)
 
     def _memory_table(self) -> Table:
-        table = Table(title="Memory", title_justify="left", show_header=False)
+        each = "" if self.communication is None else " of each device"
+        table = Table(title=f"Memory{each}", title_justify="left", show_header=False)
         for what, count, remark in self.memory.rows():
             table.add_row(what, format_size(count), remark)
         return table
@@ -364,7 +382,9 @@ _REMARKS = (
 )
 
 
-def cost(fn: Callable[..., Any], *args: Any, **kwargs: Any) -> CostReport:
+def cost(
+    fn: Callable[..., Any], *args: Any, mesh: Mesh | Mapping[str, int] | None = None, **kwargs: Any
+) -> CostReport:
     """Return what a call of a function costs: FLOPs, bytes and memory, by operation, by line and in total.
 
     Nothing runs: the function is only traced. A loop counts as often as it runs; of two branches, the more expensive
@@ -373,9 +393,16 @@ def cost(fn: Callable[..., Any], *args: Any, **kwargs: Any) -> CostReport:
     Args:
         fn: the function, compiled or not. Its tapes and assignments belong to the call.
         *args, **kwargs: what to call it with; a `TensorSpec` may stand for any tensor, None for a size left open.
+        mesh: a mesh to run on, or its sizes by axis, for which no devices are needed; the one that `fn` is compiled for
+            if not given. The layouts are those that `fn` is compiled with and those of its Variables, which may be for
+            a mesh of other sizes.
 
     Returns:
         The report.
+
+    Raises:
+        LayoutError: a layout does not suit the mesh.
+        ArgumentTypeError: `mesh` is no mesh.
 
     Example:
         >>> import hybridflow as hf
@@ -385,22 +412,25 @@ def cost(fn: Callable[..., Any], *args: Any, **kwargs: Any) -> CostReport:
         >>> open_report = hf.cost(lambda x, w: x @ w, hf.TensorSpec([None, 4]), hf.TensorSpec([4, 2]))
         >>> open_report.flops, open_report.at(x_0=8).flops
         (16*x_0, 128)
+        >>> step = hf.compile(lambda x: hf.mean(x), mesh=hf.Mesh({"data": 1}), batch="data")
+        >>> hf.cost(step, hf.TensorSpec([1024, 4]), mesh={"data": 256}).communication.bytes
+        {'all-reduce': 4}
     """
-    if isinstance(fn, CompiledFunction | CompiledMethod):
-        return cast(Any, fn).cost(*args, **kwargs)
-    return CompiledFunction(fn).cost(*args, **kwargs)
+    compiled = fn if isinstance(fn, CompiledFunction | CompiledMethod) else CompiledFunction(fn)
+    return cast(Any, compiled).cost(*args, mesh=mesh, **kwargs)
 
 
 def report_of(costing: Costing) -> CostReport:
     """Return the report of a call."""
     costs = node_costs(costing.graph, costing.sizes)
-    memory = memory_of(costing)
+    sent = communication_of(costing)
+    memory = memory_of(costing, None if sent is None else sent.partition)
     nodes = tuple([_row(one) for one in costs])
     bounds = costing.bounds_for(costing.sizes) if costing.sizes else None
     return CostReport(
         costing.name, nodes, tuple(_lines(costs, memory, costing.sizes)), total(costs), memory,
         tuple(_notes(costs, costing)), costing.sizes, bounds,
-        None if bounds is None else total(node_costs(costing.graph, bounds)), costing,
+        None if bounds is None else total(node_costs(costing.graph, bounds)), sent, costing,
     )  # fmt: skip
 
 
@@ -447,6 +477,8 @@ def _note(one: NodeCost) -> str:
 
 def _notes(report: list[NodeCost], costing: Costing) -> list[str]:
     notes: list[str] = []
+    if costing.placing is not None:
+        notes.append("FLOPs and bytes read and written are those of all devices together.")
     if costing.undecided:
         notes.append("The memory budget chooses at the first call what is computed again: the figures are without.")
     if any(not one.bounded for one in report):

@@ -9,6 +9,7 @@ from typing import Any, cast
 
 from hybridflow.core.dims import Dim
 from hybridflow.core.node import Edge, Node
+from hybridflow.core.spec import TensorSpec
 from hybridflow.core.units import format_bytes
 from hybridflow.core.variable import GradientCell
 from hybridflow.ir.costs import Sizes, concrete, moves_nothing
@@ -16,6 +17,8 @@ from hybridflow.ir.graph import Graph
 from hybridflow.ir.liveness import roots
 from hybridflow.tracing.costing import Costing
 from hybridflow.xla.buffers import Buffers, buffers
+from hybridflow.xla.partition import Partition
+from hybridflow.xla.primitives import Parts
 
 
 @dataclass(frozen=True)
@@ -53,6 +56,8 @@ class Moment:
 @dataclass(frozen=True)
 class Memory:
     """A call's memory, split as the field splits it. Each array counts once; views count as what they view.
+
+    On a mesh it is the memory of each device, apart from what devices send one another.
 
     Attributes:
         arguments: tensors given to the call or captured by it.
@@ -140,16 +145,17 @@ def format_size(count: Any) -> str:
     return f"{count} B" if type(count) is Dim else format_bytes(count)
 
 
-def memory_of(costing: Costing) -> Memory:
-    """Return where the memory of a call goes."""
+def memory_of(costing: Costing, partition: Partition | None = None) -> Memory:
+    """Return where the memory of a call goes, on each device of a mesh if it is divided."""
     graph, sizes = costing.graph, costing.sizes
     roles = Roles(costing)
+    parts = None if partition is None else partition.parts
     count = len(graph.inputs) - len(costing.variables)
     parameters = roles.parameters()
     variables = list(range(count, len(graph.inputs)))
     alive: Buffers | None = None
     if sizes is not None:
-        alive = buffers(graph, sizes, costing.donated)
+        alive = buffers(graph, sizes, costing.donated, parts)
     cells = {i for i, one in enumerate(costing.variables) if isinstance(one, GradientCell)}
     kept = {roles.stored(graph.outputs[output]) for output, position in costing.donated if position - count in cells}
     state = [i for i in variables if i - count not in parameters | cells]
@@ -157,14 +163,18 @@ def memory_of(costing: Costing) -> Memory:
     donated = {output for output, _ in costing.donated}
     returned = [edge for index, edge in enumerate(graph.outputs) if index not in donated]
     results = [edge for edge in dict.fromkeys(map(roles.stored, returned)) if edge[0] not in roles.given]
+
+    def held(index: int) -> Held:
+        return _input(graph.inputs[index], sizes, parts)
+
     return Memory(
-        arguments=tuple([_input(node, sizes) for node in graph.inputs[:count]]),
-        parameters=tuple([_input(graph.inputs[i], sizes) for i in variables if i - count in parameters]),
-        state=tuple([_input(graph.inputs[i], sizes) for i in state]),
-        slots=tuple([_input(graph.inputs[i], sizes) for i in state if costing.variables[i - count].like is not None]),
-        activations=_held(roles.activations(), sizes),
-        gradients=(*_held(gradients, sizes), *[_input(graph.inputs[count + i], sizes) for i in sorted(cells)]),
-        results=_held(results, sizes),
+        arguments=tuple(map(held, range(count))),
+        parameters=tuple([held(i) for i in variables if i - count in parameters]),
+        state=tuple(map(held, state)),
+        slots=tuple([held(i) for i in state if costing.variables[i - count].like is not None]),
+        activations=_held(roles.activations(), sizes, parts),
+        gradients=(*_held(gradients, sizes, parts), *[held(count + i) for i in sorted(cells)]),
+        results=_held(results, sizes, parts),
         temporaries=None if alive is None else alive.peak,
         timeline=() if alive is None else _timeline(alive),
         at_peak=() if alive is None else _alive(alive),
@@ -247,17 +257,22 @@ class Roles:
         return list(storages)
 
 
-def _input(node: Node, sizes: Sizes | None) -> Held:
+def _input(node: Node, sizes: Sizes | None, parts: Parts | None) -> Held:
     spec = concrete(node.spec(), sizes)
-    return Held(node.attrs["name"], spec.nbytes, str(spec))
+    return Held(node.attrs["name"], _bytes(node, spec, parts), str(spec))
 
 
-def _held(edges: Iterable[Edge], sizes: Sizes | None) -> tuple[Held, ...]:
+def _held(edges: Iterable[Edge], sizes: Sizes | None, parts: Parts | None) -> tuple[Held, ...]:
     held: list[Held] = []
     for node, index in edges:
         spec = concrete(node.spec(index), sizes)
-        held.append(Held(node.op.name, spec.nbytes, str(spec), node.location))
+        held.append(Held(node.op.name, _bytes(node, spec, parts), str(spec), node.location))
     return tuple(held)
+
+
+def _bytes(node: Node, spec: TensorSpec, parts: Parts | None) -> Any:
+    """Return the bytes of a value of a node; of one of its parts, if a mesh divides it."""
+    return spec.nbytes if parts is None else -(-spec.nbytes // parts(node, spec.shape))
 
 
 def _timeline(report: Buffers) -> tuple[Moment, ...]:

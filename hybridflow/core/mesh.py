@@ -73,6 +73,22 @@ class Mesh:
             SEVERAL.used = True
 
     @classmethod
+    def planned(cls, given: Mesh | Mapping[str, int], what: str) -> Mesh:
+        """Return a mesh to predict programs for: the given one, or one of the given sizes without devices.
+
+        Raises:
+            ArgumentTypeError: it is neither.
+        """
+        if isinstance(given, Mesh):
+            return given
+        if not isinstance(cast(object, given), Mapping):
+            raise ArgumentTypeError(
+                message(f"{what}: mesh is a hf.Mesh, or sizes by axis", got=repr(given)[:80],
+                        hint='Write mesh={"data": 256}.')
+            )  # fmt: skip
+        return cls.without_devices(given)
+
+    @classmethod
     def without_devices(cls, sizes: Mapping[str, int]) -> Mesh:
         """Return a mesh that only has sizes, to predict what programs on it would do."""
         made = object.__new__(cls)
@@ -103,6 +119,15 @@ class Mesh:
             raise LayoutError(message("Mesh: it has sizes but no devices", got=str(self), hint="Make a hf.Mesh."))
         return self._devices
 
+    @property
+    def is_planned(self) -> bool:
+        """Whether it has sizes but no devices."""
+        return self._devices is None
+
+    def stands_for(self, other: Mesh) -> bool:
+        """Whether programs for it are programs for another mesh: the same one, or one of the same sizes."""
+        return self == other or (self.is_planned and self.shape == other.shape)
+
     @cached_property
     def on_host(self) -> bool:
         """Whether the devices are CPUs."""
@@ -110,7 +135,10 @@ class Mesh:
 
     @cached_property
     def of_jax(self) -> Any:
-        """The `jax.sharding.Mesh` of the same devices and names."""
+        """The `jax.sharding.Mesh` of the same devices and names; an abstract one if there are no devices."""
+        if self._devices is None:
+            types = (jax.sharding.AxisType.Auto,) * len(self.axes)
+            return jax.sharding.AbstractMesh(tuple(self._sizes.values()), self.axes, axis_types=types)
         array = np.empty(self.size, object)
         array[:] = self.devices
         return jax.sharding.Mesh(array.reshape(tuple(self._sizes.values())), self.axes)
@@ -290,8 +318,39 @@ class Placement(NamedTuple):
         """The jax object."""
         return self.mesh.sharding(self.layout)
 
+    def on(self, mesh: Mesh, shape: tuple[int, ...], name: str) -> Placement:
+        """Return the placement on a mesh: a mesh without devices may have other sizes.
+
+        Raises:
+            LayoutError: it is another mesh, or the layout does not suit it.
+        """
+        if self.mesh == mesh:
+            return self
+        if not mesh.is_planned:
+            raise LayoutError(
+                message(f"Variable {name!r} lies on another mesh than the function's",
+                        got=f"{self}; compiled for {mesh}", hint="Use one mesh for both.")
+            )  # fmt: skip
+        if self.read_as is None:
+            check_fits(self.layout, shape, mesh, f"Variable {name!r}")
+            return Placement(mesh, self.layout)
+        (over,) = [mine for mine, other in zip(self.layout, self.read_as, strict=True) if mine != other]
+        check_axes(self.layout, mesh, f"Variable {name!r}")
+        check_fits(self.read_as, shape, mesh, f"Variable {name!r}")
+        return split_over(over, self.read_as, shape, mesh, again=self.again)
+
     def __str__(self) -> str:
         return f"{self.layout} on {self.mesh}"
+
+
+def split_over(axis: Axis, layout: Layout, shape: tuple[int, ...], mesh: Mesh, *, again: bool) -> Placement:
+    """Return a placement that also splits the largest dimension that it can over a mesh axis; see `Placement`."""
+    parts = mesh.parts(axis)
+    free = [i for i, one in enumerate(layout) if one is None and shape[i] % parts == 0 and shape[i]]
+    if not free:
+        return Placement(mesh, layout)
+    split = max(free, key=lambda i: shape[i])
+    return Placement(mesh, (*layout[:split], axis, *layout[split + 1 :]), layout, again)
 
 
 def placement_of(name: str, shape: tuple[int, ...], layout: Any, mesh: Mesh | None) -> Placement:

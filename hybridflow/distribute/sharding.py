@@ -11,7 +11,16 @@ from typing import Any, TypeVar, cast
 import jax
 
 from hybridflow.core.errors import ArgumentError, ArgumentTypeError, LayoutError, message
-from hybridflow.core.mesh import Layout, Mesh, Placement, check_axes, check_fits, checked_layout, names_of
+from hybridflow.core.mesh import (
+    Layout,
+    Mesh,
+    Placement,
+    check_axes,
+    check_fits,
+    checked_layout,
+    names_of,
+    split_over,
+)
 from hybridflow.core.variable import Variable
 
 M = TypeVar("M")
@@ -108,13 +117,7 @@ def _placement(
     taken = {name for axis in layout for name in names_of(axis)}
     if fsdp is None or math.prod(shape) < min_size or not taken.isdisjoint(names_of(fsdp)):
         return Placement(mesh, layout)
-    parts = mesh.parts(fsdp)
-    free = [i for i, axis in enumerate(layout) if axis is None and shape[i] % parts == 0 and shape[i]]
-    if not free:
-        return Placement(mesh, layout)
-    split = max(free, key=lambda i: shape[i])
-    split_layout = (*layout[:split], fsdp, *layout[split + 1 :])
-    return Placement(mesh, split_layout, layout, reshard)
+    return split_over(fsdp, layout, shape, mesh, again=reshard)
 
 
 def _require_used(patterns: Mapping[str, Layout], used: set[str], variables: Mapping[str, Variable]) -> None:

@@ -239,6 +239,9 @@ class GraphBuilder:
         placement = variable.placement
         if self.mesh is None or placement is None or placement.read_as is None:
             return tensor
+        placement = placement.on(self.mesh, variable.shape, variable.name)
+        if placement.read_as is None:
+            return tensor
         attrs = {"layout": placement.read_as, "gradient": placement.layout, "again": placement.again}
         return self.bind(REGISTRY["gathered"], (tensor,), attrs)
 

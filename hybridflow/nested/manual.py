@@ -84,7 +84,7 @@ def shard_map(
 
     def mapped(*args: Any) -> Any:
         around = getattr(current().tracer, "mesh", None)
-        if current().tracer is not None and around != mesh:
+        if current().tracer is not None and (around is None or not around.stands_for(mesh)):
             raise LayoutError(
                 message(f"shard_map: it is for {mesh}, and the function that calls it is compiled for "
                         f"{around or 'one device'}", hint="Pass mesh= to hf.compile, the same one.")
@@ -213,7 +213,8 @@ def _lower(*xs: Any, graph: Graph, mesh: Mesh, inputs: tuple[Layout, ...], outpu
             LOWERED_FOR.reset(token)
 
     into, back = [tuple([jax.sharding.PartitionSpec(*one) for one in some]) for some in (inputs, outputs)]
-    run = jax.shard_map(body, mesh=mesh.of_jax, in_specs=into, out_specs=back, check_vma=False)
+    there = LOWERED_FOR.get() or mesh  # the same mesh without devices, if the program is only predicted
+    run = jax.shard_map(body, mesh=there.of_jax, in_specs=into, out_specs=back, check_vma=False)
     return _one_or_all(run(*xs))
 
 

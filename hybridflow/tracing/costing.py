@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import jax
 import numpy as np
 
 from hybridflow.core.context import current
+from hybridflow.core.mesh import Mesh
 from hybridflow.core.node import Node
 from hybridflow.core.spec import TensorSpec, example_size, is_open_size
 from hybridflow.core.tensor import Tensor, make_tensor
@@ -21,6 +22,7 @@ from hybridflow.ir.graph import Graph
 if TYPE_CHECKING:
     from hybridflow.tracing.trace import Trace
     from hybridflow.xla.executable import Executable
+    from hybridflow.xla.placing import Placing
 
 
 @dataclass(frozen=True)
@@ -42,6 +44,7 @@ class Costing:
         compile: compiles the graph, or returns the executable if there is one.
         bounds_for: returns the bounds of the program that takes given sizes now; None if there is none.
         retrace: traces the call again, for nothing else, and returns the graph; see `hybridflow.core.module_calls`.
+        placing: how inputs and outputs lie on a mesh; None for one device.
     """
 
     name: str
@@ -58,12 +61,13 @@ class Costing:
     compile: Callable[[dict[str, int]], Executable] = field(repr=False)
     bounds_for: Callable[[dict[str, int]], dict[str, int] | None] = field(repr=False)
     retrace: Callable[[], Graph] = field(repr=False)
+    placing: Placing | None = None
 
     @classmethod
     def of(cls, name: str, trace: Trace, signature: Signature, *, opened: bool) -> Costing:
         """Return the costing of a call; if `opened` is set, its sizes are left open."""
         device = current().device
-        count = trace.plan.count
+        count, placing = trace.plan.count, trace.placing
         variables = trace.variables(signature)
         return cls(
             name=name,
@@ -77,10 +81,20 @@ class Costing:
             donated=tuple([(count + index, position) for index, position in enumerate(trace.donated)]),
             undecided=trace.budget is not None and trace.only is None,
             gradient_of=trace.gradient_of,
-            compile=lambda sizes: trace.executable_for(sizes, device),
+            compile=lambda sizes: trace.executable_for(sizes, device) if placing is None or not placing.mesh.is_planned
+            else _on_devices(trace, placing, sizes),
             bounds_for=_no_bounds if trace.bounds is None else trace.bounds.bounds_for,
             retrace=lambda: trace.raw_graph,
-        )
+            placing=placing,
+        )  # fmt: skip
+
+
+def _on_devices(trace: Trace, placing: Placing, sizes: dict[str, int]) -> Executable:
+    """Compile a trace that was made for a mesh without devices for one of the same sizes."""
+    from hybridflow.xla.executable import compile_graph  # most programs ask for no cost: importing stays fast
+
+    there = replace(placing, mesh=Mesh(placing.mesh.shape))
+    return compile_graph(trace.graph, donate=trace.donated, sizes=sizes, placing=there)
 
 
 def _no_bounds(sizes: dict[str, int]) -> None:

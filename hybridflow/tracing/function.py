@@ -473,8 +473,10 @@ class CompiledFunction(Entry, Views[P, R]):
                 bound = self._instances[key] = (reference, self._like(self._function, bound=True))
             return bound
 
-    def _like(self, function: Callable[..., Any], *, bound: bool = False) -> CompiledFunction[Any, Any]:
-        """Compile a function with the same options."""
+    def _like(
+        self, function: Callable[..., Any], *, bound: bool = False, **options: Any
+    ) -> CompiledFunction[Any, Any]:
+        """Compile a function with the same options, apart from the given ones."""
         return CompiledFunction(
             function,
             static_argnames=self._static,
@@ -482,7 +484,7 @@ class CompiledFunction(Entry, Views[P, R]):
             max_traces=self._max_traces,
             name=self._name,
             bound=bound,
-            **self._options,
+            **{**self._options, **options},
         )
 
     # -- looking inside ---------------------------------------------------------------------------------------

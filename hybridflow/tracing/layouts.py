@@ -170,12 +170,7 @@ class Layouts(NamedTuple):
         placement = variable.placement
         if placement is None:
             return None
-        if placement.mesh != self.mesh:
-            raise LayoutError(
-                message(f"Variable {variable.name!r} lies on another mesh than the function's",
-                        got=f"{placement}; compiled for {self.mesh}", hint="Use one mesh for both.")
-            )  # fmt: skip
-        return placement.layout
+        return placement.on(self.mesh, variable.shape, variable.name).layout
 
     def _of_results(self, graph: Graph, tree: Any) -> list[Layout | None]:
         count = tree.num_leaves
@@ -206,7 +201,7 @@ def check_inside(layouts: Layouts | None, tracer: Any, name: str) -> None:
     if layouts is None or tracer is None:
         return
     around = getattr(tracer, "mesh", None)
-    if around != layouts.mesh:
+    if around is None or not around.stands_for(layouts.mesh):
         raise LayoutError(
             message(f"{name}: it is compiled for {layouts.mesh}, and the function that calls it for "
                     f"{around or 'one device'}",

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar
 
 from hybridflow.core.attached import attached
 from hybridflow.core.context import current
 from hybridflow.core.errors import ArgumentError, message
+from hybridflow.core.mesh import Mesh
 from hybridflow.guards.dynamic import sizes_of
 from hybridflow.guards.signature import Signature
 from hybridflow.ir.graph import Graph
@@ -43,7 +44,9 @@ class Views(Generic[P, R]):
         _trace_count: int
         _traces: TraceCache
 
-        def _like(self, function: Callable[..., Any], *, bound: bool = False) -> CompiledFunction[Any, Any]: ...
+        def _like(
+            self, function: Callable[..., Any], *, bound: bool = False, **options: Any
+        ) -> CompiledFunction[Any, Any]: ...
         def _trace_for(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Trace, Signature]: ...
         def _trace_of(self, given: Specs) -> tuple[Trace, Signature, bool]: ...
         def _traced_again(self, given: Specs) -> Graph: ...
@@ -112,17 +115,20 @@ class Views(Generic[P, R]):
 
         return Lowered(trace.raw_graph, trace.graph, made)
 
-    def cost(self, *args: Any, **kwargs: Any) -> Any:
+    def cost(self, *args: Any, mesh: Mesh | Mapping[str, int] | None = None, **kwargs: Any) -> Any:
         """Return the cost of a call with these arguments; nothing runs.
 
         The function is traced if no trace fits. That counts like any trace, and calls with such arguments use it.
 
         Args:
             *args, **kwargs: as for a call; a `TensorSpec` may replace any tensor, with None for an open size.
+            mesh: another mesh than the function's, with its layouts, or sizes by axis, for which no devices are needed.
 
         Returns:
             The `hf.CostReport`; see `hf.cost`.
         """
+        if mesh is not None:
+            return self._like(self._function, bound=self._bound, mesh=Mesh.planned(mesh, "cost")).cost(*args, **kwargs)
         given = Specs(args, kwargs)
         trace, signature, opened = self._trace_of(given)
         costing = Costing.of(self._name, trace, signature, opened=opened)

@@ -12,11 +12,13 @@ from types import TracebackType
 from typing import Any, Self, cast
 
 from hybridflow.core.context import is_tracing
-from hybridflow.core.errors import ArgumentError, ArgumentTypeError, TraceError, message
+from hybridflow.core.errors import ArgumentError, ArgumentTypeError, LayoutError, TraceError, message
+from hybridflow.core.mesh import Mesh
+from hybridflow.core.variable import Variable
 from hybridflow.data.prefetch import Prefetched
 from hybridflow.ops.random import default_generator
 from hybridflow.saving.checkpoints import Checkpoint, Checkpoints
-from hybridflow.saving.values import fill
+from hybridflow.saving.values import fill, flat
 from hybridflow.train.activity import Activity
 from hybridflow.train.inputs import require_iterable
 from hybridflow.train.interrupts import Interrupts
@@ -47,11 +49,15 @@ class Run:
         variables: anything else to resume: Variables, `hf.random.Generator`, `hf.optim.EMA`, in any nesting.
         resume: False raises an error if the directory has checkpoints.
         tensorboard: whether `log` writes for TensorBoard too; this needs the `tensorboard` package.
+        mesh: the mesh that the steps run on: every Variable of the run that has a layout must lie there. A run may be
+            resumed on a mesh of other sizes.
         progress: whether to show steps, figures and the remaining time on the standard error stream: a bar in a
             terminal or notebook, else a line every ten seconds.
 
     Raises:
         ArgumentError: the checkpoint is of another model or optimizer. Nothing has changed then.
+        LayoutError: a Variable lies on another mesh.
+        ArgumentTypeError: `mesh` is no mesh.
 
     Example:
         >>> import tempfile
@@ -89,12 +95,15 @@ class Run:
         resume: bool = True,
         tensorboard: bool = False,
         progress: bool = True,
+        mesh: Mesh | None = None,
     ) -> None:
         parts = {
             "model": model, "optimizer": optimizer, "metrics": metrics, "loss_scale": loss_scale,
             "variables": variables,
         }  # fmt: skip
         self._parts = {name: part for name, part in parts.items() if part is not None}
+        if mesh is not None:
+            _require_there(self._parts, mesh)
         self._data = None if data is None else require_iterable("Run", data)
         self.directory = None if directory is None else Path(directory)
         if tensorboard and self.directory is None:
@@ -444,6 +453,19 @@ class Run:
     def __repr__(self) -> str:
         where = "" if self.directory is None else f"{str(self.directory)!r}, "
         return f"Run({where}step={self.step}, epoch={self.epoch})"
+
+
+def _require_there(parts: dict[str, Any], mesh: Mesh) -> None:
+    """Raise if a Variable among the parts of a run lies on another mesh."""
+    if not isinstance(cast(object, mesh), Mesh):
+        raise ArgumentTypeError(message("Run: mesh is no hf.Mesh", got=repr(mesh)[:80]))
+    for path, variable in flat(parts, "Run").items():
+        placement = variable.placement if isinstance(variable, Variable) else None
+        if placement is not None and placement.mesh != mesh:
+            raise LayoutError(
+                message(f"Run: Variable {path!r} lies on another mesh than the run's", got=f"{placement}; {mesh}",
+                        hint="Lay out everything on one mesh: see hf.distribute.shard.")
+            )  # fmt: skip
 
 
 def _state_of(data: Any) -> Callable[[], Any] | None:

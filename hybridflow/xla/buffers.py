@@ -20,7 +20,7 @@ from itertools import accumulate
 from hybridflow.core.node import Node
 from hybridflow.ir.costs import Sizes, bodies
 from hybridflow.ir.graph import Graph
-from hybridflow.xla.primitives import Primitive, Program, Value, program_of
+from hybridflow.xla.primitives import Parts, Primitive, Program, Value, program_of
 
 _ALONE = (
     "dot_general", "conv_general_dilated", "reduce_window", "select_and", "scatter", "sort", "cum", "fft", "while",
@@ -81,21 +81,24 @@ class Buffers:
     alive: tuple[tuple[Value, Node | None], ...]
 
 
-def buffers(graph: Graph, sizes: Sizes | None = None, donated: Sequence[tuple[int, int]] = ()) -> Buffers:
+def buffers(
+    graph: Graph, sizes: Sizes | None = None, donated: Sequence[tuple[int, int]] = (), parts: Parts | None = None
+) -> Buffers:
     """Predict the buffers of XLA:CPU.
 
     Args:
         graph: the graph after its passes.
         sizes: the size of each symbol; if not given, the sizes at which the graph was traced.
         donated: pairs of an output and the input whose memory it takes.
+        parts: into how many parts a mesh divides the values of a node; None for one device.
     """
     if sizes is None:
         sizes = graph.dims.hints
 
     def inside(node: Node) -> int:
-        return max((buffers(body.graph, sizes).peak for body in bodies(node, sizes) or ()), default=0)
+        return max((buffers(body.graph, sizes, (), parts).peak for body in bodies(node, sizes) or ()), default=0)
 
-    program = program_of(graph, sizes, inside)
+    program = program_of(graph, sizes, inside, parts)
     return _lifetimes(program, _kernels(program), donated)
 
 

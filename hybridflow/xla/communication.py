@@ -46,7 +46,7 @@ def collectives(hlo: str, namer: Namer) -> Iterator[Collective]:
     found = list(_COLLECTIVE.finditer(hlo))
     known = instructions(hlo, namer) if found else {}
     for name, results, kind in [match.groups() for match in found]:
-        arrays = [(_width(dtype), _sizes(dims)) for dtype, dims in _ARRAY.findall(results)]
+        arrays = [(width_of(dtype), _sizes(dims)) for dtype, dims in _ARRAY.findall(results)]
         size = sum([width * math.prod(shape) for width, shape in arrays])
         yield Collective(kind, size, tuple([shape for _, shape in arrays]), known[name].nodes if name in known else ())
 
@@ -66,7 +66,7 @@ def _sizes(dims: str) -> tuple[int, ...]:
     return tuple([int(one) for one in dims.split(",") if one])
 
 
-def _width(dtype: str) -> int:
-    """Return the bytes of an element of XLA's dtypes, such as f32, bf16 or pred."""
+def width_of(dtype: str) -> int:
+    """Return the bytes of an element of a dtype as XLA writes it, such as f32, bf16, i1 or pred."""
     bits = _BITS.search(dtype)
     return 1 if bits is None else max(1, int(bits[0]) // 8)

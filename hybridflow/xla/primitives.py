@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from typing import Any
 
@@ -22,6 +22,8 @@ from hybridflow.ir.costs import Sizes, bodies, concrete, input_specs
 from hybridflow.ir.graph import Graph
 from hybridflow.xla.executable import is_wide
 
+Parts = Callable[[Node, tuple[int, ...]], int]
+"""A function from a node, and the shape of a value that it computes, to the number of its parts on a mesh."""
 _CALLS = {
     "jit": "jaxpr", "pjit": "jaxpr", "closed_call": "call_jaxpr", "core_call": "call_jaxpr", "remat": "jaxpr",
     "checkpoint": "jaxpr", "custom_jvp_call": "call_jaxpr", "custom_vjp_call": "call_jaxpr",
@@ -100,9 +102,11 @@ class Program:
         primitives: in an order in which they can run.
         inputs: a value per input of the graph.
         outputs: a value per output.
+        parts: into how many parts a mesh divides the values of a node; None for one device.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, parts: Parts | None = None) -> None:
+        self.parts = parts
         self.primitives: list[Primitive] = []
         self.inputs: list[Value] = []
         self.outputs: list[Value] = []
@@ -126,25 +130,31 @@ class Program:
             return known_
         made = Primitive(name, inputs, node, more.get("inside", 0))
         made.outputs = [Value(shape, itemsize, made) for shape, itemsize in specs]
+        if self.parts is not None:
+            for value in made.outputs:
+                value.nbytes = -(-value.nbytes // self.parts(node, value.shape))
         self.primitives.append(made)
         if known is not None:
             self._known[known] = made.outputs
         return made.outputs
 
 
-def program_of(graph: Graph, sizes: Sizes | None, inside: Any) -> Program:
+def program_of(graph: Graph, sizes: Sizes | None, inside: Any, parts: Parts | None = None) -> Program:
     """Return a graph as primitives.
 
     Args:
         graph: the graph.
         sizes: the size of each symbol.
         inside: a function from a node that carries graphs to the bytes that these need while they run.
+        parts: see `Program`.
     """
-    program = Program()
+    program = Program(parts)
     values: dict[Edge, Value] = {}
     for node in graph.inputs:
         spec = concrete(node.spec(), sizes)
         value = Value(spec.shape, spec.dtype.itemsize)
+        if parts is not None:
+            value.nbytes = -(-value.nbytes // parts(node, spec.shape))
         values[node, 0] = value
         program.inputs.append(value)
     traced: dict[Any, Any] = {}
@@ -171,7 +181,11 @@ def _node(
     wanted = [(spec.shape, spec.dtype.itemsize) for spec in specs]
     if bodies(node) is not None:
         return program.add("node", inputs, wanted, node, inside=inside(node) + _made_up(inputs, specs))
-    if node.op.has("reads_never"):  # a fusion break or a tied value: nothing is fused across it
+    if program.parts is not None and node.op.has("places"):
+        whole, here = program.parts(node, specs[0].shape), inputs[0].nbytes
+        if -(-specs[0].nbytes // whole) != here:  # it sends something
+            return program.add("node", inputs, wanted, node)
+    if node.op.has("reads_never") or node.op.has("collective"):  # nothing is fused across it
         return program.add("node", inputs, wanted, node)
     given = input_specs(node, sizes)
     attrs = {name: substitute(value, sizes) if sizes else value for name, value in node.attrs.items()}
