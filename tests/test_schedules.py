@@ -57,8 +57,8 @@ def test_the_bubble_is_exactly_the_formula(devices, microbatches, several):
 
 
 @few
-@given(*SIZES)
-def test_1f1b_keeps_no_more_microbatches_than_stages_remain(devices, microbatches, _):
+@given(*SIZES[:2])
+def test_1f1b_keeps_no_more_microbatches_than_stages_remain(devices, microbatches):
     for name, limit in (("1f1b", lambda device: devices - device), ("gpipe", lambda _: microbatches)):
         under_way = [0] * devices
         for _, device, action in schedule_of(name, devices, microbatches).actions():
@@ -77,7 +77,7 @@ def test_places_are_never_shared_at_the_same_time(lives):
             if a != b and device == other and found.of[a] == found.of[b]:
                 assert last <= start or end <= first
         most = max(most, sum(other == device and start <= first < end for _, other, start, end in lives))
-    assert found.count == most
+    assert found.needed == most
 
 
 def test_a_schedule_is_text_and_a_picture(tmp_path):

@@ -111,9 +111,15 @@ class _Layout:
         self.schedule = plan.table(forward_only=not backward)
         count, last = len(plan.stages), len(plan.stages) - 1
         outputs = [graph.output_specs for graph in plan.stages]
-        self.acts = _Slots([[_key(one) for one in outputs[s][: plan.results(s)]] if s < last else [] for s in range(count)])
-        self.back = [[i for i in range(plan.results(s)) if is_differentiable(outputs[s][i].dtype)] for s in range(count)]
-        self.cots = _Slots([[_key(outputs[s][i]) for i in self.back[s]] if backward and s < last else [] for s in range(count)])
+        self.acts = _Slots(
+            [[_key(one) for one in outputs[s][: plan.results(s)]] if s < last else [] for s in range(count)]
+        )
+        self.back = [
+            [i for i in range(plan.results(s)) if is_differentiable(outputs[s][i].dtype)] for s in range(count)
+        ]
+        self.cots = _Slots(
+            [[_key(outputs[s][i]) for i in self.back[s]] if backward and s < last else [] for s in range(count)]
+        )
         firsts = [plan.results(s) + plan.checks[s] for s in range(count)]
         self.kept = _Slots([[_key(one) for one in outputs[s][firsts[s] :]] for s in range(count)])
         specs = [graph.input_specs[plan.activations(s) :] for s, graph in enumerate(plan.stages)]
@@ -139,7 +145,9 @@ class _Layout:
         self.cot_reads, self.cot_writes, self.cot_counts = table(self.cots), table(self.cots), [0] * len(self.cots.keys)
         self.kept_at, self.kept_counts = table(self.kept), [0] * len(self.kept.keys)
 
-        def fill(slots: _Slots, counts: list[int], sent: tuple[int, bool], used: tuple[int, bool], written: Any, read: Any) -> None:
+        def fill(
+            slots: _Slots, counts: list[int], sent: tuple[int, bool], used: tuple[int, bool], written: Any, read: Any
+        ) -> None:
             for slot in range(len(slots.keys)):
                 lives: list[tuple[Any, int, int, int]] = []
                 for stage in slots.stages(slot):
@@ -148,7 +156,7 @@ class _Layout:
                         last = when[Action(stage + used[0], number, used[1])]
                         lives.append(((first, last), (stage + used[0]) % plan.devices, first, last))
                 rows = places([((device, first, last), device, first, last) for _, device, first, last in lives])
-                counts[slot] = rows.count
+                counts[slot] = rows.needed
                 for _, device, first, last in lives:
                     written[first, device, slot] = rows.of[device, first, last]
                     read[last, device, slot] = rows.of[device, first, last]
@@ -323,8 +331,13 @@ class _Run:
 
     def _start(self) -> _State:
         layout, plan = self.layout, self.plan
-        kept = [jnp.zeros((count, *key[0]), key[1]) for key, count in zip(layout.kept.keys, layout.kept_counts, strict=True)]
-        weights = [jnp.zeros(key[1], _wide(key[2])) if one else () for key, one in zip(layout.weights.keys, self._differentiated(), strict=True)]
+        kept = [
+            jnp.zeros((count, *key[0]), key[1]) for key, count in zip(layout.kept.keys, layout.kept_counts, strict=True)
+        ]
+        weights = [
+            jnp.zeros(key[1], _wide(key[2])) if one else ()
+            for key, one in zip(layout.weights.keys, self._differentiated(), strict=True)
+        ]
         rows = [jnp.zeros(self.values[index].shape, self.values[index].dtype) for index in self.rows_given]
         loss = plan.stages[-1].output_specs[0].dtype
         checks = jnp.ones((len(plan.stages) // plan.devices, max(plan.checks)), bool)
@@ -362,7 +375,9 @@ class _Run:
         before = layout.acts.of[stage - 1] if stage else ()
         last = stage == len(plan.stages) - 1
 
-        def forward(state: _State, acts: Any, cots: Any, number: Any, act_reads: Any, cot_reads: Any, kept_at: Any) -> Any:
+        def forward(
+            state: _State, acts: Any, cots: Any, number: Any, act_reads: Any, cot_reads: Any, kept_at: Any
+        ) -> Any:
             del cots, cot_reads
             inputs = [_row(acts[slot], act_reads[slot]) for slot in before]
             made = run(*inputs, *self._reads(stage, number))
@@ -388,7 +403,9 @@ class _Run:
         last = stage == len(plan.stages) - 1
         activations, reads = plan.activations(stage), plan.reads[stage]
 
-        def backward(state: _State, acts: Any, cots: Any, number: Any, act_reads: Any, cot_reads: Any, kept_at: Any) -> Any:
+        def backward(
+            state: _State, acts: Any, cots: Any, number: Any, act_reads: Any, cot_reads: Any, kept_at: Any
+        ) -> Any:
             del acts, act_reads
             kept = [_row(state.kept[slot], kept_at[slot]) for slot in layout.kept.of[stage]]
             given = [self.seed] if last else [_row(cots[slot], cot_reads[slot]) for slot in layout.cots.of[stage]]

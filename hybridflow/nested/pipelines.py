@@ -192,4 +192,3 @@ PIPELINE_GRADIENT = register(
         onnx=_ONNX,
     )
 )
-

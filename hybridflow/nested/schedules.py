@@ -28,7 +28,8 @@ class Action(NamedTuple):
 
     def said(self, tick: int) -> str:
         """Return a sentence about the action."""
-        return f"tick {tick}: {'backward' if self.backward else 'forward'} of micro-batch {self.microbatch}, stage {self.stage}"
+        what = "backward" if self.backward else "forward"
+        return f"tick {tick}: {what} of micro-batch {self.microbatch}, stage {self.stage}"
 
     def __str__(self) -> str:
         return f"{'B' if self.backward else 'F'}{self.microbatch}"
@@ -85,7 +86,10 @@ class Schedule(NamedTuple):
         Args:
             path: the file.
         """
-        from hybridflow.pictures.timetable import Entry, timetable_svg  # programs without pictures need no pictures' room
+        from hybridflow.pictures.timetable import (
+            Entry,
+            timetable_svg,
+        )  # programs without pictures need no pictures' room
 
         rows: list[tuple[str, list[Entry | None]]] = []
         for device, column in enumerate(zip(*self.table, strict=True)):
@@ -106,7 +110,9 @@ class Schedule(NamedTuple):
         )
 
     def __str__(self) -> str:
-        cells = [["." if one is None else self._text(one) for one in column] for column in zip(*self.table, strict=True)]
+        cells = [
+            ["." if one is None else self._text(one) for one in column] for column in zip(*self.table, strict=True)
+        ]
         width = max([len(cell) for row in cells for cell in row]) + 1
         lines = ["".join([cell.ljust(width) for cell in row]).rstrip() for row in cells]
         return "\n".join([self._head(), *[f"device {device}: {line}" for device, line in enumerate(lines)]])
@@ -219,11 +225,11 @@ class Rows(NamedTuple):
     """Places in a buffer for values that live for some ticks.
 
     Attributes:
-        count: the number of places.
+        needed: the number of places.
         of: the place of each value.
     """
 
-    count: int
+    needed: int
     of: dict[Any, int]
 
 

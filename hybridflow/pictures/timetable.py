@@ -41,10 +41,10 @@ def timetable_svg(title: str, rows: Sequence[tuple[str, Sequence[Entry | None]]]
         for tick, entry in enumerate(cells):
             if entry is None:
                 continue
-            left = _LEFT + tick * wide
+            left, text = _LEFT + tick * wide, escape(entry.text)
             parts.append(
                 f'<g><title>{escape(entry.said)}</title><rect x="{left}" y="{top}" width="{wide - 2}" '
                 f'height="{_ROW - 3}" rx="3" fill="{FILLS[entry.kind]}" stroke="{EDGES[entry.kind]}"/>'
-                f'<text x="{left + wide / 2 - 1:.1f}" y="{top + 16}" text-anchor="middle">{escape(entry.text)}</text></g>'
+                f'<text x="{left + wide / 2 - 1:.1f}" y="{top + 16}" text-anchor="middle">{text}</text></g>'
             )
     return "\n".join([*parts, "</svg>\n"])

@@ -1,4 +1,4 @@
-"""`hf.distribute.pipeline`: values and gradients of all schedules are those of a plain loop, with and without other axes."""
+"""`hf.distribute.pipeline`: values and gradients of all schedules are those of a plain loop, with other axes too."""
 
 from __future__ import annotations
 
@@ -243,7 +243,9 @@ def test_checks_of_stages_hold_for_every_microbatch():
 def test_1f1b_needs_at_most_seven_tenths_of_the_temporaries_of_gpipe(monkeypatch):
     made = []
     compile_ = jax.stages.Lowered.compile
-    monkeypatch.setattr(jax.stages.Lowered, "compile", lambda self, *a, **k: made.append(compile_(self, *a, **k)) or made[-1])
+    monkeypatch.setattr(
+        jax.stages.Lowered, "compile", lambda self, *a, **k: made.append(compile_(self, *a, **k)) or made[-1]
+    )
     x, sizes = normal(16 * 32, WIDTH), {}
     for schedule in ("gpipe", "1f1b"):
         made.clear()
@@ -275,7 +277,9 @@ def test_1f1b_needs_at_most_seven_tenths_of_the_temporaries_of_gpipe(monkeypatch
 def test_bad_calls(options, error, text):
     options = {"microbatches": 4, "loss": squares, **options}
     stages, targets = blocks(options.pop("stages", 2)), options.pop("targets", [normal(8, WIDTH)])
-    run = hf.compile(lambda x, *targets: hf.distribute.pipeline(stages, x, *targets, **options), mesh=hf.Mesh({"stage": 2}))
+    run = hf.compile(
+        lambda x, *targets: hf.distribute.pipeline(stages, x, *targets, **options), mesh=hf.Mesh({"stage": 2})
+    )
     with pytest.raises(error, match=text):
         run(normal(8, WIDTH), *targets)
 

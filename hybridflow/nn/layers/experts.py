@@ -18,9 +18,9 @@ from hybridflow.nn import init
 from hybridflow.nn.layers.linear import parameter
 from hybridflow.nn.layers.module import Module
 from hybridflow.nn.sizes import label, layouts_for
+from hybridflow.ops.choice import where
 from hybridflow.ops.common import TensorLike, cast_to
 from hybridflow.ops.creation import zeros
-from hybridflow.ops.statistics import cumulative_sum
 from hybridflow.ops.einsum import einsum
 from hybridflow.ops.indexing import take
 from hybridflow.ops.joining import concat
@@ -32,7 +32,7 @@ from hybridflow.ops.reductions import mean
 from hybridflow.ops.reductions import sum as sum_of
 from hybridflow.ops.shape import permute_dims, reshape
 from hybridflow.ops.sorting import top_k
-from hybridflow.ops.choice import where
+from hybridflow.ops.statistics import cumulative_sum
 
 
 class Routing(NamedTuple):
@@ -96,8 +96,8 @@ class MoE(Module):
         ((2, 6, 8), ())
 
     Reference:
-        Shazeer et al., "Outrageously large neural networks: the sparsely-gated mixture-of-experts layer", 2017; Lepikhin
-        et al., "GShard", 2020; Fedus et al., "Switch transformers", 2021 (equations 4 to 6: the balancing loss).
+        Shazeer et al., "Outrageously large neural networks: the sparsely-gated mixture-of-experts layer", 2017;
+        Lepikhin et al., "GShard", 2020; Fedus et al., "Switch transformers", 2021 (equations 4 to 6: balancing).
     """
 
     router: Variable
@@ -130,7 +130,9 @@ class MoE(Module):
             )  # fmt: skip
         if capacity_factor is not None and not capacity_factor > 0:
             raise ArgumentError(
-                message(f"MoE: capacity_factor={capacity_factor!r}", hint="Give a positive number, or None for no limit.")
+                message(
+                    f"MoE: capacity_factor={capacity_factor!r}", hint="Give a positive number, or None for no limit."
+                )
             )
         self.width, self.hidden, self.experts, self.k, self.groups = width, hidden, experts, k, groups
         self.capacity_factor, self.activation, self.dtype = capacity_factor, activation, dtype
@@ -207,7 +209,11 @@ class MoE(Module):
             rows: ``(groups, tokens, width)``.
             router: the router's weight; the layer's if not given.
         """
-        logits = einsum("gtw,we->gte", cast_to(rows, float32), cast_to(as_tensor(self.router if router is None else router), float32))
+        logits = einsum(
+            "gtw,we->gte",
+            cast_to(rows, float32),
+            cast_to(as_tensor(self.router if router is None else router), float32),
+        )
         shares: Any = softmax(logits, axis=-1)
         gates, chosen = cast("tuple[Any, Any]", top_k(shares, self.k, axis=-1))
         if self.k > 1:
