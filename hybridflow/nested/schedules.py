@@ -67,7 +67,7 @@ class Schedule(NamedTuple):
     def bubble(self) -> float:
         """The share of all ticks in which devices wait, from 0 to 1."""
         ticks = len(self.table) * self.devices
-        return 1 - sum([one is not None for row in self.table for one in row]) / ticks
+        return sum([one is None for row in self.table for one in row]) / ticks
 
     def waits(self, device: int) -> int:
         """Return the number of ticks in which a device waits."""
@@ -86,10 +86,7 @@ class Schedule(NamedTuple):
         Args:
             path: the file.
         """
-        from hybridflow.pictures.timetable import (
-            Entry,
-            timetable_svg,
-        )  # programs without pictures need no pictures' room
+        from hybridflow.pictures.timetable import Entry, timetable_svg  # importing stays fast
 
         rows: list[tuple[str, list[Entry | None]]] = []
         for device, column in enumerate(zip(*self.table, strict=True)):

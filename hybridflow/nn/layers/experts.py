@@ -71,7 +71,7 @@ class MoE(Module):
         capacity_factor: how many times its even share of a group's choices an expert takes; None for all tokens.
         groups: the number of equal groups, one after the other, into which tokens are cut. Each has its own capacity.
             On a mesh, a multiple of the devices that tokens are split over.
-        activation: a function for the hidden layer.
+        activation: a function for the hidden layer; `hf.nn.gelu` if not given.
         gated: whether the hidden layer is multiplied by a further linear function of the token, as in SwiGLU.
         bias: whether the experts' layers have biases.
         dtype: the dtype of the parameters.
@@ -116,7 +116,7 @@ class MoE(Module):
         k: int = 2,
         capacity_factor: float | None = 1.25,
         groups: int = 1,
-        activation: Callable[[Any], Any] = gelu,
+        activation: Callable[[Any], Any] | None = None,
         gated: bool = False,
         bias: bool = False,
         dtype: Any = "float32",
@@ -135,7 +135,7 @@ class MoE(Module):
                 )
             )
         self.width, self.hidden, self.experts, self.k, self.groups = width, hidden, experts, k, groups
-        self.capacity_factor, self.activation, self.dtype = capacity_factor, activation, dtype
+        self.capacity_factor, self.activation, self.dtype = capacity_factor, activation or gelu, dtype
         self.layouts = layouts_for("MoE", layouts, {"experts": _layouts(gated, bias)})
         self.experts_over: Axis = None if self.layouts is None else self.layouts.get("up", (None,))[0]
         self.tokens: Axis = self.experts_over if tokens is None else tokens
