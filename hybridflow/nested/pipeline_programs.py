@@ -6,6 +6,8 @@ device, and what a device runs in a tick is a choice among branches, by the sche
 
 from __future__ import annotations
 
+import functools
+import operator
 from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
@@ -39,7 +41,7 @@ class Plan(NamedTuple):
             the rows ``i, i + microbatches, ...``. They come first; all micro-batches share the others.
         checks: per stage, the number of its checks.
         layouts: per input, how its Variable lies on the mesh.
-        mesh: the mesh.
+        mesh: the mesh; None to run the stages one after the other.
         axis: the axis along which the stages lie.
         microbatches: the number of micro-batches.
         schedule: the schedule's name.
@@ -50,7 +52,7 @@ class Plan(NamedTuple):
     cut: int
     checks: tuple[int, ...]
     layouts: tuple[Layout | None, ...]
-    mesh: Mesh
+    mesh: Mesh | None
     axis: str
     microbatches: int
     schedule: str
@@ -58,7 +60,7 @@ class Plan(NamedTuple):
     @property
     def devices(self) -> int:
         """The number of devices along the axis."""
-        return self.mesh.shape[self.axis]
+        return len(self.stages) if self.mesh is None else self.mesh.shape[self.axis]
 
     def activations(self, stage: int) -> int:
         """Return the number of values that a stage takes from the one before."""
@@ -205,6 +207,8 @@ def run_program(
         given: which of the operation's inputs get a gradient.
         g: the cotangent of the mean loss.
     """
+    if plan.mesh is None:
+        return run_plainly(plan, xs, lambda graph, values: lower_graph(graph)(*values), backward, present, given, g)
     layout = _Layout(plan, bool(backward))
     cut = [_cut(x, plan.microbatches) for x in xs[: plan.cut]]
     run = _Run(layout, backward, present, given)
@@ -229,9 +233,64 @@ def run_program(
     return [*made[:first], *[jnp.reshape(one, x.shape) for one, x in zip(made[first:], wanted, strict=True)]]
 
 
+def run_plainly(
+    plan: Plan, xs: Sequence[Any], run: Callable[[Graph, Sequence[Any]], Sequence[Any]],
+    backward: tuple[Graph, ...] = (), present: tuple[Mask, ...] = (), given: Mask = (), g: Any = None,
+) -> list[Any]:  # fmt: skip
+    """Return what `run_program` does, by a loop over micro-batches and stages.
+
+    Args:
+        plan, xs, backward, present, given, g: as in `run_program`.
+        run: a function that runs a graph on NumPy's or jax's arrays.
+    """
+    cut = [_cut(x, plan.microbatches) for x in xs[: plan.cut]]
+    total: Any = 0.0
+    holds: list[list[Any]] = []
+    sums: dict[int | tuple[int, int], Any] = {}
+    for number in range(plan.microbatches):
+        values: list[Any] = []
+        kept: list[Any] = []
+        checks: list[Any] = []
+        for stage, graph in enumerate(plan.stages):
+            reads = [cut[at][:, number] if at < plan.cut else xs[at] for at in plan.reads[stage]]
+            made = run(graph, (*values, *reads))
+            first = plan.results(stage)
+            last = first + plan.checks[stage]
+            values, kept = list(made[:first]), [*kept, (*reads, *made[last:])]
+            checks += made[first:last]
+        total = total + values[0].astype(_wide(values[0].dtype))
+        holds.append(checks)
+        cotangents: Sequence[Any] = () if g is None else (g / plan.microbatches,)
+        for stage in reversed(range(len(backward))):
+            made = iter(run(backward[stage], (*kept[stage], *cotangents)))
+            gradients = [next(made) if has else None for has in present[stage]]
+            count = plan.activations(stage)
+            cotangents = [
+                np.zeros(spec.shape, spec.dtype) if one is None else one
+                for one, spec in zip(gradients[:count], plan.stages[stage].input_specs[:count], strict=True)
+                if is_differentiable(spec.dtype)
+            ]
+            for at, one in zip(plan.reads[stage], gradients[count:], strict=True):
+                if one is not None:
+                    key = at if at >= plan.cut else (at, number)
+                    sums[key] = one if key not in sums else sums[key] + one
+    loss = (total / plan.microbatches).astype(plan.stages[-1].output_specs[0].dtype)
+    found = [functools.reduce(operator.and_, each) for each in zip(*holds, strict=True)]
+    wanted = [index for index, has in enumerate(given) if has]
+    return [loss, *found, *[_whole(sums, index, plan).reshape(xs[index].shape) for index in wanted]]
+
+
+def _whole(sums: dict[Any, Any], index: int, plan: Plan) -> Any:
+    """Return the gradient of an input, put together from those of micro-batches if it is cut."""
+    if index >= plan.cut:
+        return sums[index]
+    parts = [sums[index, number] for number in range(plan.microbatches)]
+    return (np if isinstance(parts[0], np.ndarray) else jnp).stack(parts, axis=1)
+
+
 def _cut(x: Any, microbatches: int) -> Any:
     """Return a batch with micro-batches along axis 1: a batch whose rows lie on several devices stays there."""
-    return jnp.reshape(x, (x.shape[0] // microbatches, microbatches, *x.shape[1:]))
+    return x.reshape((x.shape[0] // microbatches, microbatches, *x.shape[1:]))
 
 
 def _row(buffer: Any, index: Any, axis: int = 0) -> Any:

@@ -12,19 +12,19 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from hybridflow.autodiff.transform import Mask, differentiate_anew, graph_from
-from hybridflow.core.dispatch import bind
+from hybridflow.core.dispatch import bind, run_raw
 from hybridflow.core.dtypes import is_differentiable
 from hybridflow.core.node import Edge, Node
 from hybridflow.core.op import Joint, No, Op, Saves, register
 from hybridflow.core.spec import TensorSpec, make_spec
 from hybridflow.ir.costs import Bodies, Body
 from hybridflow.ir.effects import silenced
+from hybridflow.ir.evaluate import evaluate
 from hybridflow.ir.graph import Graph, edges_of
-from hybridflow.nested.pipeline_programs import Plan, run_program
+from hybridflow.nested.pipeline_programs import Plan, run_plainly, run_program
 from hybridflow.nested.schedules import Schedule
 
 _TESTED = No("made by hf.distribute.pipeline; tested with it")
-_KERNEL = No("eager code runs the stages one after the other")
 _ONNX = No("ONNX has no devices")
 _BOOL = np.dtype(bool)
 
@@ -129,6 +129,19 @@ def _lower_gradient(g: Any, *xs: Any, given: Mask, backward: Any, present: Any, 
     return tuple(run_program(_plan(attrs), xs, backward, present, given, g))
 
 
+def _run(graph: Graph, values: Sequence[Any]) -> Sequence[Any]:
+    arrays = [np.asarray(value) for value in values]  # NumPy's arithmetic turns arrays of shape () into numbers
+    return evaluate(graph, arrays, lambda node, xs, attrs: run_raw(node.op, xs, attrs))
+
+
+def _kernel(*xs: Any, **attrs: Any) -> Any:
+    return _one_or_all([np.asarray(one) for one in run_plainly(_plan(attrs), xs, _run)])
+
+
+def _kernel_gradient(g: Any, *xs: Any, given: Mask, backward: Any, present: Any, **attrs: Any) -> Any:
+    return tuple([np.asarray(one) for one in run_plainly(_plan(attrs), xs, _run, backward, present, given, g)])
+
+
 def _vjp(F: Any, g: Any, y: Any, *xs: Any, wanted: Mask, **attrs: Any) -> list[Any]:
     del y
     plan = _plan(attrs)
@@ -166,7 +179,7 @@ def _bodies(*, stages: tuple[Graph, ...], microbatches: int, backward: tuple[Gra
 PIPELINE = register(
     Op(
         "pipeline",
-        _KERNEL,
+        _kernel,
         _lower,
         _infer,
         Joint(_vjp),
@@ -181,7 +194,7 @@ PIPELINE = register(
 PIPELINE_GRADIENT = register(
     Op(
         "pipeline_gradient",
-        _KERNEL,
+        _kernel_gradient,
         _lower_gradient,
         _infer_gradient,
         No("a pipeline on a mesh has first-order gradients; compile the function without mesh= for higher ones"),

@@ -14,6 +14,90 @@ def one_pipeline(graph: Graph, context: PassContext) -> Graph:
     """Take a pipeline's loss from the operation that computes its gradients too, which then runs the stages alone.
 
     The gradients may need the loss first, as those of its square do: then both operations stay.
+
+    Before:
+        graph f(%x: f32[4], %w: f32[], %g: f32[]) -> (f32[], f32[]) {
+          %0 = pipeline(%x, %w) {
+            stages=(graph stage_0(%x0: f32[2], %w: f32[]) -> (f32[2]) {
+              %0 = multiply(%x0, %w) : f32[2]
+              return %0
+            }, graph stage_1(%x0: f32[2]) -> (f32[]) {
+              %0 = sum(%x0) {axis=(0,), keepdims=False} : f32[]
+              return %0
+            }),
+            reads=((0, 1), ()),
+            cut=1,
+            checks=(0, 0),
+            layouts=(None, None),
+            call=0,
+            mesh=None,
+            axis="stage",
+            microbatches=2,
+            schedule="1f1b"
+          } : f32[]
+          %1, %2 = pipeline_gradient(%g, %x, %w) {
+            stages=(graph stage_0(%x0: f32[2], %w: f32[]) -> (f32[2]) {
+              %0 = multiply(%x0, %w) : f32[2]
+              return %0
+            }, graph stage_1(%x0: f32[2]) -> (f32[]) {
+              %0 = sum(%x0) {axis=(0,), keepdims=False} : f32[]
+              return %0
+            }),
+            reads=((0, 1), ()),
+            cut=1,
+            checks=(0, 0),
+            layouts=(None, None),
+            call=0,
+            mesh=None,
+            axis="stage",
+            microbatches=2,
+            schedule="1f1b",
+            backward=(graph stage_0_gradient(%x0: f32[2], %w: f32[], %g: f32[2]) -> (f32[]) {
+              %0 = multiply(%g, %x0) : f32[2]
+              %1 = sum(%0) {axis=(0,), keepdims=False} : f32[]
+              return %1
+            }, graph stage_1_gradient(%g: f32[]) -> (f32[2]) {
+              %0 = broadcast_to(%g) {shape=(2,)} : f32[2]
+              return %0
+            }),
+            present=((False, True), (True,)),
+            given=(False, True)
+          } : f32[], f32[]
+          return %0, %2
+        }
+
+    After:
+        graph f(%x: f32[4], %w: f32[], %g: f32[]) -> (f32[], f32[]) {
+          %0, %1 = pipeline_gradient(%g, %x, %w) {
+            stages=(graph stage_0(%x0: f32[2], %w: f32[]) -> (f32[2]) {
+              %0 = multiply(%x0, %w) : f32[2]
+              return %0
+            }, graph stage_1(%x0: f32[2]) -> (f32[]) {
+              %0 = sum(%x0) {axis=(0,), keepdims=False} : f32[]
+              return %0
+            }),
+            reads=((0, 1), ()),
+            cut=1,
+            checks=(0, 0),
+            layouts=(None, None),
+            call=0,
+            mesh=None,
+            axis="stage",
+            microbatches=2,
+            schedule="1f1b",
+            backward=(graph stage_0_gradient(%x0: f32[2], %w: f32[], %g: f32[2]) -> (f32[]) {
+              %0 = multiply(%g, %x0) : f32[2]
+              %1 = sum(%0) {axis=(0,), keepdims=False} : f32[]
+              return %1
+            }, graph stage_1_gradient(%g: f32[]) -> (f32[2]) {
+              %0 = broadcast_to(%g) {shape=(2,)} : f32[2]
+              return %0
+            }),
+            present=((False, True), (True,)),
+            given=(False, True)
+          } : f32[], f32[]
+          return %0, %1
+        }
     """
     losses = {node.attrs["call"]: node for node in graph.nodes if node.op is PIPELINE}
     if not losses:
