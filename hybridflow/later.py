@@ -44,7 +44,8 @@ ATTACHED = {
 """Functions that a module needs from one that is imported after it, each with that module: see `core.attached`."""
 
 RECORDS = ("optim.rules", "optim.matrix_rules", "ops.packing", "ops.quantization", "ops.integer_products",
-           "ops.quantized_products", "ops.collectives", "nested.manual")  # fmt: skip
+           "ops.quantized_products", "ops.collectives", "nested.manual", "nested.pipelines",
+           "ops.nn.ring_attention")  # fmt: skip
 """Modules that register ops which only they use. Parsing a graph's text with such an op imports them."""
 
 

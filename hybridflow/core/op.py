@@ -224,6 +224,7 @@ TRAITS = {
     "low_precision": "takes its operands in low precision under hf.autocast",
     "full_precision": "takes its operands in float32 under hf.autocast",
     "places": "says how its value lies on a mesh of devices",
+    "stages": "runs stages on the devices along a mesh axis, by a schedule",
     "collective": "computes from the values of several devices: its kernel takes them stacked",
     "gathers": "gives the whole of a Variable that lies in parts: the parts themselves are its input",
     "updates": "is an optimizer's step, element by element, of its first input",

@@ -129,6 +129,8 @@ def _graph_items(record: TraceRecord, shown: int | None) -> Iterator[Item]:
         yield Item("outlined", f"{_nodes(one)}, compiled once and called {one.calls} times")
     for one in record.rolled:
         yield Item("rolled", f"{_nodes(one)}, run {one.runs} times as a loop")
+    for one in record.pipelines:
+        yield Item("pipeline", str(one))
     if record.unbounded is not None:
         yield Item("compiled for exact sizes", record.unbounded)
     if record.memory is not None:

@@ -12,6 +12,7 @@ import numpy as np
 from hybridflow.core.attached import attached
 from hybridflow.core.dims import DimScope, same_size
 from hybridflow.core.errors import ShapeError, message
+from hybridflow.core.mesh import Layout
 from hybridflow.core.node import Edge, Node, Where, make_node
 from hybridflow.core.sources import CONSTANT, INPUT, Constant
 from hybridflow.core.spec import TensorSpec, make_spec
@@ -43,6 +44,7 @@ class Graph:
         output_names: for a compiled function's graph, the names of its outputs.
         assigned: for a compiled function's graph, the positions of the outputs that Variables are assigned, each with
             the input that is the Variable.
+        layouts: for the graph of a function that is compiled for a mesh, a function from a value to how it lies there.
 
     Example:
         >>> import hybridflow as hf
@@ -64,6 +66,7 @@ class Graph:
     captured: dict[Node, Any] = field(default_factory=dict[Node, Any], repr=False)
     output_names: tuple[str, ...] = ()
     assigned: dict[int, Node] = field(default_factory=dict[int, Node], repr=False)
+    layouts: Callable[[Edge], Layout | None] | None = field(default=None, repr=False)
 
     def __enter__(self) -> Self:
         attached("construction_of")(self).enter()

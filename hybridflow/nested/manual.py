@@ -239,14 +239,20 @@ def _kernel(*xs: Any, graph: Graph, mesh: Mesh, inputs: tuple[Layout, ...], outp
 
 
 def _across(op: Op, values: list[Any], attrs: dict[str, Any], mesh: Mesh) -> list[Any]:
-    """Run a collective on the values of all devices."""
+    """Run a collective on the values of all devices; return its result on each, or a list of its results."""
     made: list[Any] = [None] * mesh.size
     for group in groups(tuple(mesh.shape.items()), attrs["axis"]):
         stacks = [np.stack([np.asarray(value[i]) for i in group]) for value in values]
         kernel: Any = op.kernel
-        for index, result in zip(group, kernel(*stacks, **attrs), strict=True):
-            made[index] = np.ascontiguousarray(result).reshape(np.shape(result))
-    return made
+        results = kernel(*stacks, **attrs)
+        for place, index in enumerate(group):
+            own = [_contiguous(one[place]) for one in (results if isinstance(results, tuple) else (results,))]
+            made[index] = own if isinstance(results, tuple) else own[0]
+    return list(zip(*made, strict=True)) if isinstance(made[0], list) else made
+
+
+def _contiguous(x: Any) -> Any:
+    return np.ascontiguousarray(x).reshape(np.shape(x))
 
 
 def _places(mesh: Mesh) -> list[dict[str, int]]:
@@ -314,7 +320,7 @@ def _backward_of(graph: Graph, mesh: Mesh, inputs: Any, outputs: Any, given: Mas
 
     def body(*tensors: Tensor) -> list[Tensor]:
         shares = [g if n == 1 else g * (1.0 / n) for g, n in zip(tensors[count:], copies, strict=True)]
-        made = inline(gradient.graph, [*tensors[:count], *shares])
+        made = inline(gradient.graph, [*tensors[:count], *shares])[: len(present)]  # then come checks, made before
         for index, layout in enumerate(present):
             for name, size in mesh.shape.items():
                 if name not in _axes(layout) and size > 1:

@@ -17,6 +17,7 @@ if _TYPE_CHECKING:  # the names that `__getattr__` imports on demand
     from hybridflow.nn.layers.convolution import ConvTranspose1d as ConvTranspose1d
     from hybridflow.nn.layers.convolution import ConvTranspose2d as ConvTranspose2d
     from hybridflow.nn.layers.convolution import ConvTranspose3d as ConvTranspose3d
+    from hybridflow.nn.layers.experts import MoE as MoE
     from hybridflow.nn.layers.linear import Embedding as Embedding
     from hybridflow.nn.layers.linear import Linear as Linear
     from hybridflow.nn.layers.module import Module as Module
@@ -109,6 +110,7 @@ _LATER = {
     "MaxPool1d": "layers.simple",
     "MaxPool2d": "layers.simple",
     "MaxPool3d": "layers.simple",
+    "MoE": "layers.experts",
     "Module": "layers.module",
     "MultiHeadAttention": "layers.attention",
     "RMSNorm": "layers.normalization",

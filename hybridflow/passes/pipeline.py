@@ -27,6 +27,7 @@ from hybridflow.passes.join_parts import join_parts
 from hybridflow.passes.lib.graph_pass import Pass, PassContext
 from hybridflow.passes.lib.rewrite import count_nodes
 from hybridflow.passes.loop_invariants import loop_invariants
+from hybridflow.passes.one_pipeline import one_pipeline
 from hybridflow.passes.outline import outline
 from hybridflow.passes.roll import roll
 from hybridflow.passes.select_updates import select_updates
@@ -115,6 +116,7 @@ ARRANGE = Phase(
     1,
     (
         unroll,
+        one_pipeline,
         gather_parts,  # does something on a mesh only, where the passes after early_selects do not run
         early_selects,  # before outline, so that selects are part of the repeated updates
         join_parts,  # before outline: sums of parts would make every step of a loop different

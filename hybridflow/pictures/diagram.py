@@ -9,6 +9,7 @@ from itertools import groupby
 from typing import Any
 
 from hybridflow.core.errors import ArgumentError, message
+from hybridflow.core.mesh import Layout, names_of
 from hybridflow.core.node import Edge, Node, is_gradient, short_where
 from hybridflow.core.sources import CONSTANT
 from hybridflow.ir.costs import Cost, node_costs
@@ -28,7 +29,7 @@ class Box:
         title: the name of the operation or the input.
         kind: ``op``, ``gradient``, ``input`` or ``output``.
         lines: the lines of text below its title.
-        label: dtype and shape of its result, written at the beginning of its arrows.
+        label: dtype and shape of its result, and its layout on a mesh, written at the beginning of its arrows.
         parent: the group it is in.
         weight: the cost that its colour shows.
         where: the line of user code as ``file:line``, None if there is none.
@@ -81,7 +82,7 @@ Item = Box | Group
 
 @dataclass(frozen=True, eq=False)
 class Arrow:
-    """A value from the item that makes it to one that reads it; its label is the value's dtype and shape."""
+    """A value from the item that makes it to one that reads it; its label is the value's."""
 
     source: Item
     target: Item
@@ -134,6 +135,7 @@ class _Maker:
         self.marks = marks
         self.count = 0
         self.arrows: list[Arrow] = []
+        self.layouts: Callable[[Edge], Layout | None] | None = None
 
     def make(self, graph: Graph) -> Diagram:
         colour = self.colour
@@ -141,6 +143,7 @@ class _Maker:
             self.weights = _weights(graph, colour)
         elif colour is not None:
             self.weights, colour = colour, "value"
+        self.layouts = graph.layouts
         root = Group(self._number(), graph.name, "graph")
         self._fill(root, graph)
         return Diagram(root, self.arrows, colour or "")
@@ -153,7 +156,8 @@ class _Maker:
         """Draw a graph's inputs, nodes and outputs inside a group."""
         producers: dict[Edge, Item] = {}
         for node in graph.inputs:
-            box = Box(self._number(), str(node.attrs.get("name") or "input"), "input", (), str(node.spec()), inside)
+            name, label = str(node.attrs.get("name") or "input"), self._label((node, 0))
+            box = Box(self._number(), name, "input", (), label, inside)
             inside.children.append(box)
             producers[node, 0] = box
         members = [(node, _path(node, graph.name)) for node in graph.nodes if not _is_small_constant(node)]
@@ -167,7 +171,18 @@ class _Maker:
     def _arrows(self, edges: Sequence[Edge | None], item: Item, producers: Mapping[Edge, Item]) -> None:
         for edge in dict.fromkeys(edges):
             if edge is not None and edge in producers:
-                self.arrows.append(Arrow(producers[edge], item, str(edge[0].spec(edge[1]))))
+                self.arrows.append(Arrow(producers[edge], item, self._label(edge)))
+
+    def _labels(self, node: Node) -> list[str]:
+        return [self._label((node, index)) for index in range(len(node.outputs))]
+
+    def _label(self, edge: Edge) -> str:
+        """Return dtype and shape of a value, and how it lies on a mesh, if that is known."""
+        layout = None if self.layouts is None else self.layouts(edge)
+        if not layout:
+            return str(edge[0].spec(edge[1]))
+        axes = ", ".join(["+".join(names_of(axis)) or "-" for axis in layout])
+        return f"{edge[0].spec(edge[1])} {f'({axes})' if any(layout) else 'whole'}"
 
     def _split(
         self, inside: Group, members: list[tuple[Node, _Path]], depth: int, producers: dict[Edge, Item]
@@ -200,7 +215,7 @@ class _Maker:
         if not graphs:
             kind = "gradient" if is_gradient(node.where) else "op"
             return Box(
-                self._number(), node.op.name, kind, _lines(node), _cut(", ".join(map(str, node.specs))), parent,
+                self._number(), node.op.name, kind, _lines(node), _cut(", ".join(self._labels(node))), parent,
                 float(self.weights.get(node, 0.0)), node.location, self.marks.get(node, ""),
             )  # fmt: skip
         group = Group(self._number(), node.op.name, "op", parent)

@@ -67,8 +67,8 @@ class Sent(NamedTuple):
         bytes: the size of its results on each device.
         arrays: the number of its results.
         lines: the lines of the user's code that it belongs to, as ``file:line``.
-        asked: whether it brings about a layout that was asked for, or is no gathering: reductions are part of the
-            result.
+        asked: whether it brings about a layout that was asked for, belongs to `hf.shard_map` or a pipeline, or is no
+            gathering: reductions are part of the result.
     """
 
     kind: str
@@ -179,7 +179,8 @@ class ExecutableRecord:
 
 def _sent(one: Collective, shapes: Container[tuple[int, ...]]) -> Sent:
     lines = dict.fromkeys([short_where(node.where) for node in one.nodes])
-    asked = one.kind in ("all-reduce", "reduce-scatter") or all([shape in shapes for shape in one.shapes])
+    by_hand = any([node.op.has("collective") or node.op.has("stages") for node in one.nodes])
+    asked = by_hand or one.kind in ("all-reduce", "reduce-scatter") or all([shape in shapes for shape in one.shapes])
     return Sent(one.kind, one.bytes, len(one.shapes), tuple([line for line in lines if line]), asked)
 
 

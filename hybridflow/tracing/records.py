@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from hybridflow.core.attached import attached
-from hybridflow.passes.lib.outcomes import Outlined, Rolled
+from hybridflow.passes.lib.outcomes import Outlined, Piped, Rolled
 from hybridflow.passes.lib.recompute import Recomputed
 from hybridflow.tracing.budget import MemoryRecord
 from hybridflow.tracing.executables import ExecutableRecord
@@ -55,6 +55,7 @@ class TraceRecord:
         outlined: the repeated parts of the graph that are compiled once and called.
         rolled: the repeated parts that are compiled once and run as a loop.
         recomputed: what checkpoints recompute, for each line of the user's code.
+        pipelines: its pipelines, and how long their devices wait.
         memory: the effect of a memory budget on the last executable; None without one.
         dropped: whether an equal trace had been dropped from the cache.
         others: the number of traces in the cache at that time.
@@ -95,6 +96,7 @@ class TraceRecord:
     outlined: tuple[Outlined, ...] = ()
     rolled: tuple[Rolled, ...] = ()
     recomputed: tuple[Recomputed, ...] = ()
+    pipelines: tuple[Piped, ...] = ()
 
     @property
     def reason(self) -> str:

@@ -43,7 +43,7 @@ from hybridflow.ir.effects import has_effects
 from hybridflow.ir.evaluate import symbol_positions
 from hybridflow.ir.graph import Graph
 from hybridflow.passes import ON_A_MESH, PassRecord, run_passes
-from hybridflow.passes.lib.outcomes import outlined_in, recomputed_in, rolled_in
+from hybridflow.passes.lib.outcomes import outlined_in, pipelines_in, recomputed_in, rolled_in
 from hybridflow.tracing.bounded import BoundedSizes
 from hybridflow.tracing.budget import WITHIN_BUDGET, compile_within
 from hybridflow.tracing.calls import depth_explained
@@ -152,9 +152,9 @@ class Trace(Fit):
         record.passes = tuple(passes)
         record.passes_ms = sum(one.milliseconds for one in passes)
         record.nodes = len(self.graph.nodes)
-        record.outlined = outlined_in(self.graph)
-        record.rolled = rolled_in(self.graph)
+        record.outlined, record.rolled = outlined_in(self.graph), rolled_in(self.graph)
         record.recomputed = recomputed_in(self.graph)
+        record.pipelines = pipelines_in(self.graph)
         record.captured = len(self.captures)
         record.variables = shown_names(self.states, self.leaves, builder.observations.variable_paths())
         record.assigned = tuple([record.variables[index] for index in self.assigned])

@@ -99,8 +99,13 @@ class Views(Generic[P, R]):
             >>> str(f.graph(hf.TensorSpec([None, 3])).output_specs[0])
             'f32[x_0,3]'
         """
-        trace, signature, _ = self._trace_of(Specs(args, kwargs))
-        return trace.graph_for(signature)
+        trace, signature, opened = self._trace_of(Specs(args, kwargs))
+        graph = trace.graph_for(signature)
+        if trace.placing is not None and not opened:
+            from hybridflow.xla.partition import layouts_of  # it loads Shardy, which few programs need
+
+            graph.layouts = layouts_of(trace.graph, sizes_of(signature, trace.places), trace.placing)
+        return graph
 
     def lower(self, *args: P.args, **kwargs: P.kwargs) -> Lowered:
         """Return the program that a call with these arguments runs, as texts from the IR to XLA's optimised HLO.

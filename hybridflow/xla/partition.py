@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple, cast
@@ -18,12 +18,13 @@ from jaxlib.mlir.dialects import sdy, stablehlo
 from jaxlib.mlir.passmanager import PassManager
 
 from hybridflow.backend.jax_shim import enable_x64, without_locations
-from hybridflow.core.mesh import Mesh
-from hybridflow.core.node import Node
+from hybridflow.core.mesh import Axis, Layout, Mesh
+from hybridflow.core.node import Edge, Node
 from hybridflow.ir.costs import Sizes, concrete, node_costs
 from hybridflow.ir.effects import has_effect
 from hybridflow.ir.evaluate import RUN_NODE, lower_graph, run_lowering
 from hybridflow.ir.graph import Graph, nested_graphs
+from hybridflow.nested.pipelines import schedule_of
 from hybridflow.xla.communication import width_of
 from hybridflow.xla.executable import concrete_specs, is_wide
 from hybridflow.xla.placing import Placing
@@ -88,6 +89,7 @@ class Partition:
         collectives: what the devices send one another, in the program's order.
         inputs, outputs: into how many parts each input and output is divided.
         parts: a function from a node, and the shape of a value that it computes, to the number of its parts.
+        layouts: how values lie, by their nodes and shapes, as far as Shardy says.
     """
 
     mesh: Mesh
@@ -95,6 +97,7 @@ class Partition:
     inputs: tuple[int, ...]
     outputs: tuple[int, ...]
     parts: Callable[[Node, tuple[int, ...]], int]
+    layouts: Mapping[tuple[Node, tuple[int, ...]], Layout]
 
     def bytes(self) -> dict[str, int]:
         """Return the bytes of a call's collectives on each device, by kind."""
@@ -164,6 +167,7 @@ class _Reading:
         self._functions: dict[str, Any] = {}
         self._found: list[Predicted] = []
         self._parts: dict[tuple[Node, tuple[int, ...]], int] = {}
+        self._layouts: dict[tuple[Node, tuple[int, ...]], Layout] = {}
 
     def read(self, module: Any) -> Partition:
         """Return what the module says."""
@@ -178,7 +182,10 @@ class _Reading:
         made = zip(self._graph.outputs, main.type.results, outputs, strict=True)
         self._parts.update({(node, tuple(end.type.shape)): parts for node, end, parts in given})
         self._parts.update({(node, tuple(end.shape)): parts for (node, _), end, parts in made})
-        return Partition(self._mesh, tuple(self._found), inputs, outputs, self._parts_of)
+        for node, end, attrs in zip(self._graph.inputs, main.arguments, self._ends(main, "arg_attrs"), strict=False):
+            if "sdy.sharding" in attrs:
+                self._layouts[node, tuple(end.type.shape)] = self._layout(attrs["sdy.sharding"])
+        return Partition(self._mesh, tuple(self._found), inputs, outputs, self._parts_of, self._layouts)
 
     def _parts_of(self, node: Node, shape: tuple[int, ...]) -> int:
         found = self._parts.get((node, shape))
@@ -193,8 +200,19 @@ class _Reading:
         return 1
 
     def _of_ends(self, ends: Sequence[Any], main: Any, name: str) -> tuple[int, ...]:
-        given = main.attributes[name] if name in main.attributes else [{}] * len(ends)
+        given = self._ends(main, name) or [{}] * len(ends)
         return tuple([self._divided(one["sdy.sharding"]) if "sdy.sharding" in one else 1 for one in given])
+
+    def _ends(self, main: Any, name: str) -> Sequence[Any]:
+        return list(main.attributes[name]) if name in main.attributes else []
+
+    def _layout(self, sharding: Any) -> Layout:
+        """Return a sharding as a layout."""
+        layout: list[Axis] = []
+        for one in sdy.TensorShardingAttr(sharding).dimension_shardings:
+            names = tuple([sdy.AxisRefAttr(axis).name for axis in sdy.DimensionShardingAttr(one).axes])
+            layout.append(None if not names else names[0] if len(names) == 1 else names)
+        return tuple(layout)
 
     def _sizes(self, sharding: Any) -> list[int]:
         """Return into how many parts a sharding divides each dimension; the axes of some are parts of a mesh axis."""
@@ -254,6 +272,7 @@ class _Reading:
         for result, sharding in zip(operation.results, given, strict=True):
             if hasattr(result.type, "shape"):
                 self._parts[node, tuple(result.type.shape)] = self._divided(sharding)
+                self._layouts[node, tuple(result.type.shape)] = self._layout(sharding)
 
     def _collective(self, operation: Any, after: Any, kind: str, node: Node | None) -> Iterator[Predicted]:
         sharding, result = operation.attributes["out_sharding"], operation.results[0].type
@@ -323,7 +342,13 @@ class _Reading:
     def _by_hand(self, operation: Any, kind: str, node: Node) -> Predicted:
         axis = cast(str, node.attrs["axis"])
         result = operation.results[0].type
-        made = self._made(kind, [(axis, self._mesh.shape[axis])], result, tuple(result.shape), node)
+        shape = tuple(result.shape)
+        if "sdy.sharding" in operation.attributes:  # other axes than those of the body divide it further
+            (sharding,) = sdy.TensorShardingPerValueAttr(operation.attributes["sdy.sharding"]).shardings
+            shape = tuple([-(-size // parts) for size, parts in zip(shape, self._sizes(sharding), strict=True)])
+        made = self._made(kind, [(axis, self._mesh.shape[axis])], result, shape, node)
+        if node.op.has("stages"):  # each tick of a pipeline ends with what its devices pass on
+            return made._replace(runs=len(schedule_of(node).table) if kind == "collective-permute" else 1)
         return made._replace(runs=made.runs // self._mesh.size)  # a body counts once for each device
 
     def _made(
@@ -333,6 +358,18 @@ class _Reading:
         names = tuple(dict.fromkeys([name for name, _ in axes]))
         runs = self._runs.get(node, 1) if node is not None else 1
         return Predicted(kind, names, math.prod([count for _, count in axes]), size, shape, node, runs)
+
+
+def layouts_of(graph: Graph, sizes: Sizes, placing: Placing) -> Callable[[Edge], Layout | None]:
+    """Return a function that tells how a value of a graph lies on the mesh, None where that is not known."""
+    found: list[Partition] = []
+
+    def layout_of(edge: Edge) -> Layout | None:
+        if not found:
+            found.append(partition(graph, sizes, placing, placing.mesh.devices[0].platform))
+        return found[0].layouts.get((edge[0], concrete(edge[0].spec(edge[1]), sizes).shape))
+
+    return layout_of
 
 
 def _takes(after: Any, operation: Any) -> bool:

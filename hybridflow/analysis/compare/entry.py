@@ -9,11 +9,13 @@ from typing import Any, cast, overload
 
 from hybridflow.analysis.compare.comparison import Comparison
 from hybridflow.analysis.compare.measure import Effort, Progress, measure
+from hybridflow.analysis.compare.meshes import OnMesh
 from hybridflow.analysis.compare.several import Comparisons
 from hybridflow.analysis.compare.sizes import calls_of_sizes
 from hybridflow.analysis.compare.sweep import Sweep
 from hybridflow.analysis.compare.within_bounds import judge_within_bounds
 from hybridflow.core.errors import ArgumentError, ArgumentTypeError, message
+from hybridflow.core.mesh import Axis, Mesh
 
 Functions = Sequence[Callable[..., Any]]
 Peers = Mapping[str, Callable[..., Any]]
@@ -29,6 +31,8 @@ def compare(
     gradients: bool = False,
     peers: Peers | None = None,
     agree: bool = False,
+    mesh: Mesh | None = None,
+    batch: Axis = None,
     sizes: None = None,
     inputs: None = None,
     progress: Progress | None = None,
@@ -44,6 +48,8 @@ def compare(
     gradients: bool = False,
     peers: Peers | None = None,
     agree: bool = False,
+    mesh: Mesh | None = None,
+    batch: Axis = None,
     sizes: None = None,
     inputs: None = None,
     progress: Progress | None = None,
@@ -59,6 +65,8 @@ def compare(
     gradients: bool = False,
     peers: Peers | None = None,
     agree: bool = False,
+    mesh: Mesh | None = None,
+    batch: Axis = None,
     sizes: Sequence[int],
     inputs: Callable[[int], Any] | None = None,
     progress: Progress | None = None,
@@ -73,6 +81,8 @@ def compare(
     gradients: bool = False,
     peers: Peers | None = None,
     agree: bool = False,
+    mesh: Mesh | None = None,
+    batch: Axis = None,
     sizes: Sequence[int] | None = None,
     inputs: Callable[[int], Any] | None = None,
     progress: Progress | None = None,
@@ -100,6 +110,9 @@ def compare(
             the function's eager ones: callables by name. The name begins with the package, whose arrays they get
             copies of the arguments as: ``numpy``, ``torch`` or ``jax``, as in ``{"torch.compile": torch.compile(f)}``.
         agree: of several functions, also judge the results of the others against those of the first.
+        mesh: also run the function compiled for this mesh, as a third column; "compiled" is then for one device. Its
+            results are judged against the eager ones.
+        batch: as in `hf.compile`, for the mesh; a function that is compiled for the mesh has its own layouts.
         sizes: compare at each of these sizes, to see where compiling starts to pay. Results of a program that serves
             several sizes, with padded inputs, are judged too.
         inputs: a function of a size that returns the arguments: a tuple, a dict by name, or a single one. Without it,
@@ -112,7 +125,8 @@ def compare(
 
     Raises:
         ArgumentError: `repeats` less than 1, a negative tolerance, no function, arguments that do not go together.
-        ArgumentTypeError: peers that are not callables by name.
+        ArgumentTypeError: peers that are not callables by name, or `mesh` is no mesh.
+        LayoutError: `batch` without a mesh, or a function that is compiled for another one.
         MissingPackageError: a peer's package is not installed.
 
     Example:
@@ -132,10 +146,11 @@ def compare(
     functions = _functions(fn)
     given = {
         "repeats": repeats, "rtol": rtol, "atol": atol, "gradients": gradients or None, "peers": peers,
-        "agree": agree or None, "sizes": sizes, "inputs": inputs, "progress": progress,
+        "agree": agree or None, "mesh": mesh, "batch": batch, "sizes": sizes, "inputs": inputs, "progress": progress,
     }  # fmt: skip
     _refuse_theirs(functions, [name for name, value in given.items() if value is not None])
-    effort, told = Effort(repeats, tolerance, gradients, agree), progress or (lambda what, done: None)
+    on_mesh = OnMesh.of(mesh, batch, len(functions))
+    effort, told = Effort(repeats, tolerance, gradients, agree, on_mesh), progress or (lambda what, done: None)
     if sizes is None:
         if inputs is not None:
             raise ArgumentError(

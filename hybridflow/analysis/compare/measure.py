@@ -22,6 +22,7 @@ from hybridflow.analysis.compare.kernels import (
     is_free,
     program_of,
 )
+from hybridflow.analysis.compare.meshes import MeshRunner, OnMesh, on_one_device
 from hybridflow.analysis.compare.peers import Peer, Runner, runners
 from hybridflow.analysis.compare.several import Comparisons
 from hybridflow.analysis.parity import (
@@ -60,6 +61,7 @@ class Effort:
     tolerance: tuple[float, float] | None
     gradients: bool
     agree: bool
+    on_mesh: OnMesh | None = None
 
 
 @dataclass
@@ -120,12 +122,15 @@ def measure(
         progress: called with the present step.
     """
     beside = runners(peers, call)
+    if effort.on_mesh is not None:
+        beside.insert(0, MeshRunner(functions[0], call, effort.on_mesh))
     _start_backend()
     subjects: list[_Subject] = []
     with ExitStack() as stack:
         for function, name in zip(functions, _names(functions), strict=True):
             progress(f"tracing {name}", 0.0)
-            subjects.append(_subject(function, name, call, stack))
+            copy = fresh_copy(function) if effort.on_mesh is None else on_one_device(function)
+            subjects.append(_subject(copy, name, call, stack))
 
         def restore() -> None:
             for subject in reversed(subjects):
@@ -175,8 +180,8 @@ def _names(functions: Sequence[Callable[..., Any]]) -> list[str]:
     return names
 
 
-def _subject(function: Callable[..., Any], name: str, call: Call, stack: ExitStack) -> _Subject:
-    compiled, namer = fresh_copy(function), Namer("_compared")
+def _subject(compiled: CompiledFunction[Any, Any], name: str, call: Call, stack: ExitStack) -> _Subject:
+    namer = Namer("_compared")
     with _compiling(namer):
         rehearsal = stack.enter_context(rehearsed(compiled, call))
     return _Subject(name, compiled, call, rehearsal, namer, rehearsal.trace.record)

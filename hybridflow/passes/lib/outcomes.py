@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from typing import NamedTuple
 
-from hybridflow.core.node import Node, Where, is_gradient, where_file_line
+from hybridflow.core.node import Node, Where, is_gradient, short_where, where_file_line
 from hybridflow.ir.costs import node_costs
 from hybridflow.ir.fusion import OUTLINED, TIED
 from hybridflow.ir.graph import Graph, graphs_of
 from hybridflow.ir.rolled import ROLLED
+from hybridflow.nested.pipelines import schedule_of
+from hybridflow.nested.schedules import Schedule
 from hybridflow.passes.lib.recompute import Recomputed
 
 
@@ -81,3 +83,30 @@ def _second_runs(graph: Graph) -> list[Node]:
         if node.op is TIED or (reached and forward):
             reached[node] = None
     return [node for node in reached if node.op is not TIED]
+
+
+class Piped(NamedTuple):
+    """A pipeline, and how long its devices wait.
+
+    Attributes:
+        schedule: its table.
+        where: its line.
+    """
+
+    schedule: Schedule
+    where: Where | None
+
+    def __str__(self) -> str:
+        table = self.schedule
+        waits = [table.waits(device) for device in range(table.devices)]
+        each = f"each device waits {waits[0]}" if len(set(waits)) == 1 else f"devices wait {', '.join(map(str, waits))}"
+        place = short_where(self.where)
+        return (
+            f"{table.name} of {table.stages} stages on {table.devices} devices, {table.microbatches} micro-batches"
+            f"{place and f' at {place}'}: {each} of {len(table.table)} ticks, a bubble of {table.bubble:.1%}"
+        )
+
+
+def pipelines_in(graph: Graph) -> tuple[Piped, ...]:
+    """Return the pipelines of a graph."""
+    return tuple([Piped(schedule_of(node), node.where) for node in graph.walk() if node.op.has("stages")])

@@ -1,0 +1,231 @@
+"""`pipeline`: a model's stages on different devices, which work on different micro-batches at the same time."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Sequence
+from typing import Any, cast
+
+import jax
+
+from hybridflow.autodiff.namespaces import PUBLIC
+from hybridflow.core.context import current
+from hybridflow.core.dtypes import is_differentiable
+from hybridflow.core.errors import ArgumentError, ArgumentTypeError, DTypeError, LayoutError, ShapeError, message
+from hybridflow.core.functions import as_traced
+from hybridflow.core.mesh import Layout, Mesh
+from hybridflow.core.spec import make_spec
+from hybridflow.core.tensor import Tensor, as_tensor
+from hybridflow.ir.builder import Check, GraphBuilder, Traced, trace_with_variables
+from hybridflow.nested.bodies import Shared, add_checks, bind_all, inputs_around
+from hybridflow.nested.pipelines import PIPELINE
+from hybridflow.nested.schedules import SCHEDULES, pipeline_schedule
+
+_CALLS = itertools.count()
+"""Numbers that tell the pipelines of a program apart."""
+
+
+def pipeline(
+    stages: Sequence[Callable[[Any], Any]],
+    x: Any,
+    *targets: Any,
+    loss: Callable[..., Any],
+    axis: str = "stage",
+    microbatches: int = 16,
+    schedule: str = "1f1b",
+) -> Tensor:
+    """Return the mean loss of a model in stages, over the micro-batches of a batch.
+
+    Compiled for a mesh with the axis, stage `s` runs on the devices at ``s % size`` along it, and devices work on
+    different micro-batches at the same time, as `pipeline_schedule` says. Without a mesh, and in eager code, it is a
+    plain loop over micro-batches and stages, with the same result. Gradients are taken as ever. On a mesh they are
+    computed together with the loss; there are no second ones.
+
+    Stages may differ, and so may their values' shapes, at the price of buffers for all of them on every device. Other
+    axes of the mesh split batches and weights as in any function. Variables that stages share get the sum of gradients.
+
+    Args:
+        stages: functions or modules, each of the value (a tensor or a structure of them) that the one before returns.
+            They may read Variables but not assign them, so they draw no random numbers.
+        x: the first stage's batch, a tensor or a structure of them. Micro-batch `i` has the rows
+            ``i, i + microbatches, ...`` of axis 0.
+        *targets: what `loss` takes besides the last stage's value, cut in the same way.
+        loss: a function of the last stage's value and the targets that returns a floating-point scalar.
+        axis: the mesh axis.
+        microbatches: the number of micro-batches.
+        schedule: ``"gpipe"``, ``"1f1b"``, or ``"interleaved"`` for several stages on each device.
+
+    Returns:
+        The mean of the micro-batches' losses, of shape ().
+
+    Raises:
+        ShapeError: the batch cannot be cut into equal micro-batches, or the loss is no scalar.
+        DTypeError: the loss is not floating-point.
+        ArgumentError: an unknown schedule, no stage, a number of micro-batches below 1, or a number of stages that
+            does not suit the mesh and the schedule.
+        LayoutError: the mesh of the compiled function has no such axis, or the call is inside `hf.shard_map`.
+        TraceError: on a mesh, a stage assigns a Variable or draws random numbers.
+
+    Example:
+        >>> import hybridflow as hf
+        >>> stages = [hf.nn.Linear(4, 8), hf.nn.Linear(8, 1)]
+        >>> def loss(y, target):
+        ...     return hf.mean((y - target) ** 2)
+        >>> def step(x, y):
+        ...     return hf.distribute.pipeline(stages, x, y, loss=loss, microbatches=4)
+        >>> step(hf.ones((8, 4)), hf.ones((8, 1))).shape
+        ()
+
+    Reference:
+        Huang et al., "GPipe", 2019; Narayanan et al., "PipeDream", 2019, and "Efficient large-scale language model
+        training on GPU clusters using Megatron-LM", 2021.
+    """
+    stages = list(stages)
+    if not stages or not all(map(callable, (*stages, loss))):
+        raise ArgumentError(
+            message("pipeline: stages are a list of functions, and loss is one", got=f"{stages!r}"[:80],
+                    hint="Pass modules, or functions of one value.")
+        )  # fmt: skip
+    if schedule not in SCHEDULES:
+        raise ArgumentError(message(f"pipeline: schedule={schedule!r} is not one of {list(SCHEDULES)}"))
+    batch, tree = jax.tree_util.tree_flatten((x, targets))
+    rows = _checked_rows([as_tensor(leaf) for leaf in batch], microbatches)
+    mesh = _mesh(axis)
+    if mesh is None:
+        return _one_by_one(stages, rows, tree, loss, microbatches)
+    pipeline_schedule(schedule, len(stages), microbatches, devices=mesh.shape[axis])
+    return _on_mesh(stages, rows, tree, loss, {
+        "mesh": mesh, "axis": axis, "microbatches": microbatches, "schedule": schedule,
+    })  # fmt: skip
+
+
+def _mesh(axis: str) -> Mesh | None:
+    """Return the mesh of the compiled function that is being traced, if there is one."""
+    tracer = cast("GraphBuilder | None", current().tracer)
+    mesh = None if tracer is None else tracer.mesh
+    if tracer is not None and tracer.manual is not None:
+        raise LayoutError(
+            message("pipeline: it cannot run inside hf.shard_map, whose parts have a device already",
+                    hint="Call it in the compiled function itself.")
+        )  # fmt: skip
+    if mesh is not None and axis not in mesh.shape:
+        raise LayoutError(
+            message(f"pipeline: the mesh has no axis {axis!r}", got=str(mesh),
+                    hint=f"Pass axis=, one of {', '.join(mesh.axes)}, or make the mesh with it.")
+        )  # fmt: skip
+    return mesh
+
+
+def _checked_rows(batch: list[Tensor], microbatches: Any) -> list[Tensor]:
+    if type(microbatches) is not int:
+        raise ArgumentTypeError(message(f"pipeline: microbatches is a {type(microbatches).__name__}",
+                                        got=repr(microbatches)[:80], hint="Give an integer."))  # fmt: skip
+    if microbatches < 1:
+        raise ArgumentError(message(f"pipeline: microbatches={microbatches}", hint="Give 1 or more."))
+    for tensor in batch:
+        if not tensor.shape or tensor.shape[0] != batch[0].shape[0]:
+            raise ShapeError(
+                message("pipeline: leading sizes differ in the batch", got=", ".join([str(one.spec) for one in batch]),
+                        hint="Give x and all targets one row per example; other values can be read by loss directly.")
+            )  # fmt: skip
+    size = batch[0].shape[0] if batch else 0
+    if size % microbatches or not size:
+        raise ShapeError(
+            message(f"pipeline: a batch of {size} cannot be cut into {microbatches} equal micro-batches",
+                    got=str(batch[0].spec) if batch else "no tensors",
+                    hint="Choose a divisor of the batch's size for microbatches=, or pad the batch.")
+        )  # fmt: skip
+    return batch
+
+
+def _checked_loss(value: Any) -> Tensor:
+    leaves = jax.tree_util.tree_leaves(value)
+    tensor = as_tensor(leaves[0]) if len(leaves) == 1 else None
+    if tensor is None or tensor.shape != ():
+        got = ", ".join([str(as_tensor(leaf).spec) for leaf in leaves])
+        raise ShapeError(message("pipeline: loss must return one scalar", got=got or "nothing",
+                                 hint="Reduce it with hf.mean."))  # fmt: skip
+    if not is_differentiable(tensor.dtype):
+        raise DTypeError(message(f"pipeline: loss returned {tensor.dtype}", got=str(tensor.spec),
+                                 hint="Return a floating-point number."))  # fmt: skip
+    return tensor
+
+
+def _one_by_one(stages: list[Any], rows: list[Tensor], tree: Any, loss: Any, microbatches: int) -> Tensor:
+    losses: list[Tensor] = []
+    for number in range(microbatches):
+        value, targets = jax.tree_util.tree_unflatten(tree, [one[number::microbatches] for one in rows])
+        for stage in stages:
+            value = as_traced(stage)(value)
+        losses.append(_checked_loss(as_traced(loss)(value, *targets)))
+    return PUBLIC.mean(PUBLIC.stack(losses))
+
+
+def _on_mesh(stages: list[Any], rows: list[Tensor], tree: Any, loss: Any, attrs: dict[str, Any]) -> Tensor:
+    """Trace the stages one after the other, and bind the operation that runs them."""
+    parts = [make_spec((one.shape[0] // attrs["microbatches"], *one.shape[1:]), one.dtype) for one in rows]
+    sizes = jax.tree_util.tree_unflatten(tree, parts)
+    count = len(jax.tree_util.tree_leaves(sizes[0]))
+    shared = _Read(len(rows))
+    graphs: list[Traced] = []
+    reads: list[tuple[int, ...]] = []
+    value_tree, specs = jax.tree_util.tree_structure(sizes[0]), parts[:count]
+    for number, stage in enumerate(stages):
+        is_first, is_last = number == 0, number == len(stages) - 1
+        own = [*specs, *(parts[count:] if is_last else [])]
+        split = [*(range(count) if is_first else []), *(range(count, len(rows)) if is_last else [])]
+        body = _Stage(stage, loss if is_last else None, value_tree, len(specs), tree)
+        traced = trace_with_variables(body, own, f"stage_{number}", writes=False)
+        graphs.append(traced)
+        reads.append((*split, *shared.add(traced)))
+        value_tree = body.tree
+        specs = list(traced.graph.output_specs[: len(traced.graph.output_specs) - len(traced.checks)])
+    checks: list[Check] = [check for traced in graphs for check in traced.checks]
+    made = bind_all(PIPELINE, [*rows, *shared.shared.tensors()], {
+        "stages": tuple([traced.graph for traced in graphs]), "reads": tuple(reads), "cut": len(rows),
+        "checks": tuple([len(traced.checks) for traced in graphs]),
+        "layouts": (*[None] * len(rows), *shared.layouts), "call": next(_CALLS), **attrs,
+    })  # fmt: skip
+    add_checks(checks, made[1:])
+    return made[0]
+
+
+class _Stage:
+    """A stage as a function of its value's tensors and, for the last one, of the targets' tensors."""
+
+    def __init__(self, stage: Any, loss: Any, tree: Any, count: int, batch: Any) -> None:
+        self.stage, self.loss, self.given, self.count, self.batch = stage, loss, tree, count, batch
+        self.tree: Any = None
+
+    def __call__(self, *tensors: Tensor) -> list[Tensor]:
+        cast(GraphBuilder, current().tracer).mesh = None  # XLA divides a stage's work; nothing in it names the mesh
+        value = as_traced(self.stage)(jax.tree_util.tree_unflatten(self.given, tensors[: self.count]))
+        if self.loss is not None:
+            targets = jax.tree_util.tree_unflatten(self.batch.children()[1], tensors[self.count :])
+            value = _checked_loss(as_traced(self.loss)(value, *targets))
+        leaves, self.tree = jax.tree_util.tree_flatten(value)
+        return [as_tensor(leaf) for leaf in leaves]
+
+
+class _Read:
+    """The values outside of the stages that they read, each once.
+
+    Args:
+        first: the position of the first one among the operation's inputs.
+    """
+
+    def __init__(self, first: int) -> None:
+        self.first = first
+        self.shared = Shared()
+        self.layouts: list[Layout | None] = []
+
+    def add(self, traced: Traced) -> list[int]:
+        """Add what a stage reads, and return the positions."""
+        layouts = [None] * len(traced.captures) + [
+            None if one.variable.placement is None else one.variable.placement.layout for one in traced.variables
+        ]
+        positions = self.shared.add(inputs_around(traced))
+        for position, layout in zip(positions, layouts, strict=True):
+            if position == len(self.layouts):
+                self.layouts.append(layout)
+        return [self.first + position for position in positions]

@@ -1,0 +1,559 @@
+"""The program of a pipeline: one loop over the ticks of its schedule, in which every device runs its own stages.
+
+Stages differ, and a program is the same for all devices. So values of the same shape share a buffer with a place per
+device, and what a device runs in a tick is a choice among branches, by the schedule's table.
+"""
+
+from __future__ import annotations
+
+import functools
+import operator
+from collections import Counter
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+from jax.sharding import PartitionSpec
+
+from hybridflow.backend.collectives import LOWERED_FOR
+from hybridflow.core.attrs import attr_key
+from hybridflow.core.dtypes import LOW_PRECISION, is_differentiable
+from hybridflow.core.mesh import Layout, Mesh
+from hybridflow.core.spec import TensorSpec
+from hybridflow.ir.evaluate import lower_graph
+from hybridflow.ir.graph import Graph, edges_of
+from hybridflow.nested.schedules import Action, Schedule, pipeline_schedule, places
+
+Mask = tuple[bool, ...]
+
+
+class Plan(NamedTuple):
+    """What a pipeline runs.
+
+    Attributes:
+        stages: per stage, a graph from ``(*activations, *what it reads)`` to ``(*results, *checks)``. The results are
+            the next stage's activations, or the loss.
+        reads: per stage, the positions of the operation's inputs that it reads.
+        cut: the number of the operation's inputs that are cut into micro-batches, along axis 0: micro-batch `i` has
+            the rows ``i, i + microbatches, ...``. They come first; all micro-batches share the others.
+        checks: per stage, the number of its checks.
+        layouts: per input, how its Variable lies on the mesh.
+        mesh: the mesh; None to run the stages one after the other.
+        axis: the axis along which the stages lie.
+        microbatches: the number of micro-batches.
+        schedule: the schedule's name.
+    """
+
+    stages: tuple[Graph, ...]
+    reads: tuple[tuple[int, ...], ...]
+    cut: int
+    checks: tuple[int, ...]
+    layouts: tuple[Layout | None, ...]
+    mesh: Mesh | None
+    axis: str
+    microbatches: int
+    schedule: str
+
+    @property
+    def devices(self) -> int:
+        """The number of devices along the axis."""
+        return len(self.stages) if self.mesh is None else self.mesh.shape[self.axis]
+
+    def activations(self, stage: int) -> int:
+        """Return the number of values that a stage takes from the one before."""
+        return len(self.stages[stage].inputs) - len(self.reads[stage])
+
+    def results(self, stage: int) -> int:
+        """Return the number of values that a stage gives to the next one; the last one gives the loss."""
+        return 1 if stage == len(self.stages) - 1 else self.activations(stage + 1)
+
+    def table(self, forward_only: bool = False) -> Schedule:
+        """Return the schedule."""
+        return pipeline_schedule(
+            self.schedule, len(self.stages), self.microbatches, devices=self.devices, forward_only=forward_only
+        )
+
+
+class _Slots:
+    """Buffers that several stages share: per stage a list of values, each of which gets the number of a buffer.
+
+    Args:
+        lists: per stage, the keys of its values. Values of different stages with one key share a buffer.
+    """
+
+    def __init__(self, lists: Sequence[Sequence[Any]]) -> None:
+        found: dict[Any, int] = {}
+        self.of: list[tuple[int, ...]] = []
+        for keys in lists:
+            seen: Counter[Any] = Counter()
+            row: list[int] = []
+            for key in keys:
+                row.append(found.setdefault((key, seen[key]), len(found)))
+                seen[key] += 1
+            self.of.append(tuple(row))
+        self.keys = [key for key, _ in found]
+
+    def stages(self, slot: int) -> list[int]:
+        """Return the stages that have a value in a buffer."""
+        return [stage for stage, row in enumerate(self.of) if slot in row]
+
+
+def _key(spec: TensorSpec) -> Any:
+    return spec.shape, spec.dtype
+
+
+class _Layout:
+    """Which buffers a pipeline has, and when each device reads and writes which place of them."""
+
+    def __init__(self, plan: Plan, backward: bool) -> None:
+        self.plan = plan
+        self.schedule = plan.table(forward_only=not backward)
+        count, last = len(plan.stages), len(plan.stages) - 1
+        outputs = [graph.output_specs for graph in plan.stages]
+        self.acts = _Slots(
+            [[_key(one) for one in outputs[s][: plan.results(s)]] if s < last else [] for s in range(count)]
+        )
+        self.back = [
+            [i for i in range(plan.results(s)) if is_differentiable(outputs[s][i].dtype)] for s in range(count)
+        ]
+        self.cots = _Slots(
+            [[_key(outputs[s][i]) for i in self.back[s]] if backward and s < last else [] for s in range(count)]
+        )
+        firsts = [plan.results(s) + plan.checks[s] for s in range(count)]
+        self.kept = _Slots([[_key(one) for one in outputs[s][firsts[s] :]] for s in range(count)])
+        specs = [graph.input_specs[plan.activations(s) :] for s, graph in enumerate(plan.stages)]
+        self.shared = [[i for i, at in enumerate(plan.reads[s]) if at >= plan.cut] for s in range(count)]
+        per_chunk = [
+            [(s // plan.devices, *_key(specs[s][i]), plan.layouts[plan.reads[s][i]]) for i in self.shared[s]]
+            for s in range(count)
+        ]
+        self.weights = _Slots(per_chunk)
+        self.when = {action: tick for tick, _, action in self.schedule.actions()}
+        self._place(backward)
+
+    def _place(self, backward: bool) -> None:
+        """Choose the places of all values, and fill the tables with them: per tick, device and buffer, or -1."""
+        plan, when = self.plan, self.when
+        size = len(self.schedule.table), plan.devices
+        numbers = range(plan.microbatches)
+
+        def table(slots: _Slots) -> Any:
+            return np.full((*size, len(slots.keys)), -1, np.int32)
+
+        self.act_reads, self.act_writes, self.act_counts = table(self.acts), table(self.acts), [0] * len(self.acts.keys)
+        self.cot_reads, self.cot_writes, self.cot_counts = table(self.cots), table(self.cots), [0] * len(self.cots.keys)
+        self.kept_at, self.kept_counts = table(self.kept), [0] * len(self.kept.keys)
+
+        def fill(
+            slots: _Slots, counts: list[int], sent: tuple[int, bool], used: tuple[int, bool], written: Any, read: Any
+        ) -> None:
+            for slot in range(len(slots.keys)):
+                lives: list[tuple[Any, int, int, int]] = []
+                for stage in slots.stages(slot):
+                    for number in numbers:
+                        first = when[Action(stage + sent[0], number, sent[1])]
+                        last = when[Action(stage + used[0], number, used[1])]
+                        lives.append(((first, last), (stage + used[0]) % plan.devices, first, last))
+                rows = places([((device, first, last), device, first, last) for _, device, first, last in lives])
+                counts[slot] = rows.needed
+                for _, device, first, last in lives:
+                    written[first, device, slot] = rows.of[device, first, last]
+                    read[last, device, slot] = rows.of[device, first, last]
+
+        fill(self.acts, self.act_counts, (0, False), (1, False), self.act_writes, self.act_reads)
+        if backward:
+            fill(self.cots, self.cot_counts, (1, True), (0, True), self.cot_writes, self.cot_reads)
+            fill(self.kept, self.kept_counts, (0, False), (0, True), self.kept_at, self.kept_at)
+
+    def pairs(self, slots: _Slots, slot: int, back: bool) -> list[tuple[int, int]]:
+        """Return which device sends to which, for a buffer of activations or cotangents."""
+        devices = self.plan.devices
+        ends = {(stage % devices, (stage + 1) % devices) for stage in slots.stages(slot)}
+        return sorted([(b, a) if back else (a, b) for a, b in ends])
+
+
+class _State(NamedTuple):
+    """What a device carries from tick to tick.
+
+    Attributes:
+        kept: residuals.
+        weights: sums of the gradients of shared values.
+        rows: gradients of what is cut into micro-batches.
+        loss: the sum of losses.
+        checks: which checks hold, per stage on this device.
+    """
+
+    kept: tuple[Any, ...]
+    weights: tuple[Any, ...]
+    rows: tuple[Any, ...]
+    loss: Any
+    checks: Any
+
+
+def run_program(
+    plan: Plan, xs: Sequence[Any], backward: tuple[Graph, ...] = (), present: tuple[Mask, ...] = (), given: Mask = (),
+    g: Any = None,
+) -> list[Any]:  # fmt: skip
+    """Return the mean loss, the checks, and the gradients of the given inputs, as jax computes them.
+
+    Args:
+        plan: the stages and their schedule; with residuals among their outputs if there are backward graphs.
+        xs: the operation's inputs.
+        backward: the backward graphs of the stages; none to compute the loss only.
+        present: per stage, which of its inputs have a gradient there.
+        given: which of the operation's inputs get a gradient.
+        g: the cotangent of the mean loss.
+    """
+    if plan.mesh is None:
+        return run_plainly(plan, xs, lambda graph, values: lower_graph(graph)(*values), backward, present, given, g)
+    layout = _Layout(plan, bool(backward))
+    cut = [_cut(x, plan.microbatches) for x in xs[: plan.cut]]
+    run = _Run(layout, backward, present, given)
+
+    def body(index: Any, *values: Any) -> Any:
+        token = LOWERED_FOR.set(None)  # layouts of values inside mean nothing
+        try:
+            return run(index[0], values)
+        finally:
+            LOWERED_FOR.reset(token)
+
+    whole, split = PartitionSpec(), PartitionSpec(plan.axis)
+    others = [name for name, size in plan.mesh.shape.items() if size > 1 and name != plan.axis]
+    values = [*cut, *xs[plan.cut :], *([] if g is None else [g])]
+    mapped = jax.shard_map(
+        body, mesh=plan.mesh.of_jax, in_specs=(split, *[whole] * len(values)), out_specs=whole, check_vma=False,
+        axis_names={plan.axis} if others else set(plan.mesh.axes),
+    )  # fmt: skip
+    made = list(mapped(np.arange(plan.devices, dtype=np.int32), *values))
+    first = 1 + sum(plan.checks)
+    wanted = [x for x, has in zip(xs, given, strict=True) if has] if backward else []
+    return [*made[:first], *[jnp.reshape(one, x.shape) for one, x in zip(made[first:], wanted, strict=True)]]
+
+
+def run_plainly(
+    plan: Plan, xs: Sequence[Any], run: Callable[[Graph, Sequence[Any]], Sequence[Any]],
+    backward: tuple[Graph, ...] = (), present: tuple[Mask, ...] = (), given: Mask = (), g: Any = None,
+) -> list[Any]:  # fmt: skip
+    """Return what `run_program` does, by a loop over micro-batches and stages.
+
+    Args:
+        plan, xs, backward, present, given, g: as in `run_program`.
+        run: a function that runs a graph on NumPy's or jax's arrays.
+    """
+    cut = [_cut(x, plan.microbatches) for x in xs[: plan.cut]]
+    total: Any = 0.0
+    holds: list[list[Any]] = []
+    sums: dict[int | tuple[int, int], Any] = {}
+    for number in range(plan.microbatches):
+        values: list[Any] = []
+        kept: list[Any] = []
+        checks: list[Any] = []
+        for stage, graph in enumerate(plan.stages):
+            reads = [cut[at][:, number] if at < plan.cut else xs[at] for at in plan.reads[stage]]
+            made = run(graph, (*values, *reads))
+            first = plan.results(stage)
+            last = first + plan.checks[stage]
+            values, kept = list(made[:first]), [*kept, (*reads, *made[last:])]
+            checks += made[first:last]
+        total = total + values[0].astype(_wide(values[0].dtype))
+        holds.append(checks)
+        cotangents: Sequence[Any] = () if g is None else (g / plan.microbatches,)
+        for stage in reversed(range(len(backward))):
+            made = iter(run(backward[stage], (*kept[stage], *cotangents)))
+            gradients = [next(made) if has else None for has in present[stage]]
+            count = plan.activations(stage)
+            cotangents = [
+                np.zeros(spec.shape, spec.dtype) if one is None else one
+                for one, spec in zip(gradients[:count], plan.stages[stage].input_specs[:count], strict=True)
+                if is_differentiable(spec.dtype)
+            ]
+            for at, one in zip(plan.reads[stage], gradients[count:], strict=True):
+                if one is not None:
+                    key = at if at >= plan.cut else (at, number)
+                    sums[key] = one if key not in sums else sums[key] + one
+    loss = (total / plan.microbatches).astype(plan.stages[-1].output_specs[0].dtype)
+    found = [functools.reduce(operator.and_, each) for each in zip(*holds, strict=True)]
+    wanted = [index for index, has in enumerate(given) if has]
+    return [loss, *found, *[_whole(sums, index, plan).reshape(xs[index].shape) for index in wanted]]
+
+
+def _whole(sums: dict[Any, Any], index: int, plan: Plan) -> Any:
+    """Return the gradient of an input, put together from those of micro-batches if it is cut."""
+    if index >= plan.cut:
+        return sums[index]
+    parts = [sums[index, number] for number in range(plan.microbatches)]
+    return (np if isinstance(parts[0], np.ndarray) else jnp).stack(parts, axis=1)
+
+
+def _cut(x: Any, microbatches: int) -> Any:
+    """Return a batch with micro-batches along axis 1: a batch whose rows lie on several devices stays there."""
+    return x.reshape((x.shape[0] // microbatches, microbatches, *x.shape[1:]))
+
+
+def _row(buffer: Any, index: Any, axis: int = 0) -> Any:
+    return lax.dynamic_index_in_dim(buffer, jnp.maximum(index, 0), axis, keepdims=False)
+
+
+def _with_row(buffer: Any, value: Any, index: Any, axis: int = 0) -> Any:
+    return lax.dynamic_update_index_in_dim(buffer, value, jnp.maximum(index, 0), axis)
+
+
+def _zeros(keys: Sequence[Any]) -> list[Any]:
+    return [jnp.zeros(key[0], key[1]) for key in keys]
+
+
+def _wide(dtype: Any) -> Any:
+    return np.dtype(np.float32) if np.dtype(dtype).num in LOW_PRECISION else dtype
+
+
+class _Run:
+    """The program of one device."""
+
+    def __init__(self, layout: _Layout, backward: tuple[Graph, ...], present: tuple[Mask, ...], given: Mask) -> None:
+        self.layout, self.plan = layout, layout.plan
+        self.backward, self.present, self.given = backward, present, given
+        self.rows_given = [index for index in range(self.plan.cut) if given and given[index]]
+        self.branches: list[Callable[..., Any]] = []
+        self.numbers: dict[Any, int] = {}
+        schedule = layout.schedule
+        size = len(schedule.table), self.plan.devices
+        self.branch, self.number = np.zeros(size, np.int32), np.zeros(size, np.int32)
+        for tick, device, action in schedule.actions():
+            key = self._same(action.stage, action.backward)
+            self.branch[tick, device] = self.numbers.setdefault(key, len(self.numbers) + 1)
+            self.number[tick, device] = action.microbatch
+        self.first_of = {}
+        for _, _, action in schedule.actions():
+            number = self.numbers[self._same(action.stage, action.backward)]
+            self.first_of.setdefault(number, action)
+
+    def _same(self, stage: int, backward: bool) -> Any:
+        """Return a key that stages share if one branch can run them."""
+        layout, plan = self.layout, self.plan
+        inner = self.backward[stage] if backward else plan.stages[stage]
+        rows = tuple([at if at < plan.cut else -1 for at in plan.reads[stage]])
+        return (
+            backward, _form(inner), rows, stage == len(plan.stages) - 1, stage // plan.devices, plan.checks[stage],
+            layout.acts.of[stage], layout.acts.of[stage - 1] if stage else (), layout.cots.of[stage],
+            layout.cots.of[stage - 1] if stage else (), layout.kept.of[stage], layout.weights.of[stage],
+            self.present[stage] if backward else (),
+        )  # fmt: skip
+
+    def __call__(self, device: Any, values: Sequence[Any]) -> list[Any]:
+        plan, layout = self.plan, self.layout
+        self.values, self.seed = values, None
+        if self.backward:
+            self.seed = values[-1] / plan.microbatches
+        self.own = self._own_weights(device)
+        branches = [self._waiting, *[self._branch(action) for _, action in sorted(self.first_of.items())]]
+        tables = [self.branch, self.number, layout.act_reads, layout.act_writes, layout.cot_reads, layout.cot_writes,
+                  layout.kept_at]  # fmt: skip
+        mine = [lax.dynamic_index_in_dim(jnp.asarray(one), device, 1, keepdims=False) for one in tables]
+        arrived = tuple([
+            tuple([jnp.zeros((count, *key[0]), key[1]) for key, count in zip(slots.keys, counts, strict=True)])
+            for slots, counts in ((layout.acts, layout.act_counts), (layout.cots, layout.cot_counts))
+        ])  # fmt: skip
+
+        def tick(carry: Any, now: Any) -> Any:
+            (acts, cots), state = carry
+            branch, number, act_reads, act_writes, cot_reads, cot_writes, kept_at = now
+            state, sent_acts, sent_cots = lax.switch(
+                branch, branches, state, acts, cots, number, act_reads, cot_reads, kept_at
+            )
+            acts = self._arrive(layout.acts, acts, sent_acts, act_writes, False)
+            cots = self._arrive(layout.cots, cots, sent_cots, cot_writes, True)
+            return ((acts, cots), state), None
+
+        (_, state), _ = lax.scan(tick, (arrived, self._start()), tuple(mine))
+        return self._results(state)
+
+    def _own_weights(self, device: Any) -> list[Any]:
+        """Return the shared values of the stages on this device."""
+        weights = self.layout.weights
+        chosen: list[Any] = []
+        for slot, key in enumerate(weights.keys):
+            cases: list[Any] = [None] * self.plan.devices
+            for stage in weights.stages(slot):
+                at = self.layout.shared[stage][weights.of[stage].index(slot)]
+                cases[stage % self.plan.devices] = self.values[self.plan.reads[stage][at]]
+            if len({id(one) for one in cases}) == 1:
+                chosen.append(cases[0])
+                continue
+            zeros = jnp.zeros(key[1], key[2])
+            filled = [zeros if one is None else one for one in cases]
+            chosen.append(lax.select_n(device.astype(np.int32), *filled) if len(filled) != 2 else
+                          lax.select(device == 0, *filled))  # fmt: skip
+        return chosen
+
+    def _start(self) -> _State:
+        layout, plan = self.layout, self.plan
+        kept = [
+            jnp.zeros((count, *key[0]), key[1]) for key, count in zip(layout.kept.keys, layout.kept_counts, strict=True)
+        ]
+        weights = [
+            jnp.zeros(key[1], _wide(key[2])) if one else ()
+            for key, one in zip(layout.weights.keys, self._differentiated(), strict=True)
+        ]
+        rows = [jnp.zeros(self.values[index].shape, self.values[index].dtype) for index in self.rows_given]
+        loss = plan.stages[-1].output_specs[0].dtype
+        checks = jnp.ones((len(plan.stages) // plan.devices, max(plan.checks)), bool)
+        return _State(tuple(kept), tuple(weights), tuple(rows), jnp.zeros((), _wide(loss)), checks)
+
+    def _differentiated(self) -> list[bool]:
+        """Return per buffer of shared values whether there are gradients."""
+        weights = self.layout.weights
+        found = [False] * len(weights.keys)
+        for stage, present in enumerate(self.present):
+            own = present[self.plan.activations(stage) :]
+            for slot, at in zip(weights.of[stage], self.layout.shared[stage], strict=True):
+                found[slot] |= own[at]
+        return found
+
+    # -- what a device does in a tick ---------------------------------------------------------------------------
+
+    def _waiting(self, state: _State, *_: Any) -> Any:
+        return state, _zeros(self.layout.acts.keys), _zeros(self.layout.cots.keys)
+
+    def _branch(self, action: Action) -> Callable[..., Any]:
+        return self._backward_of(action.stage) if action.backward else self._forward_of(action.stage)
+
+    def _reads(self, stage: int, number: Any) -> list[Any]:
+        """Return what a stage reads besides activations, for a micro-batch."""
+        plan, taken = self.plan, iter(self.layout.weights.of[stage])
+        return [
+            _row(self.values[at], number, 1) if at < plan.cut else self.own[next(taken)] for at in plan.reads[stage]
+        ]
+
+    def _forward_of(self, stage: int) -> Callable[..., Any]:
+        plan, layout = self.plan, self.layout
+        run = lower_graph(plan.stages[stage])
+        results, checks = plan.results(stage), plan.checks[stage]
+        before = layout.acts.of[stage - 1] if stage else ()
+        last = stage == len(plan.stages) - 1
+
+        def forward(
+            state: _State, acts: Any, cots: Any, number: Any, act_reads: Any, cot_reads: Any, kept_at: Any
+        ) -> Any:
+            del cots, cot_reads
+            inputs = [_row(acts[slot], act_reads[slot]) for slot in before]
+            made = run(*inputs, *self._reads(stage, number))
+            sent, kept = _zeros(layout.acts.keys), list(state.kept)
+            if last:
+                state = state._replace(loss=state.loss + made[0].astype(state.loss.dtype))
+            else:
+                for slot, value in zip(layout.acts.of[stage], made, strict=False):
+                    sent[slot] = value
+            for slot, value in zip(layout.kept.of[stage], made[results + checks :], strict=True):
+                kept[slot] = _with_row(kept[slot], value, kept_at[slot])
+            if checks:
+                chunk = stage // plan.devices
+                ok = state.checks[chunk, :checks] & jnp.stack(made[results : results + checks])
+                state = state._replace(checks=state.checks.at[chunk, :checks].set(ok))
+            return state._replace(kept=tuple(kept)), sent, _zeros(layout.cots.keys)
+
+        return forward
+
+    def _backward_of(self, stage: int) -> Callable[..., Any]:
+        plan, layout = self.plan, self.layout
+        run, present = lower_graph(self.backward[stage]), self.present[stage]
+        last = stage == len(plan.stages) - 1
+        activations, reads = plan.activations(stage), plan.reads[stage]
+
+        def backward(
+            state: _State, acts: Any, cots: Any, number: Any, act_reads: Any, cot_reads: Any, kept_at: Any
+        ) -> Any:
+            del acts, act_reads
+            kept = [_row(state.kept[slot], kept_at[slot]) for slot in layout.kept.of[stage]]
+            given = [self.seed] if last else [_row(cots[slot], cot_reads[slot]) for slot in layout.cots.of[stage]]
+            made = iter(run(*self._reads(stage, number), *kept, *given))
+            gradients = [next(made) if has else None for has in present]
+            sent = _zeros(layout.cots.keys)
+            if stage:
+                for slot, index in zip(layout.cots.of[stage - 1], layout.back[stage - 1], strict=True):
+                    sent[slot] = sent[slot] if gradients[index] is None else gradients[index]
+            weights, rows = list(state.weights), list(state.rows)
+            taken = iter(layout.weights.of[stage])
+            for at, gradient in zip(reads, gradients[activations:], strict=True):
+                slot = next(taken) if at >= plan.cut else -1
+                if gradient is None:
+                    continue
+                if slot >= 0:
+                    weights[slot] = weights[slot] + gradient.astype(weights[slot].dtype)
+                else:
+                    place = self.rows_given.index(at)
+                    sum_ = _row(rows[place], number, 1) + gradient
+                    rows[place] = _with_row(rows[place], sum_, number, 1)
+            return state._replace(weights=tuple(weights), rows=tuple(rows)), _zeros(layout.acts.keys), sent
+
+        return backward
+
+    def _arrive(self, slots: _Slots, buffers: Any, sent: Any, writes: Any, back: bool) -> Any:
+        """Send values to the next or the previous device, and put what arrives where the schedule says."""
+        made: list[Any] = []
+        for slot, (buffer, value) in enumerate(zip(buffers, sent, strict=True)):
+            arrived = lax.ppermute(value, self.plan.axis, self.layout.pairs(slots, slot, back))
+            arrived = jnp.where(writes[slot] >= 0, arrived, _row(buffer, writes[slot]))
+            made.append(_with_row(buffer, arrived, writes[slot]))
+        return tuple(made)
+
+    # -- the results --------------------------------------------------------------------------------------------
+
+    def _results(self, state: _State) -> list[Any]:
+        plan = self.plan
+        loss = lax.psum(state.loss, plan.axis) / plan.microbatches
+        made = [loss.astype(plan.stages[-1].output_specs[0].dtype)]
+        if any(plan.checks):
+            every = lax.all_gather(state.checks, plan.axis)
+            for stage, count in enumerate(plan.checks):
+                made += [every[stage % plan.devices, stage // plan.devices, index] for index in range(count)]
+        if self.backward:
+            made += self._gradients(state)
+        return made
+
+    def _gradients(self, state: _State) -> list[Any]:
+        """Return the gradients on all devices, each a sum over the stages that read the value."""
+        plan, weights = self.plan, self.layout.weights
+        gathered: dict[int, Any] = {}
+        sums: dict[int, Any] = {}
+        for stage, present in enumerate(self.present):
+            taken = iter(weights.of[stage])
+            for at, has in zip(plan.reads[stage], present[plan.activations(stage) :], strict=True):
+                slot = next(taken) if at >= plan.cut else -1
+                if not has or slot < 0:
+                    continue
+                several = len(weights.stages(slot)) > 1
+                if slot not in gathered:
+                    own = state.weights[slot]
+                    gathered[slot] = lax.all_gather(own, plan.axis) if several else lax.psum(own, plan.axis)
+                one = gathered[slot][stage % plan.devices] if several else gathered[slot]
+                sums[at] = one if at not in sums else sums[at] + one
+        sums.update({
+            index: lax.psum(one, plan.axis) for index, one in zip(self.rows_given, state.rows, strict=True)
+        })  # fmt: skip
+        return [sums[index].astype(self.values[index].dtype) for index, has in enumerate(self.given) if has]
+
+
+def _form(graph: Graph) -> Any:
+    """Return a key of what a graph computes: graphs with the same key differ in names and places only."""
+    known = graph.executables.get("form")
+    if known is None:
+        numbers = {node: number for number, node in enumerate((*graph.inputs, *graph.nodes))}
+        nodes = [
+            (node.op, tuple([(numbers[one], index) for one, index in edges_of(node)]),
+             frozenset([(name, _attr_form(value)) for name, value in node.attrs.items()]))
+            for node in graph.nodes
+        ]  # fmt: skip
+        outputs = tuple([(numbers[node], index) for node, index in graph.outputs])
+        known = graph.executables["form"] = (tuple(map(_key, graph.input_specs)), tuple(nodes), outputs)
+    return known
+
+
+def _attr_form(value: Any) -> Any:
+    if isinstance(value, Graph):
+        return _form(value)
+    if isinstance(value, tuple):
+        return tuple([_attr_form(one) for one in value])
+    return attr_key(value)
