@@ -253,7 +253,7 @@ class Tensor(TensorMethods):
             # Export a copy, since not every consumer respects a read-only flag. NumPy cannot export bfloat16, jax can.
             left: Any = value.copy()
             if value.dtype == bfloat16:
-                left = jax.device_put(left, jax.devices("cpu")[0])
+                left = jax.device_put(left, jax.local_devices(backend="cpu")[0])
             return left.__dlpack__(**kwargs)
         return value.__dlpack__(**kwargs)
 
