@@ -73,6 +73,7 @@ class Board:
         self.verdict: tuple[str, int] | None = None
         self._timeout = float("inf")
         self._asked_at: float | None = None
+        self._later: tuple[float, str, int] | None = None
         self._stops = False
         self._over = False
         self._thread = threading.Thread(target=self._serve, name="hybridflow-board", daemon=True)
@@ -106,6 +107,11 @@ class Board:
                 if member.meets is not None and member.call is not None:
                     member.meets = None
                     self._send(member.call, {"lost": sentence})
+
+    def say_later(self, sentence: str, cause: int) -> None:
+        """Say why the run ends, unless the process says so itself in a moment; see `say`."""
+        if self._later is None:
+            self._later = time.monotonic() + _WORD, sentence, cause
 
     def _serve(self) -> None:
         while not self._over:
@@ -210,8 +216,11 @@ class Board:
         now = time.monotonic()
         if self.verdict is not None:
             return
+        if self._later is not None and now > self._later[0]:
+            self.say(*self._later[1:])
+            return
         for index, member in enumerate(self._members):
-            if member.lost_at is not None and now - member.lost_at > _WORD:
+            if self._later is None and member.lost_at is not None and now - member.lost_at > 2 * _WORD:
                 self.say(f"process {index} ended without a word: it was killed, or the machine has failed", index)
                 return
         waiting = [one for one in self._members if one.meets is not None]
