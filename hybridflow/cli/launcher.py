@@ -16,7 +16,7 @@ from typing import IO, Any, cast
 from hybridflow.core.processes.environment import COORDINATOR, COUNT, DEVICES, HOSTED, INDEX, LOCAL, TOKEN
 from hybridflow.core.processes.host import Coordinator
 
-_GRACE = 4.0
+_GRACE = 2.5
 """Seconds in which processes end by themselves after one of them was lost."""
 _PATIENCE = 60.0
 """Seconds in which they end by themselves, with a checkpoint, after Ctrl-C or SIGTERM."""
@@ -144,8 +144,9 @@ class Launcher:
                 self._pass_on(select, _TICK)
                 now = time.monotonic()
                 self._pass_signals(children)
-                lost = next((child for child in children if child.process.poll()), None)
-                if failed_at is None and (lost is not None or coordinator.board.verdict is not None):
+                lost: _Child | None = next((child for child in children if child.process.poll()), None)
+                ends = lost is not None or coordinator.board.verdict is not None or bool(self._signals)
+                if failed_at is None and ends:
                     failed_at = now
                 if lost is not None and not self._signals:
                     coordinator.board.say_later(f"process {lost.index} {lost.ending()}", lost.index)

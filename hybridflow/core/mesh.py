@@ -358,3 +358,10 @@ def on_one_device(value: Any) -> Any:
     if value.addressable_data(0).device.platform == "cpu":
         return np.asarray(value)
     return jax.device_put(value, value.addressable_data(0).device)
+
+
+def local_bytes(value: Any) -> bytes:
+    """Return the bytes of a raw value that this process has."""
+    if isinstance(value, jax.Array) and not value.is_fully_addressable:
+        return b"".join([np.asarray(one.data).tobytes() for one in value.addressable_shards])
+    return np.asarray(value).tobytes()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import secrets
 from typing import Any
 
 import jax
@@ -19,7 +20,7 @@ from hybridflow.core.processes.member import MEMBER, Member, member
 from hybridflow.core.processes.wire import encoded
 from hybridflow.core.tensor import Tensor, as_tensor, host_array, make_tensor
 from hybridflow.distribute.devices import cpu_devices
-from hybridflow.ops.random import default_generator
+from hybridflow.ops.random import seed
 
 _UNITS = {"s": 1.0, "min": 60.0, "h": 3600.0}
 
@@ -67,8 +68,7 @@ def initialize(step_timeout: str | float = "5min") -> None:
     joined.ready()
     MEMBER.append(joined)
     PROCESS.one_of_several(_read)
-    seed = int.from_bytes(os.urandom(6))
-    default_generator().seed(joined.broadcast("seed", seed))
+    seed(joined.broadcast("seed", secrets.randbits(48)))
 
 
 def _read(value: Any) -> Any:

@@ -278,7 +278,7 @@ class _Compilation:
 
         run = direct_call(compiled)
         if self.placing is not None:
-            run = MeshCall(run, self.placing, [one.sharding for one in self.arguments()], joint)
+            run = MeshCall(run, self.placing, self.arguments(), joint)
         elif self.backend == "cpu" and runs_on_several(compiled):
             run = partial(run_alone_with, run)  # a foreign function is for several devices
         call = of_arrays(run)

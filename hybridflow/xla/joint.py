@@ -61,8 +61,9 @@ class Joint:
         self.joined.meet(request, lambda: self._lines(local, sums))
 
     def _lines(self, local: Sequence[tuple[int, Any]], sums: Sequence[int]) -> list[str]:
-        return [
-            f"{self._names[index] if index < len(self._names) else f'input {index}'} = {_shown(array, one)}"
+        program = f"the program {self._digest}, the same for all calls with the same shapes and Python values"
+        return [program] + [
+            f"{self._names[index : index + 1] and self._names[index] or f'input {index}'} = {_shown(array, one)}"
             for (index, array), one in zip(local, sums, strict=True)
         ]
 
@@ -70,6 +71,15 @@ class Joint:
 def content_sum(array: Any) -> int:
     """Return a checksum of an array's content, shape and dtype."""
     return zlib.crc32(np.ascontiguousarray(array).view(np.uint8).data, hash_of(f"{array.shape}{array.dtype}"))
+
+
+def content_sum_of(value: Any) -> int:
+    """Return a checksum of a raw value: of its layout and its first part only, if other processes have the others."""
+    if isinstance(value, np.ndarray) or value.is_fully_addressable:
+        return content_sum(np.asarray(value))
+    if value.is_fully_replicated:
+        return content_sum(np.asarray(value.addressable_data(0)))
+    return hash_of(f"{value.shape} {value.dtype} {value.sharding.spec}")
 
 
 def hash_of(text: str) -> int:

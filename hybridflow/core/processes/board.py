@@ -15,7 +15,7 @@ from hybridflow.core.processes.wire import Line, Message, encoded, split_address
 _TICK = 0.2
 _WORD = 0.3
 """Seconds that a lost process's last words, and those of its launcher, may take."""
-_ANSWER = 1.0
+_ANSWER = 0.6
 """Seconds in which a process says where it is."""
 
 
@@ -176,7 +176,12 @@ class Board:
             member.meets = None
         self._asked_at = None
         if differs is not None:
-            reply = {"differs": difference(came[0], came[differs], differs), "texts": _texts(came[0], came[differs])}
+            same = _texts(came[0], came[differs])
+            words = (
+                f"process 0 and process {differs} {describe(came[0])} in different ways" if same
+                else difference(came[0], came[differs], differs)
+            )
+            reply = {"differs": words, "texts": same}
         else:
             if came[0]["meet"] == "leave":
                 for member in self._members:
@@ -272,7 +277,8 @@ def difference(first: Message, other: Message, index: int) -> str:
 
 def _texts(first: Message, other: Message) -> bool:
     """Whether the processes should send the texts behind two digests: they came for the same, with another content."""
-    return first["meet"] == other["meet"] and first["meet"] in ("make", "compare", "call")
+    same = describe(first) == describe(other)
+    return same and first["meet"] in ("make", "compare", "call")
 
 
 def _first_difference(texts: list[list[str]]) -> str:

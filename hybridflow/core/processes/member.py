@@ -18,7 +18,7 @@ from hybridflow.core.errors import DeviceLostError, HybridflowError, ProgramsDif
 from hybridflow.core.processes.environment import Place
 from hybridflow.core.processes.wire import Line, encoded, split_address
 
-_GRACE = 2.0
+_GRACE = 1.5
 """Seconds in which a process may end by itself, after another one was lost; then it is ended."""
 _LOST = 70
 """The exit code of a process that ends since another one was lost."""
@@ -104,9 +104,8 @@ class Member:
                     lines = [] if texts is None else list(texts())
                     first = self._asked(encoded({"meet": "texts", "lines": lines}))["values"][0]
                 raise ProgramsDifferError(
-                    message(f"the processes differ: {reply['differs']}" if not first else
-                            f"the processes differ, though each is about to do the same step: {reply['differs']}\n  "
-                            f"{first}", hint="Every process must run the same program with the same Python values.")
+                    message(reply["differs"] + (f"\n  {first}" if first else ""),
+                            hint="Every process must run the same program with the same Python values.")
                 )  # fmt: skip
             return reply.get("values", [])
 
