@@ -113,6 +113,8 @@ class Launcher:
             for child in children:
                 child.signal(signal.SIGKILL, group=True)  # also what it has started
                 child.process.wait()
+                for stream in (child.process.stdout, child.process.stderr):
+                    cast("IO[bytes]", stream).close()
             coordinator.close()
         return self._result(children, coordinator)
 

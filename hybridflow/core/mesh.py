@@ -333,13 +333,18 @@ def lies_on_several(value: Any) -> bool:
     return isinstance(value, jax.Array) and len(value.sharding.device_set) > 1
 
 
+def is_elsewhere(value: Any) -> bool:
+    """Whether parts of a raw value lie on devices of other processes only."""
+    return isinstance(value, jax.Array) and not value.is_fully_addressable and not value.is_fully_replicated
+
+
 def require_local(value: Any) -> None:
     """Raise if parts of a raw value lie on devices of other processes.
 
     Raises:
         NotLocalError: they do.
     """
-    if not value.is_fully_addressable and not value.is_fully_replicated:
+    if is_elsewhere(value):
         raise NotLocalError(
             message("a value lies on the devices of several processes, and its whole is needed here",
                     got=f"shape {value.shape}, {value.sharding.spec}",

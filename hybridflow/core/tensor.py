@@ -38,6 +38,7 @@ from hybridflow.core.errors import (
     message,
 )
 from hybridflow.core.forked import PROCESS
+from hybridflow.core.mesh import is_elsewhere
 from hybridflow.core.methods import TensorMethods
 from hybridflow.core.node import Edge, Node, format_where, make_node, renew, user_place
 from hybridflow.core.op import REGISTRY, No, Op, register
@@ -350,6 +351,8 @@ def format_tensor(kind: str, tensor: Tensor, name: str | None = None) -> str:
     label = f", name={name!r}" if name else ""
     if tensor._value is None:
         return f"{kind}(traced {tensor.spec}{label})"
+    if is_elsewhere(tensor._value):
+        return f"{kind}({tensor.spec} on the devices of several processes{label})"
     array = host_array(tensor)
     body = np.array2string(array, separator=", ", prefix=f"{kind}(", threshold=200)
     shape = f", shape={array.shape}" if array.size == 0 or array.size > 200 else ""

@@ -12,7 +12,7 @@ import numpy as np
 
 import hybridflow as hf
 
-hf.distribute.initialize(step_timeout="4s")
+hf.distribute.initialize(step_timeout="2s")
 how, who, when = sys.argv[1], int(sys.argv[2]), sys.argv[3]
 mesh = hf.Mesh({"data": -1})
 weight = hf.Variable(np.zeros((256, 256), np.float32), name="weight")
