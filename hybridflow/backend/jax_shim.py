@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import itertools
 import threading
 import warnings
@@ -321,7 +322,7 @@ def serve_processes(address: str, count: int) -> Any:
         address: where it listens, as ``host:port``.
         count: the number of processes.
     """
-    from jaxlib import _jax  # processes that are alone do not need it
+    _jax: Any = importlib.import_module("jaxlib._jax")
 
     return _jax.get_distributed_runtime_service(address, count, heartbeat_timeout=_HEARTBEAT_S, shutdown_timeout=20)
 
@@ -345,7 +346,7 @@ def join_processes(address: str, count: int, index: int, local: int | None) -> N
         index: the number of this one.
         local: the number of its accelerator on this machine; None if it has all of them.
     """
-    from jaxlib import _jax  # processes that are alone do not need it
+    _jax: Any = importlib.import_module("jaxlib._jax")
 
     make = _jax.get_distributed_runtime_service
     _jax.get_distributed_runtime_service = lambda *args, **options: cast(Any, _Elsewhere())

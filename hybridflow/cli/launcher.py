@@ -105,9 +105,9 @@ class Launcher:
         token = secrets.token_hex(16)
         coordinator = Coordinator("127.0.0.1:0", count, token)
         children: list[_Child] = []
+        address = coordinator.board.address
         try:
-            for index in range(count):
-                children.append(self._start(index, count, coordinator.board.address, token))
+            children.extend(self._start(index, count, address, token) for index in range(count))
             self._until_ended(children, coordinator)
         finally:
             for child in children:

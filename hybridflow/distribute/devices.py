@@ -49,8 +49,9 @@ def cpu_devices(count: int) -> None:
 
 
 def gather(x: Any) -> Tensor:
-    """Return a value as one tensor on one device, wherever its parts lie; if they lie on other processes' devices, all
-    processes must call this.
+    """Return a value as one tensor on one device, wherever its parts lie.
+
+    If parts lie on devices of other processes, all processes must call this.
 
     Args:
         x: a tensor or Variable, on one device or several, or anything `hf.asarray` takes.

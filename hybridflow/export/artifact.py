@@ -36,8 +36,8 @@ from hybridflow.passes.dead_code import dead_code
 from hybridflow.passes.dead_residuals import dead_residuals
 from hybridflow.saving import writer
 from hybridflow.saving.files import texts_of
-from hybridflow.saving.reader import PathLike, file_error
 from hybridflow.saving.parts import once
+from hybridflow.saving.reader import PathLike, file_error
 from hybridflow.saving.values import on_host, require_eager, snapshot_of
 from hybridflow.tracing.costing import Specs
 from hybridflow.tracing.function import CompiledFunction

@@ -118,8 +118,8 @@ class Checkpoints:
     """The checkpoints in a directory.
 
     Each is a safetensors file, such as ``step-000000500.safetensors``, with the step and the state in its metadata. A
-    file gets its name when it is whole and on the disk. Reading it checks its digest. Values that lie on several devices
-    are in a directory beside it, which the file names; each process writes its own part there before.
+    file gets its name when it is whole and on the disk. Reading it checks its digest. Values that lie on several
+    devices are in a directory beside it, which the file names; each process writes its own part there before.
 
     Args:
         directory: the directory; the first write creates it.

@@ -63,7 +63,7 @@ class Joint:
     def _lines(self, local: Sequence[tuple[int, Any]], sums: Sequence[int]) -> list[str]:
         program = f"the program {self._digest}, the same for all calls with the same shapes and Python values"
         return [program] + [
-            f"{self._names[index : index + 1] and self._names[index] or f'input {index}'} = {_shown(array, one)}"
+            f"{dict(enumerate(self._names)).get(index) or f'input {index}'} = {_shown(array, one)}"
             for (index, array), one in zip(local, sums, strict=True)
         ]
 

@@ -267,7 +267,8 @@ def _key(message: Message) -> Any:
 def describe(message: Message) -> str:
     """Return what a process has come for, as words."""
     words = {"call": "call", "make": "compile", "leave": "end its program"}
-    return " ".join([words.get(message["meet"], message["meet"]), message.get("name", "")]).strip()
+    kind: str = message["meet"]
+    return f"{words.get(kind, kind)} {message.get('name', '')}".strip()
 
 
 def difference(first: Message, other: Message, index: int) -> str:

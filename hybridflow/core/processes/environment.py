@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import NamedTuple
+from dataclasses import dataclass
 
 from hybridflow.core.errors import ArgumentError, message
 
@@ -16,7 +16,8 @@ _PORT = 8476
 """The coordinator's port where the environment names a host only."""
 
 
-class Place(NamedTuple):
+@dataclass(frozen=True)
+class Place:
     """The place of this process in a run.
 
     Attributes:
@@ -60,7 +61,7 @@ def _checked(place: Place) -> Place:
 
 
 def _plain(environment: Mapping[str, str]) -> Place | None:
-    """hybridflow's own variables; the index may be that of a Kubernetes job whose pods are numbered."""
+    """Find hybridflow's own variables; the index may be that of a Kubernetes job whose pods are numbered."""
     if COUNT not in environment and COORDINATOR not in environment:
         return None
     given = dict(environment)
