@@ -16,7 +16,7 @@ from typing import IO, Any, cast
 from hybridflow.core.processes.environment import COORDINATOR, COUNT, DEVICES, HOSTED, INDEX, LOCAL, TOKEN
 from hybridflow.core.processes.host import Coordinator
 
-_GRACE = 2.5
+_GRACE = 2.0
 """Seconds in which processes end by themselves after one of them was lost."""
 _PATIENCE = 60.0
 """Seconds in which they end by themselves, with a checkpoint, after Ctrl-C or SIGTERM."""

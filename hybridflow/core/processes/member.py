@@ -18,7 +18,7 @@ from hybridflow.core.errors import DeviceLostError, HybridflowError, ProgramsDif
 from hybridflow.core.processes.environment import Place
 from hybridflow.core.processes.wire import Line, encoded, split_address
 
-_GRACE = 1.5
+_GRACE = 1.2
 """Seconds in which a process may end by itself, after another one was lost; then it is ended."""
 _LOST = 70
 """The exit code of a process that ends since another one was lost."""
@@ -210,7 +210,7 @@ class Member:
     def _look(self) -> None:
         """Tell the board if a program with the others takes too long."""
         while True:
-            time.sleep(0.5)
+            time.sleep(0.25)
             since = self.inside
             if since is not None and time.monotonic() - since > self._timeout:
                 self._tell({"overdue": 1})
