@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import itertools
 import threading
 import warnings
@@ -309,3 +310,52 @@ def looks_at_results() -> bool:
     """Whether jax is set to look for NaNs or infinities in results, or to run nothing."""
     config = cast(Any, jax.config)
     return config.jax_debug_nans or config.jax_debug_infs or config.jax_no_execution
+
+
+_HEARTBEAT_S = 7 * 24 * 3600
+"""jax's own limits are out of the way: processes watch one another themselves, and say why they end."""
+
+
+def serve_processes(address: str, count: int) -> Any:
+    """Start the service with which jax's processes find one another; it runs until its result is shut down.
+
+    Args:
+        address: where it listens, as ``host:port``.
+        count: the number of processes.
+    """
+    _jax: Any = importlib.import_module("jaxlib._jax")
+
+    return _jax.get_distributed_runtime_service(address, count, heartbeat_timeout=_HEARTBEAT_S, shutdown_timeout=20)
+
+
+class _Elsewhere:
+    """Stands for a service that another process runs."""
+
+    def shutdown(self) -> None:
+        """Leave it alone."""
+
+
+def join_processes(address: str, count: int, index: int, local: int | None) -> None:
+    """Make this process one of several, whose service another process runs (see `serve_processes`).
+
+    jax would run the service in process 0, and when that process dies, jaxlib aborts all others before they can say
+    why.
+
+    Args:
+        address: the service's address.
+        count: the number of processes.
+        index: the number of this one.
+        local: the number of its accelerator on this machine; None if it has all of them.
+    """
+    _jax: Any = importlib.import_module("jaxlib._jax")
+
+    make = _jax.get_distributed_runtime_service
+    _jax.get_distributed_runtime_service = lambda *args, **options: cast(Any, _Elsewhere())
+    try:
+        jax.config.update("jax_enable_preemption_service", False)  # it would take SIGTERM
+        jax.distributed.initialize(
+            address, count, index, local, cluster_detection_method="deactivate", initialization_timeout=120,
+            heartbeat_timeout_seconds=_HEARTBEAT_S, shutdown_timeout_seconds=20,
+        )  # fmt: skip
+    finally:
+        _jax.get_distributed_runtime_service = make

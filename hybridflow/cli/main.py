@@ -2,7 +2,7 @@
 
 0: done; compared results are the same. 1: eager and compiled results differ. 2: the command line, the target file, the
 user's function or the machine is at fault. 3: hybridflow itself is at fault; it prints a traceback. 130: interrupted.
-141: the reader of the output is gone.
+141: the reader of the output is gone. ``launch`` hands on the exit code of its processes.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Verb(Protocol):
 
     HELP: str
     add_arguments: Callable[[argparse.ArgumentParser], None]
-    run: Callable[[argparse.Namespace, Console], bool]
+    run: Callable[[argparse.Namespace, Console], bool | int]
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -60,7 +60,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     try:
         with machine_errors(arguments.command):
-            return SAME if arguments.run(arguments, Console()) else DIFFERENT
+            outcome = arguments.run(arguments, Console())
+            return outcome if type(outcome) is int else SAME if outcome else DIFFERENT
     except UserError as error:
         sys.stderr.write(error.text)
     except HybridflowError as error:

@@ -9,6 +9,7 @@ import numpy as np
 
 from hybridflow.core.device import device_of, place
 from hybridflow.core.errors import ArgumentError, message
+from hybridflow.core.mesh import lies_on_several, local_bytes
 from hybridflow.core.tensor import Tensor, as_tensor, make_tensor, require_value
 from hybridflow.core.variable import WRITES, Variable
 
@@ -68,13 +69,15 @@ def _contradictions(known: Mapping[str, Variable], given: Mapping[str, Tensor]) 
         f"{path} and {before}"
         for path, tensor in given.items()
         if (before := first.setdefault(id(known[path]), path)) != path
-        and tensor.numpy().tobytes() != given[before].numpy().tobytes()
+        and local_bytes(tensor._value) != local_bytes(given[before]._value)
     ]
 
 
 def _beside(variable: Variable, tensor: Tensor) -> Tensor:
     """Return a value on the device of a Variable's current value."""
     now = variable.current()
+    if lies_on_several(tensor._value):
+        return tensor
     if isinstance(now, np.ndarray) or device_of(now).platform == "cpu":
         return tensor
     return make_tensor(place(tensor._value, device_of(now)))

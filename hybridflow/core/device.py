@@ -36,9 +36,9 @@ def find_device(name: str | device) -> Any:
 def _found(name: str) -> Any:
     platform, _, index = name.partition(":")
     try:
-        return jax.devices({"cuda": "gpu"}.get(platform, platform))[int(index or 0)]
+        return jax.local_devices(backend={"cuda": "gpu"}.get(platform, platform))[int(index or 0)]
     except (RuntimeError, IndexError, ValueError):
-        known = ", ".join(f"{d.platform}:{d.id}" for d in jax.devices())
+        known = ", ".join(f"{d.platform}:{d.id}" for d in jax.local_devices())
         raise DeviceError(message(f"device: there is no {name!r}", hint=f"Devices here: cpu, {known}.")) from None
 
 
@@ -51,7 +51,7 @@ def device_string(value: Any) -> str:
     """Return the device of a raw value as a string."""
     if value is None:
         device = current().device
-        return "cpu" if device is None and default_is_host() else device_name(device or jax.devices()[0])
+        return "cpu" if device is None and default_is_host() else device_name(device or jax.local_devices()[0])
     return "cpu" if isinstance(value, np.ndarray) else device_name(device_of(value))
 
 
@@ -73,7 +73,7 @@ def place(value: Any, device: Any) -> Any:
     require_xla("moving a tensor to a device")
 
     with enable_x64():
-        return jax.device_put(value, device or jax.devices()[0])
+        return jax.device_put(value, device or jax.local_devices()[0])
 
 
 class device(ContextDecorator):  # noqa: N801 (used like a function)
@@ -101,7 +101,7 @@ class device(ContextDecorator):  # noqa: N801 (used like a function)
     def __enter__(self) -> None:
         chosen = find_device(self.name)
         context = current()
-        if chosen is jax.devices()[0]:
+        if chosen is jax.local_devices()[0]:
             chosen = None  # the default device, named explicitly: calls still share their executables
         block = context_of(context.tracer, context.tapes, chosen, context.grad, context.autocast)
         block.__enter__()

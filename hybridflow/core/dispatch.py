@@ -278,7 +278,7 @@ def _run_lowered(op: Op, inputs: tuple[Tensor, ...], values: list[Any], attrs: d
     on_host = all(type(value) is _ndarray for value in values) and (bool(values) or default_is_host())
     with enable_x64():
         if on_host and not default_is_host():
-            cpu = jax.devices("cpu")[0]
+            cpu = jax.local_devices(backend="cpu")[0]
             values = [jax.device_put(value, cpu) for value in values]
         outputs = jitted(op, attrs, values)(*values)
     if isinstance(outputs, list | tuple):

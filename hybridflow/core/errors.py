@@ -99,6 +99,18 @@ class LayoutError(HybridflowError, ValueError):
     """A layout that does not suit a tensor or a mesh, or a mesh that does not suit the devices."""
 
 
+class NotLocalError(LayoutError):
+    """A value whose parts lie on devices of other processes, where the whole is needed."""
+
+
+class DeviceLostError(HybridflowError, RuntimeError):
+    """A process of the run has ended or is stuck, so that the others cannot go on."""
+
+
+class ProgramsDifferError(HybridflowError, RuntimeError):
+    """Processes that do not run the same program with the same values."""
+
+
 class ForkError(HybridflowError, RuntimeError):
     """Something that needs XLA, in a process that was forked after XLA had started."""
 

@@ -12,7 +12,7 @@ import numpy as np
 
 from hybridflow.backend.jax_shim import enable_x64
 from hybridflow.core.device import find_device
-from hybridflow.core.errors import ArgumentTypeError, LayoutError, message
+from hybridflow.core.errors import ArgumentTypeError, LayoutError, NotLocalError, message
 from hybridflow.core.forked import require_xla
 
 Axis = str | tuple[str, ...] | None
@@ -132,6 +132,11 @@ class Mesh:
     def on_host(self) -> bool:
         """Whether the devices are CPUs."""
         return self.devices[0].platform == "cpu"
+
+    @cached_property
+    def spans_processes(self) -> bool:
+        """Whether devices of several processes belong to it."""
+        return len({device.process_index for device in self.devices}) > 1
 
     @cached_property
     def of_jax(self) -> Any:
@@ -376,6 +381,9 @@ def placed(value: Any, sharding: Any) -> Any:
     with enable_x64():
         if isinstance(value, np.ndarray):
             value = value.copy()  # jax may share the memory, which others may hold and write to
+        if not sharding.is_fully_addressable and (isinstance(value, np.ndarray) or value.is_fully_addressable):
+            whole = np.asarray(value)  # each process has it, and places its own parts
+            return jax.make_array_from_callback(whole.shape, sharding, lambda part: whole[part])
         return jax.device_put(value, sharding)
 
 
@@ -384,12 +392,40 @@ def lies_on_several(value: Any) -> bool:
     return isinstance(value, jax.Array) and len(value.sharding.device_set) > 1
 
 
+def is_elsewhere(value: Any) -> bool:
+    """Whether parts of a raw value lie on devices of other processes only."""
+    return isinstance(value, jax.Array) and not value.is_fully_addressable and not value.is_fully_replicated
+
+
+def require_local(value: Any) -> None:
+    """Raise if parts of a raw value lie on devices of other processes.
+
+    Raises:
+        NotLocalError: they do.
+    """
+    if is_elsewhere(value):
+        raise NotLocalError(
+            message("a value lies on the devices of several processes, and its whole is needed here",
+                    got=f"shape {value.shape}, {value.sharding.spec}",
+                    hint="Call hf.distribute.gather(x) in every process, or compile the function: "
+                         "@hf.compile(mesh=mesh).")
+        )  # fmt: skip
+
+
 def on_one_device(value: Any) -> Any:
     """Return a raw value on one device: gathered if it lies on several."""
     if not lies_on_several(value):
         return value
     if value.is_fully_replicated:
         return value.addressable_data(0)
+    require_local(value)
     if value.addressable_data(0).device.platform == "cpu":
         return np.asarray(value)
     return jax.device_put(value, value.addressable_data(0).device)
+
+
+def local_bytes(value: Any) -> bytes:
+    """Return the bytes of a raw value that this process has."""
+    if isinstance(value, jax.Array) and not value.is_fully_addressable:
+        return b"".join([np.asarray(one.data).tobytes() for one in value.addressable_shards])
+    return np.asarray(value).tobytes()

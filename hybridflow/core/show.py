@@ -10,6 +10,7 @@ import numpy as np
 from rich.text import Text
 
 from hybridflow.core.device import device_string
+from hybridflow.core.mesh import is_elsewhere
 from hybridflow.core.spec import TensorSpec
 from hybridflow.core.tensor import Tensor, host_array
 from hybridflow.core.units import format_bytes
@@ -18,6 +19,7 @@ SMALL = 60
 """Tensors of at most this many elements show their values beside the summary."""
 BINS = 20
 """The number of bars in a histogram."""
+_ELSEWHERE = " on the devices of several processes"
 _BLOCKS = " ▁▂▃▄▅▆▇█"
 
 
@@ -106,6 +108,8 @@ def rich_tensor(kind: str, tensor: Tensor, name: str | None = None) -> Text:
     text.append(_title(kind, tensor.spec, name), style="bold cyan")
     if tensor._value is None:
         return text.append(" traced: it has no values yet", style="dim")
+    if is_elsewhere(tensor._value):
+        return text.append(_ELSEWHERE, style="dim")
     array = host_array(tensor)
     summary = summary_of(array)
     text.append(f" {' '.join(facts_of(array, summary))}")
@@ -124,6 +128,8 @@ def html_tensor(kind: str, tensor: Tensor, name: str | None = None) -> str:
     title = f"<b>{escape(_title(kind, tensor.spec, name))}</b>"
     if tensor._value is None:
         return f"<div>{title} traced: it has no values yet</div>"
+    if is_elsewhere(tensor._value):
+        return f"<div>{title}{_ELSEWHERE}</div>"
     array = host_array(tensor)
     summary = summary_of(array)
     wrong = "".join(f' <b style="color: #a40000">{escape(text)}</b>' for text in warnings_of(summary))

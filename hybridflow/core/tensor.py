@@ -38,6 +38,7 @@ from hybridflow.core.errors import (
     message,
 )
 from hybridflow.core.forked import PROCESS
+from hybridflow.core.mesh import is_elsewhere
 from hybridflow.core.methods import TensorMethods
 from hybridflow.core.node import Edge, Node, format_where, make_node, renew, user_place
 from hybridflow.core.op import REGISTRY, No, Op, register
@@ -253,7 +254,7 @@ class Tensor(TensorMethods):
             # Export a copy, since not every consumer respects a read-only flag. NumPy cannot export bfloat16, jax can.
             left: Any = value.copy()
             if value.dtype == bfloat16:
-                left = jax.device_put(left, jax.devices("cpu")[0])
+                left = jax.device_put(left, jax.local_devices(backend="cpu")[0])
             return left.__dlpack__(**kwargs)
         return value.__dlpack__(**kwargs)
 
@@ -350,6 +351,8 @@ def format_tensor(kind: str, tensor: Tensor, name: str | None = None) -> str:
     label = f", name={name!r}" if name else ""
     if tensor._value is None:
         return f"{kind}(traced {tensor.spec}{label})"
+    if is_elsewhere(tensor._value):
+        return f"{kind}({tensor.spec} on the devices of several processes{label})"
     array = host_array(tensor)
     body = np.array2string(array, separator=", ", prefix=f"{kind}(", threshold=200)
     shape = f", shape={array.shape}" if array.size == 0 or array.size > 200 else ""

@@ -10,9 +10,11 @@ import jax
 import numpy as np
 
 from hybridflow.core.errors import ArgumentError, ArgumentTypeError, ShapeError, message
+from hybridflow.core.mesh import Mesh
 from hybridflow.core.tensor import Tensor, make_tensor
 from hybridflow.core.variable import Variable
 from hybridflow.data.prefetch import Prefetched
+from hybridflow.data.share import Share, shared_seed
 
 _ARRAYS = (np.ndarray, jax.Array, Tensor, Variable)
 
@@ -27,8 +29,12 @@ class Batches:
         shuffle: whether each epoch has an order of its own.
         seed: the seed of the orders; a random one if None.
         drop_last: whether to leave out a last batch that is smaller.
+        shard: the mesh on which batches lie: rows are split over its first axis. Each process makes only its own rows,
+            and applies the functions of `map` to them; ``size`` counts the rows of all. A last batch that cannot be
+            split evenly is whole in every process. Without a seed, all processes take process 0's.
 
     Raises:
+        LayoutError: the mesh cannot divide ``size``.
         ArgumentError: there are no examples, or there is no batch.
         ShapeError: the arrays have different numbers of rows.
 
@@ -43,14 +49,16 @@ class Batches:
     """
 
     def __init__(
-        self, data: Any, size: int, *, shuffle: bool = False, seed: int | None = None, drop_last: bool = False
-    ) -> None:
+        self, data: Any, size: int, *, shuffle: bool = False, seed: int | None = None, drop_last: bool = False,
+        shard: Mesh | None = None,
+    ) -> None:  # fmt: skip
         if not isinstance(cast(object, size), int) or size < 1:
             raise ArgumentError(message("Batches: size must be an int, 1 at least", got=f"size={size!r}"))
         self._size = size
         self._shuffle = bool(shuffle)
         self._drop = bool(drop_last)
-        self._seed = secrets.randbits(63) if seed is None else int(seed)
+        self._share = None if shard is None else Share(shard, size)
+        self._seed = int(seed) if seed is not None else shared_seed() if shard is not None else secrets.randbits(63)
         self._functions: tuple[Callable[[Any], Any], ...] = ()
         self._epoch = 0
         self._next = 0
@@ -105,12 +113,19 @@ class Batches:
         while self._next < len(self):
             start = self._next * self._size
             chosen = slice(start, min(start + self._size, self._count))
-            batch = self._batch(chosen if order is None else order[chosen])
-            for function in self._functions:
-                batch = function(batch)
+            rows = chosen if order is None else order[chosen]
             self._next += 1
-            yield batch
+            yield self._made(rows, chosen.stop - start)
         self._epoch, self._next = self._epoch + 1, 0
+
+    def _made(self, rows: Any, count: int) -> Any:
+        """Return the batch of some rows, after the functions of `map`."""
+        share = self._share
+        split = share is not None and share.divides(count)
+        batch = self._batch(share.own(rows, count) if split and share is not None else rows)
+        for function in self._functions:
+            batch = function(batch)
+        return share.spread(batch) if split and share is not None else batch
 
     def _batch(self, rows: Any) -> Any:
         if self._examples is None:

@@ -5,11 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 import jax
+import numpy as np
 
-from hybridflow.backend.jax_shim import xla_has_started
+from hybridflow.backend.jax_shim import enable_x64, xla_has_started
 from hybridflow.core.context import is_tracing
 from hybridflow.core.errors import ArgumentError, ArgumentTypeError, DeviceError, LayoutError, message
 from hybridflow.core.mesh import on_one_device
+from hybridflow.core.processes.member import member
 from hybridflow.core.tensor import Tensor, as_tensor, host_array, make_tensor
 
 
@@ -49,6 +51,8 @@ def cpu_devices(count: int) -> None:
 def gather(x: Any) -> Tensor:
     """Return a value as one tensor on one device, wherever its parts lie.
 
+    If parts lie on devices of other processes, all processes must call this.
+
     Args:
         x: a tensor or Variable, on one device or several, or anything `hf.asarray` takes.
 
@@ -56,6 +60,8 @@ def gather(x: Any) -> Tensor:
         The tensor: on the host if the devices are CPUs, else on the first of them.
 
     Raises:
+        ProgramsDifferError: another process does not gather the same value.
+        DeviceLostError: another process has ended or is stuck.
         LayoutError: inside a compiled function, where values have no place yet; use `hf.constrain` there.
 
     Example:
@@ -72,6 +78,28 @@ def gather(x: Any) -> Tensor:
         )  # fmt: skip
     tensor = as_tensor(x)
     value = tensor._value
+    if isinstance(value, jax.Array) and not value.is_fully_addressable:
+        return make_tensor(_from_all(value), tensor._edge)
     if tensor.device == "cpu":
         return make_tensor(host_array(tensor), tensor._edge)
     return make_tensor(on_one_device(value), tensor._edge)
+
+
+def _from_all(value: Any) -> Any:
+    """Return the whole of a raw value that lies on devices of several processes."""
+    if not value.is_fully_replicated:
+        joined = member()
+        what = f"{value.shape} {value.dtype} {value.sharding.spec}"
+        if joined is None:
+            raise DeviceError(message("gather: a value lies on devices of other processes", got=what,
+                                      hint="Call hf.distribute.initialize() first."))  # fmt: skip
+        joined.compare("gather", what, lambda: [what])
+        whole = jax.sharding.NamedSharding(value.sharding.mesh, jax.sharding.PartitionSpec())
+        with enable_x64(), joined.running():
+            value = jax.block_until_ready(jax.jit(_itself, out_shardings=whole)(value))
+    part = value.addressable_data(0)
+    return np.asarray(part) if part.device.platform == "cpu" else part
+
+
+def _itself(x: Any) -> Any:
+    return x

@@ -22,6 +22,7 @@ from hybridflow.core.mesh import (
     split_over,
 )
 from hybridflow.core.variable import Variable
+from hybridflow.xla.joint import content_sum_of, hash_of, member_on
 
 M = TypeVar("M")
 
@@ -57,6 +58,7 @@ def shard(
         The model.
 
     Raises:
+        ProgramsDifferError: the mesh has devices of several processes, in which the Variables have different values.
         LayoutError: a pattern matches nothing; a matrix of 4,096 elements and more has no pattern and no `fsdp`; or a
             layout does not suit its Variable or the mesh.
         ArgumentTypeError: `mesh` is no mesh, or the layouts are no mapping.
@@ -105,9 +107,24 @@ def shard(
             message(f"shard: {len(unmatched)} large matrices match no pattern", got="; ".join(unmatched[:3]),
                     hint='Add patterns for them; (None, None), or "*": None for all dimensions, leaves one whole.')
         )  # fmt: skip
+    _require_equal(variables, mesh)
     for path, variable in variables.items():
         variable.lay_out(placements[path])
     return model
+
+
+def _require_equal(variables: Mapping[str, Variable], mesh: Mesh) -> None:
+    """Raise if the Variables have other values in another process.
+
+    Raises:
+        ProgramsDifferError: they have.
+    """
+    joined = member_on(mesh)
+    if joined is None:
+        return
+    sums = {path: content_sum_of(one.current()) for path, one in variables.items()}
+    lines = [f"Variable {path!r}: {variables[path].spec} with checksum {one:08x}" for path, one in sums.items()]
+    joined.compare("shard with these values", str(hash_of("\n".join(lines))), lambda: lines)
 
 
 def _placement(

@@ -36,6 +36,7 @@ from hybridflow.passes.dead_code import dead_code
 from hybridflow.passes.dead_residuals import dead_residuals
 from hybridflow.saving import writer
 from hybridflow.saving.files import texts_of
+from hybridflow.saving.parts import once
 from hybridflow.saving.reader import PathLike, file_error
 from hybridflow.saving.values import on_host, require_eager, snapshot_of
 from hybridflow.tracing.costing import Specs
@@ -164,7 +165,7 @@ def save(
         arrays.setdefault(SAMPLE, {}).update(arrays_of(name, one, made[name].fields, made[name].specs))
     for one in arrays.values():
         writer.check(one, "export")
-    _write(target, made, arrays, weights.kinds(), texts)
+    once("export", lambda: _write(target, made, arrays, weights.kinds(), texts))
 
 
 def _check_names(wanted: Mapping[str, Any], stray: tuple[Any, ...]) -> None:
@@ -223,7 +224,7 @@ def write_functions(
     raw = snapshot_of(weights.values, "export", copy=False)
     arrays = {WEIGHTS: {one: on_host(value) for one, value in raw.items()}}
     writer.check(arrays[WEIGHTS], "export")
-    _write(target, made, arrays, weights.kinds(), dict(metadata))
+    once("export", lambda: _write(target, made, arrays, weights.kinds(), dict(metadata)))
 
 
 def traced(

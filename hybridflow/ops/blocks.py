@@ -114,7 +114,7 @@ def _run(
         for start, end, size in cuts:
             arrays: list[Any] = [one(start, end, size) for one in inputs]
             if not default_is_host():
-                arrays = [jax.device_put(one, jax.devices("cpu")[0]) for one in arrays]
+                arrays = [jax.device_put(one, jax.local_devices(backend="cpu")[0]) for one in arrays]
             made = call_of(size)(*arrays)
             if end == count and start == 0:
                 return np.asarray(made)[:count].copy()

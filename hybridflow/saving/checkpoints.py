@@ -7,6 +7,7 @@ import math
 import os
 import re
 import threading
+import time
 import warnings
 import weakref
 from collections.abc import Callable, Mapping, Sequence
@@ -28,8 +29,9 @@ from hybridflow.core.errors import (
     FileWarning,
     message,
 )
+from hybridflow.core.mesh import lies_on_several
 from hybridflow.core.tensor import Tensor, make_tensor
-from hybridflow.saving import reader, writer
+from hybridflow.saving import parts, reader, writer
 from hybridflow.saving.reader import PathLike, file_error
 from hybridflow.saving.values import flat, on_host, snapshot_of
 
@@ -116,7 +118,8 @@ class Checkpoints:
     """The checkpoints in a directory.
 
     Each is a safetensors file, such as ``step-000000500.safetensors``, with the step and the state in its metadata. A
-    file gets its name when it is whole and on the disk. Reading it checks its digest.
+    file gets its name when it is whole and on the disk. Reading it checks its digest. Values that lie on several
+    devices are in a directory beside it, which the file names; each process writes its own part there before.
 
     Args:
         directory: the directory; the first write creates it.
@@ -180,10 +183,20 @@ class Checkpoints:
         snapshot = snapshot_of(flat(values, "checkpoint"), "checkpoint", copy=True)
         writer.check(snapshot, "checkpoint")
         written = Written(self.directory / f"step-{step:09d}.safetensors")
+        spread, name = parts.on_devices(snapshot), ""
+        writing = None
+        if spread:
+            name = parts.new_name(step)
+            writing = parts.Writing(self.directory / name, spread)
 
         def work() -> None:
-            arrays = {path: on_host(value) for path, value in snapshot.items()}
-            self._write(written.path, step, arrays, text, rated)
+            if writing is not None:
+                writing.finish()
+            if not parts.is_first():
+                self._await(written.path, name)
+                return
+            arrays = {path: on_host(value) for path, value in snapshot.items() if path not in spread}
+            self._write(written.path, step, arrays, text, rated, name)
             if keep is not None:
                 self._prune(keep)
 
@@ -201,16 +214,19 @@ class Checkpoints:
         self._wait_for_last()
         self._tell()
 
-    def newest(self) -> Checkpoint | None:
+    def newest(self, into: Any = None) -> Checkpoint | None:
         """Return the last checkpoint that was written completely; None if there is none.
 
         Damaged ones are skipped with a `FileWarning`.
+
+        Args:
+            into: a structure of the Variables that get the values; those on a mesh are read as they lie there.
 
         Raises:
             FileFormatError: this version of hybridflow does not know the version of a checkpoint.
             FileError: a file cannot be read.
         """
-        return self._first(sorted(self._listed(), key=lambda one: -one.number))
+        return self._first(sorted(self._listed(), key=lambda one: -one.number), into)
 
     def best(self) -> Checkpoint | None:
         """Return the whole checkpoint with the highest score; None if none has a score."""
@@ -230,7 +246,19 @@ class Checkpoints:
             if one.untold is not None:
                 one.wait()
 
-    def _write(self, path: Path, step: int, arrays: dict[str, Any], state: str, score: float | None) -> None:
+    def _await(self, path: Path, name: str) -> None:
+        """Wait until process 0 has written the file that makes the checkpoint whole; if it fails, all end."""
+        while True:
+            try:
+                if reader.read_metadata(path, "checkpoint").get("parts", "") == name:
+                    return
+            except (FileMissingError, FileFormatError):
+                pass
+            time.sleep(0.02)
+
+    def _write(
+        self, path: Path, step: int, arrays: dict[str, Any], state: str, score: float | None, name: str
+    ) -> None:
         try:
             if not self.directory.is_dir():
                 self.directory.mkdir(parents=True, exist_ok=True)
@@ -243,8 +271,18 @@ class Checkpoints:
             "format": FORMAT, "version": str(VERSION), "number": str(number), "step": str(step), "state": state,
             "score": "" if score is None else repr(score),
         }  # fmt: skip
+        if name:
+            metadata["parts"] = name
         metadata["sha256"] = writer.digest_of(arrays, metadata)
         writer.write(path, arrays, metadata, what="checkpoint", replace=True)
+        self._sweep()
+
+    def _sweep(self) -> None:
+        """Remove parts without a checkpoint: it was replaced, removed, or its process was killed while it wrote."""
+        used = {one.parts for one in self._listed_now()}
+        for path in self.directory.glob(f"*{parts.ENDING}*"):
+            if path.is_dir() and path.name not in used:
+                parts.remove(path)
 
     def _prune(self, keep: int) -> None:
         """Remove all checkpoints except the newest `keep` and the best one."""
@@ -256,6 +294,7 @@ class Checkpoints:
                     one.path.unlink(missing_ok=True)
                 except OSError as error:
                     raise file_error(FileError, "checkpoint", one.path, "cannot be removed", error) from error
+        self._sweep()
 
     def _listed(self) -> list[_Listed]:
         self._wait_for_last()
@@ -287,7 +326,7 @@ class Checkpoints:
                 listed.append(one)
         return listed
 
-    def _first(self, known: Sequence[_Listed]) -> Checkpoint | None:
+    def _first(self, known: Sequence[_Listed], into: Any = None) -> Checkpoint | None:
         """Return the first checkpoint that is whole."""
         for one in known:
             try:
@@ -301,6 +340,12 @@ class Checkpoints:
             if metadata.get("sha256") != writer.digest_of(arrays, rest):
                 _warn(one.path, "its digest is not that of what is in it")
                 continue
+            if one.parts:
+                try:
+                    arrays |= parts.read(self.directory / one.parts, {} if into is None else flat(into, "Run"))
+                except FileFormatError as error:
+                    _warn(one.path, error)
+                    continue
             return _checkpoint(one, metadata, arrays)
         return None
 
@@ -313,12 +358,14 @@ class _Listed(NamedTuple):
         step: the step.
         number: its position in the order of writing, from 1.
         score: how good it is.
+        parts: the name of the directory with the values that lay on several devices; empty if there were none.
     """
 
     path: Path
     step: int
     number: int
     score: float | None
+    parts: str
 
 
 def _rank(one: _Listed) -> tuple[float, int]:
@@ -344,7 +391,7 @@ def _listed(path: Path, metadata: Mapping[str, str]) -> _Listed | None:
         )  # fmt: skip
     try:
         score = float(metadata["score"]) if metadata["score"] else None
-        return _Listed(path, int(metadata["step"]), int(metadata["number"]), score)
+        return _Listed(path, int(metadata["step"]), int(metadata["number"]), score, metadata.get("parts", ""))
     except (KeyError, ValueError):
         return None
 
@@ -355,7 +402,10 @@ def _checkpoint(one: _Listed, metadata: Mapping[str, str], arrays: dict[str, Any
     for version in range(int(fields["version"]), VERSION):
         fields, arrays = UPGRADES[version](fields, arrays)
     device = current().device
-    values = {name: make_tensor(place(array, device)) for name, array in sorted(arrays.items())}
+    values = {
+        name: make_tensor(array if lies_on_several(array) else place(array, device))
+        for name, array in sorted(arrays.items())
+    }
     return Checkpoint(one.step, MappingProxyType(values), json.loads(fields["state"]), one.score, one.path)
 
 

@@ -13,7 +13,7 @@ from hybridflow.core.device import place
 from hybridflow.core.errors import ArgumentError, ArgumentTypeError, message
 from hybridflow.core.tensor import Tensor, make_tensor
 from hybridflow.core.variable import Variable
-from hybridflow.saving import reader, writer
+from hybridflow.saving import parts, reader, writer
 from hybridflow.saving.checkpoints import FORMAT as CHECKPOINT
 from hybridflow.saving.reader import PathLike
 from hybridflow.saving.values import found_in, on_host, require_eager, snapshot_of, variables_of
@@ -74,7 +74,7 @@ def save(
     raw = snapshot_of(values_, "save", copy=False)
     writer.check(raw, "save")
     arrays = {name: on_host(one) for name, one in raw.items()}
-    writer.write(path, arrays, texts, what="save", replace=overwrite)
+    parts.once("save", lambda: writer.write(path, arrays, texts, what="save", replace=overwrite))
 
 
 def texts_of(metadata: Any, what: str) -> Mapping[str, str]:

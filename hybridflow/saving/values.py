@@ -15,8 +15,9 @@ from hybridflow.core.dtypes import as_dtype
 from hybridflow.core.errors import ArgumentError, ArgumentTypeError, TraceError, message
 from hybridflow.core.forked import PROCESS
 from hybridflow.core.methods import TensorMethods
-from hybridflow.core.tensor import asarray, require_value
+from hybridflow.core.tensor import asarray, host_array, make_tensor, require_value
 from hybridflow.core.variable import WRITES, Variable
+from hybridflow.distribute.devices import gather
 from hybridflow.nn.sizes import unsized
 
 _ARRAYS = (TensorMethods, np.ndarray, np.generic, jax.Array)
@@ -178,8 +179,13 @@ def _raw(value: Any, what: str, copy: bool) -> Any:
 
 
 def on_host(value: Any) -> np.ndarray[Any, Any]:
-    """Return a raw value as an array on the host, after waiting for it; it is copied only if necessary."""
-    return value if isinstance(value, np.ndarray) else PROCESS.read(value)
+    """Return a raw value as an array on the host, after waiting for it; it is copied only if necessary.
+
+    If it lies on devices of several processes, all of them must call this.
+    """
+    if isinstance(value, np.ndarray):
+        return value
+    return PROCESS.read(value) if value.is_fully_addressable else host_array(gather(make_tensor(value)))
 
 
 def fill(into: Any, values: Mapping[str, Any], *, what: str, hint: str) -> None:

@@ -1,4 +1,4 @@
-"""Ctrl-C in a loop of steps: the present step is finished first."""
+"""Ctrl-C and SIGTERM in a loop of steps: the present step is finished first, in all processes of a run the same one."""
 
 from __future__ import annotations
 
@@ -8,52 +8,75 @@ from collections.abc import Generator
 from contextlib import contextmanager
 from typing import Any
 
+from hybridflow.core.processes.member import member
+
+
+class Terminated(SystemExit):
+    """SIGTERM, after the present step; it ends the program with the exit code that shells expect then."""
+
+    def __init__(self) -> None:
+        super().__init__(128 + signal.SIGTERM)
+
 
 class Interrupts:
-    """Handles Ctrl-C while a loop runs in the main thread, unless the program has a handler of its own.
+    """Handles Ctrl-C and SIGTERM while a loop runs in the main thread, unless the program has handlers of its own.
 
-    The first Ctrl-C within a step is remembered, and raised when the step is done. A second one is raised at once. So
-    is every Ctrl-C between steps.
+    The first one within a step is remembered, and raised when the step is done. A second one is raised at once. So is
+    every one between steps. Of several processes, all stop after the same step, whichever got the signal.
 
     Attributes:
         in_step: whether a step is running.
     """
 
-    __slots__ = ("_before", "_held", "_notice", "in_step")
+    __slots__ = ("_before", "_held", "_notice", "_together", "in_step")
 
     def __init__(self, notice: Any) -> None:
         self._notice = notice
-        self._held = False
+        self._held: int | None = None
+        self._together = member()
         self.in_step = False
-        self._before: Any = None
+        self._before: dict[int, Any] = {}
 
     def begin(self) -> None:
-        """Handle Ctrl-C from now on."""
-        self.in_step = self._held = False
-        main = threading.current_thread() is threading.main_thread()
-        if main and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
-            self._before = signal.signal(signal.SIGINT, self._take)
+        """Handle the signals from now on."""
+        self.in_step, self._held = False, None
+        if threading.current_thread() is not threading.main_thread():
+            return
+        for number, usual in ((signal.SIGINT, signal.default_int_handler), (signal.SIGTERM, signal.SIG_DFL)):
+            if signal.getsignal(number) is usual:
+                self._before[number] = signal.signal(number, self._take)
 
     def end(self) -> None:
-        """Restore Python's own handling of Ctrl-C."""
-        before, self._before = self._before, None
-        if before is not None:
-            signal.signal(signal.SIGINT, before)
+        """Restore the system's own handling of the signals."""
+        while self._before:
+            signal.signal(*self._before.popitem())
+
+    def begin_step(self) -> None:
+        """Begin a step, unless all processes stop before it.
+
+        Raises:
+            KeyboardInterrupt, Terminated: they do.
+        """
+        if self._together is not None and not self._together.begins_step():
+            number, self._held = self._held, None
+            raise _exception(number or signal.SIGTERM)
+        self.in_step = True
 
     def step_ends(self) -> None:
-        """End the step, and raise the Ctrl-C that came during it.
+        """End the step, and raise what came during it.
 
         Raises:
             KeyboardInterrupt: Ctrl-C came during the step.
+            Terminated: SIGTERM did.
         """
         self.in_step = False
-        if self._held:
-            self._held = False
-            raise KeyboardInterrupt
+        if self._held is not None and self._together is None:
+            number, self._held = self._held, None
+            raise _exception(number)
 
     @contextmanager
     def held(self) -> Generator[None]:
-        """Return a context that Ctrl-C lets finish, like a step."""
+        """Return a context that the signals let finish, like a step."""
         self.in_step = True
         try:
             yield
@@ -62,7 +85,13 @@ class Interrupts:
         self.step_ends()
 
     def _take(self, number: int, frame: Any) -> None:
-        if not self.in_step or self._held:
-            raise KeyboardInterrupt
-        self._held = True
-        self._notice()
+        if self._held is not None or (not self.in_step and self._together is None):
+            raise _exception(number)
+        self._held = number
+        if self._together is not None:
+            self._together.ask_to_stop()
+        self._notice(signal.Signals(number).name)
+
+
+def _exception(number: int) -> BaseException:
+    return KeyboardInterrupt() if number == signal.SIGINT else Terminated()

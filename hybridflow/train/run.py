@@ -14,14 +14,16 @@ from typing import Any, Self, cast
 from hybridflow.core.context import is_tracing
 from hybridflow.core.errors import ArgumentError, ArgumentTypeError, LayoutError, TraceError, message
 from hybridflow.core.mesh import Mesh
+from hybridflow.core.processes.member import member
 from hybridflow.core.variable import Variable
 from hybridflow.data.prefetch import Prefetched
+from hybridflow.distribute.processes import process_index
 from hybridflow.ops.random import default_generator
 from hybridflow.saving.checkpoints import Checkpoint, Checkpoints
 from hybridflow.saving.values import fill, flat
 from hybridflow.train.activity import Activity
 from hybridflow.train.inputs import require_iterable
-from hybridflow.train.interrupts import Interrupts
+from hybridflow.train.interrupts import Interrupts, Terminated
 from hybridflow.train.progress import Display
 from hybridflow.train.records import Records, known_numbers, larger_is_better
 
@@ -35,7 +37,9 @@ class Run:
     `variables`. It does not include numbers that the program draws from NumPy's or Python's generators.
 
     Ctrl-C in a loop of `steps` lets the present step finish, writes a checkpoint, and is raised then. A second Ctrl-C
-    is raised at once.
+    is raised at once. SIGTERM does the same and ends the program with exit code 143. Of several processes (see
+    `hf.distribute.initialize`), all stop after the same step, each writes its part of checkpoints, and process 0 alone
+    shows the progress and writes the log.
 
     Args:
         directory: the directory of the checkpoints and the log; None for neither.
@@ -122,12 +126,14 @@ class Run:
         self._elapsed = 0.0
         self._since = self._due = time.perf_counter()
         self._saved_at: int | None = None
-        self._display = Display(progress)
-        self._records = Records(self.directory, tensorboard, self._display.figures)
+        own = self.directory if process_index() == 0 else None  # of several processes, one logs
+        self._display = Display(progress and process_index() == 0)
+        self._records = Records(own, tensorboard and own is not None, self._display.figures)
         self._interrupts = Interrupts(self._notice)
-        self._activity = Activity(self.directory)
+        self._activity = Activity(own)
         self._checkpoints = None if self.directory is None else Checkpoints(self.directory)
-        newest = None if self._checkpoints is None else self._checkpoints.newest()
+        newest = None if self._checkpoints is None else self._checkpoints.newest(self._everything())
+        self._require_same_step(newest)
         if newest is not None:
             self._take_up(newest, resume)
         else:
@@ -158,6 +164,13 @@ class Run:
         self._saved_at = newest.step
         self._records.restore(state["records"], newest.step)
         self._display.say(f"Resumed at step {newest.step} from {newest.path}")
+
+    def _require_same_step(self, newest: Checkpoint | None) -> None:
+        """Raise if other processes found another checkpoint, which they do if they do not share the directory."""
+        joined = member()
+        if joined is not None and self.directory is not None:
+            found = "no checkpoint" if newest is None else f"the checkpoint {newest.path.name}"
+            joined.compare("Run", found, lambda: [f"{found} in {str(self.directory)!r}"])
 
     def _require_same_data(self, position: Any) -> None:
         if self._data is not None and (position is None) != (self._where is None):
@@ -207,7 +220,7 @@ class Run:
         interrupts, display, where = self._interrupts, self._display, self._where
         begun = self._in_epoch > 0
         for item in self._rest():
-            interrupts.in_step = True
+            interrupts.begin_step()
             if where is not None:
                 self._position = where()
             self.step += 1
@@ -267,7 +280,7 @@ class Run:
         try:
             yield
             self._finish()
-        except KeyboardInterrupt:
+        except (KeyboardInterrupt, Terminated):
             how = "interrupted"
             with self._interrupts.held():
                 self._finish()
@@ -314,8 +327,9 @@ class Run:
         """Return the number of the epoch for the display, from 1."""
         return self.epoch + (self._in_epoch > 0 or self.epoch == 0)
 
-    def _notice(self) -> None:
-        self._display.say("Ctrl-C: stopping after this step; again to stop at once")
+    def _notice(self, name: str) -> None:
+        what = "Ctrl-C" if name == "SIGINT" else name
+        self._display.say(f"{what}: stopping after this step; again to stop at once")
 
     def every(self, count: int) -> bool:
         """Return whether the number of the present step is a multiple of `count`."""

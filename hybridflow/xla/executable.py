@@ -37,6 +37,7 @@ from hybridflow.ir.evaluate import NAMER, lower_graph
 from hybridflow.ir.fusion import reads_never
 from hybridflow.ir.graph import Graph
 from hybridflow.xla.chain import Chain, Lowerings, Part, holds_much
+from hybridflow.xla.joint import Joint, member_on
 from hybridflow.xla.pieces import cut
 from hybridflow.xla.placing import MeshCall, Placing, run_alone_with, runs_on_several
 from hybridflow.xla.scopes import Namer, fusions, naming
@@ -241,9 +242,27 @@ class _Compilation:
             options={**self.options, **self.extra}, text=self.steps.text, note=note,
         )  # fmt: skip
 
+    def _joint(self) -> Joint | None:
+        """Compare the program with those of other processes, if it runs on their devices too."""
+        joined = None if self.placing is None else member_on(self.placing.mesh)
+        if joined is None or self.placing is None:
+            return None
+        with self.steps.context():
+            arguments = self.arguments()
+            placed = [f"{one.shape} {one.dtype} {one.sharding.spec}" for one in arguments]
+            text = "\n".join([self.steps.text(), *placed])
+        names = self.placing.names or tuple([f"input {index}" for index in range(len(arguments))])
+        about = [f"{name}: {one}" for name, one in zip(names, placed, strict=False)]
+        return Joint(
+            joined, self.graph.name, text,
+            lambda: [f"the function {self.graph.name}", *about, *str(self.graph).splitlines(), *text.splitlines()],
+            names,
+        )  # fmt: skip
+
     def executable(self, note: str | None) -> Executable:
         """Load the program from the store, or compile it."""
         steps = self.steps
+        joint = self._joint()
         with steps.context():
             entry = self._entry(note)
             loaded = None if isinstance(entry, str) else steps.timed("load", lambda: entry.load(steps.lower))
@@ -260,7 +279,7 @@ class _Compilation:
 
         run = direct_call(compiled)
         if self.placing is not None:
-            run = MeshCall(run, self.placing, [one.sharding for one in self.arguments()])
+            run = MeshCall(run, self.placing, self.arguments(), joint)
         elif self.backend == "cpu" and runs_on_several(compiled):
             run = partial(run_alone_with, run)  # a foreign function is for several devices
         call = of_arrays(run)

@@ -13,6 +13,7 @@ from jax import lax
 from hybridflow.backend.collectives import LOWERED_FOR, run_alone
 from hybridflow.core.mesh import Mesh, check_fits, indivisible, placed
 from hybridflow.core.spec import TensorSpec
+from hybridflow.xla.joint import Joint
 
 
 @dataclass(frozen=True)
@@ -95,27 +96,46 @@ class MeshCall:
     Args:
         run: the program.
         placing: how its inputs and outputs lie.
-        shardings: jax's sharding of each argument.
+        arguments: the shape, dtype and sharding of each argument.
+        joint: the checks of a program that several processes run together; None for one process.
 
     Attributes:
-        shardings: the same.
+        shardings: jax's sharding of each argument.
     """
 
-    __slots__ = ("_alone", "_run", "shardings")
+    __slots__ = ("_alone", "_dtypes", "_joint", "_run", "shardings")
 
-    def __init__(self, run: Callable[..., Any], placing: Placing, shardings: Sequence[Any]) -> None:
+    def __init__(
+        self, run: Callable[..., Any], placing: Placing, arguments: Sequence[Any], joint: Joint | None
+    ) -> None:
+        self._joint = joint
         self._run = run
         self._alone = placing.mesh.on_host and placing.mesh.size > 1
-        self.shardings = tuple([placing.mesh.sharding(()) if one is None else one for one in shardings])
+        self._dtypes = tuple([one.dtype for one in arguments])
+        whole = placing.mesh.sharding(())
+        self.shardings = tuple([whole if one.sharding is None else one.sharding for one in arguments])
 
     def __call__(self, *arrays: Any) -> Any:
         """Return the program's outputs; on CPUs, when they are computed."""
+        if self._joint is not None:
+            return self._together(self._joint, arrays)
         there = [
             array if type(array) is np.ndarray or getattr(array, "sharding", None) == sharding
             else placed(array, sharding)
             for array, sharding in zip(arrays, self.shardings, strict=True)
         ]  # fmt: skip
         return run_alone(self._run, there) if self._alone else self._run(*there)
+
+    def _together(self, joint: Joint, arrays: Sequence[Any]) -> Any:
+        """Run the program in all processes, when all are about to run it with the same values."""
+        given = [
+            array if isinstance(array, jax.Array) else np.asarray(array, dtype)
+            for array, dtype in zip(arrays, self._dtypes, strict=True)
+        ]
+        joint.before_call(given, [isinstance(one, jax.Array) and not one.is_fully_addressable for one in given])
+        with joint.joined.running():
+            moved = [placed(array, sharding) for array, sharding in zip(given, self.shardings, strict=True)]
+            return run_alone(self._run, moved) if self._alone else self._run(*moved)
 
 
 def input_shardings(executable: Any) -> tuple[Any, ...]:
