@@ -76,7 +76,7 @@ def meaning(name: str) -> Any:
 def _evaluated(expression: str) -> Any:
     """Evaluate an expression of the table, in which `hf` is hybridflow; the text is always the package's own.
 
-    ``reduced[reduction]`` is what PyTorch calls the reduction of a loss, and ``classes_last`` moves its axis of classes.
+    ``reduced[reduction]`` is what PyTorch calls the reduction of a loss; ``classes_last`` moves its axis of classes.
     """
     code = compile(expression, __file__, "eval")  # this file's name, so that its frames do not count as the user's
     names = {"partial": functools.partial, "reduced": _Reductions(), "classes_last": _classes_last}

@@ -195,7 +195,7 @@ class Module(Whole):
         `.backward()` computes adds the norm of its gradient with respect to the result. Of a result with several
         tensors, the first of floats counts. Compiled functions are traced again for a watch, and a failed call adds
         nothing. Gradients are seen where the tape and the module are in the same function: not those of a compiled
-        call under a tape outside of it, nor those in loop bodies and checkpoints.
+        call under a tape outside of it, of which a `WatchWarning` tells, nor those in loop bodies and checkpoints.
 
         Args:
             pattern: a pattern of paths for `fnmatch`, such as ``"blocks.*"``; functions in `Sequential` have paths too.
