@@ -88,7 +88,7 @@ np.save(sys.argv[2], interpreter.get_tensor(interpreter.get_output_details()[0][
 @pytest.mark.skipif(
     "HYBRIDFLOW_ONNX2TF" not in os.environ, reason="HYBRIDFLOW_ONNX2TF=FOLDER/bin of an environment with onnx2tf"
 )
-@pytest.mark.parametrize("name", ["lenet", "resnet", "bert"])
+@pytest.mark.parametrize("name", ["lenet", "resnet", "vit"])
 def test_litert_answers_what_the_model_answers(name: str, tmp_path: Path):
     pytest.importorskip("onnx")
     folder = Path(os.environ["HYBRIDFLOW_ONNX2TF"])
