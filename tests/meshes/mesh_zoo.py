@@ -13,7 +13,7 @@ from zoo import SMALL, made
 import hybridflow as hf
 
 ALL = "HYBRIDFLOW_ZOO" in os.environ
-NAMES = [*SMALL] if ALL else ["resnet", "mobilenet_v2", "unet", "vae"]
+NAMES = [*SMALL] if ALL else ["lenet", "resnet", "unet", "vae"]
 """The families: all of them if ``HYBRIDFLOW_ZOO`` is set."""
 
 
