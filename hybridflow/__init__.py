@@ -51,6 +51,7 @@ from hybridflow.core.errors import BroadcastWarning as BroadcastWarning
 from hybridflow.core.errors import CacheWarning as CacheWarning
 from hybridflow.core.errors import EffectWarning as EffectWarning
 from hybridflow.core.errors import RetraceWarning as RetraceWarning
+from hybridflow.core.errors import WatchWarning as WatchWarning
 from hybridflow.core.functions import no_convert as no_convert
 from hybridflow.core.errors import LayoutError as LayoutError
 from hybridflow.core.errors import LayoutWarning as LayoutWarning

@@ -16,7 +16,7 @@ from inspect import getattr_static
 from types import ModuleType
 from typing import Any, cast
 
-from hybridflow.core.errors import ArgumentTypeError, ForeignNameError, MutationError, message
+from hybridflow.core.errors import ArgumentError, ArgumentTypeError, ForeignNameError, MutationError, message
 from hybridflow.core.foreign_hints import HINTS
 from hybridflow.core.foreign_names import NAMES, Hint, Name
 from hybridflow.core.keywords import meant
@@ -74,9 +74,31 @@ def meaning(name: str) -> Any:
 
 
 def _evaluated(expression: str) -> Any:
-    """Evaluate an expression of the table, in which `hf` is hybridflow; the text is always the package's own."""
+    """Evaluate an expression of the table, in which `hf` is hybridflow; the text is always the package's own.
+
+    ``reduced[reduction]`` is what PyTorch calls the reduction of a loss; ``classes_last`` moves its axis of classes.
+    """
     code = compile(expression, __file__, "eval")  # this file's name, so that its frames do not count as the user's
-    return eval(code, {"hf": sys.modules["hybridflow"], "partial": functools.partial, "__name__": __name__})
+    names = {"partial": functools.partial, "reduced": _Reductions(), "classes_last": _classes_last}
+    return eval(code, {"hf": sys.modules["hybridflow"], "__name__": __name__, **names})
+
+
+class _Reductions:
+    """Functions of losses by PyTorch's names for them."""
+
+    def __getitem__(self, reduction: object) -> Callable[[Any], Any]:
+        package: Any = sys.modules["hybridflow"]
+        known = {"mean": package.mean, "sum": package.sum, "none": package.asarray}
+        if not isinstance(reduction, str) or reduction not in known:
+            raise ArgumentError(message(f"reduction={reduction!r}", hint=f"It is one of {', '.join(known)}."))
+        return known[reduction]
+
+
+def _classes_last(x: Any) -> Any:
+    """Return scores with their axis of classes, PyTorch's axis 1, as the last one; integer labels have no such axis."""
+    package: Any = sys.modules["hybridflow"]
+    x = package.asarray(x)
+    return package.moveaxis(x, 1, -1) if x.ndim > 2 and package.isdtype(x.dtype, "real floating") else x
 
 
 def _function(name: str, parameters: str, ours: str) -> Callable[..., Any]:

@@ -59,7 +59,9 @@ def page_text() -> str:
             ((f"`{row.name}`", titles(row.packages), row.there, row.here) for row in DIFFERENT),
         ),
         _table(
-            "Names that work", "`*sizes` and the like are numbers, or one tuple of them.",
+            "Names that work",
+            "`*sizes` and the like are numbers, or one tuple of them. `reduced[reduction]` is the mean of losses, "
+            "their sum or the losses themselves; `classes_last` moves PyTorch's axis of classes, axis 1, to the end.",
             ("Name", "From", "Is"),
             ((f"`{row.call}`", titles(row.packages), f"`{row.ours}`") for row in NAMES),
         ),

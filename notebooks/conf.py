@@ -11,6 +11,8 @@ extensions = ["myst_nb"]
 html_theme = "furo"
 html_title = "hybridflow"
 html_show_copyright = False
+html_static_path = ["book.css"]
+html_css_files = ["book.css"]
 exclude_patterns = ["reference.py"]
 nb_execution_mode = "off"  # the tests run every page
 myst_enable_extensions = ["colon_fence"]
@@ -19,6 +21,7 @@ highlight_language = "none"
 
 
 def setup(app):
-    """Write the API reference before the pages are read, and take links to other files as they are."""
+    """Write the API reference before the pages are read, take links to other files as they are, and close up code."""
     app.connect("builder-inited", lambda app: reference.write(Path(app.srcdir) / "api"))
     app.connect("source-read", reference.link_out)
+    app.connect("source-read", reference.close_up)

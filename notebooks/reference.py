@@ -168,6 +168,20 @@ def link_of(text: str, above: str = "") -> str:
     return re.sub(r"(?<!!)\[([^\[\]]*)\]\(\.\./[^)]*\)", r"\1", text)
 
 
+def close_up(app: Any, name: str, source: list[str]) -> None:
+    """Take the empty line out that ends examples for doctest, which a page would show."""
+    del app, name
+    lines: list[str] = []
+    inside = False
+    for line in source[0].split("\n"):
+        if line.startswith("```"):
+            if inside and lines and not lines[-1]:
+                lines.pop()
+            inside = not inside
+        lines.append(line)
+    source[0] = "\n".join(lines)
+
+
 def link_out(app: Any, name: str, source: list[str]) -> None:
     """Change the links of a page that lead to files outside of the book, and the patterns in the list of contents."""
     if name.startswith("api/"):

@@ -110,6 +110,25 @@ torch.nn.AvgPool1d(kernel_size=3, ceil_mode=False)(x.unsqueeze(0))
 torch.nn.Flatten(start_dim=1)(x.unsqueeze(0))
 torch.nn.Upsample(scale_factor=2)(x.unsqueeze(0))
 torch.nn.AdaptiveAvgPool1d(output_size=2)(x.unsqueeze(0))
+F.cross_entropy(x, i)
+F.cross_entropy(x, i, reduction="sum")
+F.cross_entropy(x, F.softmax(y, dim=1))
+F.cross_entropy(torch.stack([x, y], dim=2), torch.stack([i, i], dim=1), reduction="none")
+F.cross_entropy(torch.stack([x, y], dim=2), F.softmax(torch.stack([y, x], dim=2), dim=1))
+F.nll_loss(F.log_softmax(x, dim=1), i)
+F.binary_cross_entropy_with_logits(x, F.sigmoid(y))
+F.mse_loss(x, y)
+F.mse_loss(x, y, reduction="none")
+F.l1_loss(x, y, reduction="sum")
+F.huber_loss(x, y, delta=0.3)
+F.smooth_l1_loss(x, y, beta=0.3)
+torch.nn.CrossEntropyLoss()(x, i)
+torch.nn.NLLLoss(reduction="sum")(F.log_softmax(x, dim=1), i)
+torch.nn.BCEWithLogitsLoss()(x, F.sigmoid(y))
+torch.nn.MSELoss()(x, y)
+torch.nn.L1Loss()(x, y)
+torch.nn.HuberLoss(delta=0.3)(x, y)
+torch.nn.SmoothL1Loss(beta=0.3)(x, y)
 F.gelu(x)
 F.gelu(x, approximate="tanh")
 F.gelu(x, approximate="none")
@@ -309,17 +328,12 @@ HINTS = {
     "x.add_(1)": "v.assign_add",
     "x.copy_(y)": "v.assign",
     "x.masked_fill_(m, 0)": "hf.where",
-    "F.cross_entropy(x, i)": "hf.nn.softmax_cross_entropy",
-    "F.mse_loss(x, y)": "hf.mean(hf.nn.mse",
-    "F.binary_cross_entropy_with_logits(x, y)": "hf.nn.sigmoid_cross_entropy",
     "F.conv2d(x, w)": "hf.nn.conv",
     "F.max_pool2d(x, 2)": "hf.nn.max_pool",
     "F.normalize(x)": "hf.nn.l2_normalize",
     "F.pad(x, (1, 1))": "hf.pad",
-    "torch.nn.CrossEntropyLoss()": "hf.nn.softmax_cross_entropy",
+    "F.cross_entropy(x, i, weight=v)": "takes no keyword 'weight'",
     "torch.nn.Parameter(x)": "hf.Variable",
-    "torch.nn.BCEWithLogitsLoss()": "hf.nn.sigmoid_cross_entropy",
-    "torch.nn.NLLLoss()": "hf.nn.nll",
     "torch.nn.ReLU(inplace=True)": "Tensors are immutable",
     "torch.nn.MaxPool1d(2, 2)": "given by name: stride=",
     "torch.nn.LSTM(3, 4, batch_first=False)": "The batch is always the first axis.",

@@ -10,6 +10,7 @@ import pytest
 
 import hybridflow as hf
 from hybridflow import models, nn
+from hybridflow.analysis.ways import _blocks
 from hybridflow.core.errors import ArgumentError
 
 
@@ -124,3 +125,58 @@ def test_arguments_that_make_no_sense(args: Any, options: Any, text: str):
     step, *_ = setting(mlp())
     with pytest.raises(ArgumentError, match=text):
         hf.advise(step, *args, **options)
+
+
+def block_of(width: int) -> Any:
+    return nn.Sequential(nn.Linear(width, 4 * width), hf.tanh, nn.Linear(4 * width, width))
+
+
+def test_blocks_that_are_computed_again_are_a_plan_whose_code_gives_the_same_updates():
+    x = np.random.default_rng(0).normal(size=(1024, 8)).astype(np.float32)
+    values: list[Any] = []
+    for plan in ("as it is", "4 checkpoints"):
+        hf.random.seed(0)
+        model = nn.Sequential(*[block_of(8) for _ in range(4)])
+        step, *_ = setting(model)
+        plain = hf.cost(step, hf.TensorSpec(x.shape)).against_xla().xla_peak
+        found = hf.advise(step, hf.TensorSpec(x.shape), memory=int(plain * 0.75), model=model)
+        assert not any(vars(one).get("recomputed") for one in model.named_modules().values())
+        one = next(one for one in found.plans if one.name == plan)
+        assert one.fits is (plan == "4 checkpoints")
+        names: dict[str, Any] = {"hf": hf, "step": step, "model": model}
+        exec(one.code, names)
+        assert hf.cost(names["step"], x).against_xla().xla_peak == one.peak
+        names["step"](x)
+        values.append(model.state_dict())
+    for path, value in values[0].items():
+        np.testing.assert_allclose(values[1][path], value, rtol=1e-5, atol=1e-6)
+
+
+def test_blocks_of_the_zoo_are_found():
+    with nn.init.abstract():
+        found = {
+            "gpt2": _blocks(models.GPT2(width=8, blocks=3, heads=2, tokens=11, length=8)),
+            "resnet": _blocks(models.ResNet((1, 2), width=4, classes=5)),
+            "mlp": _blocks(mlp()),
+            "vit": _blocks(models.ViT(size=8, patch=4, width=8, blocks=2, heads=2, classes=5)),
+        }
+    assert found["gpt2"] == ["blocks.0", "blocks.1", "blocks.2"]
+    assert found["resnet"] == ["stem.0", "stages.0.0", "stages.1.0", "stages.1.1"]
+    assert found["vit"] == ["blocks.0", "blocks.1"]
+    assert found["mlp"] == []
+
+
+def test_a_policy_that_was_set_before_is_kept():
+    model = nn.Sequential(*[block_of(8) for _ in range(2)]).recompute("[0-9]*", policy="dots")
+    step, *_ = setting(model)
+    hf.advise(step, hf.TensorSpec((64, 8)), memory="1 GiB", model=model)
+    assert [model[i].recomputed for i in range(2)] == ["dots", "dots"]
+
+
+def test_more_devices_than_there_are_is_an_error():
+    model = mlp()
+    step, *_ = setting(model)
+    with pytest.raises(hf.LayoutError, match="needs 512 devices"):
+        hf.advise(step, hf.TensorSpec((512, 32)), memory="1 KiB", model=model, devices=512)
+    with pytest.raises(ArgumentError, match="devices=0, which is less than 1"):
+        hf.advise(step, hf.TensorSpec((512, 32)), memory="1 KiB", model=model, devices=0)

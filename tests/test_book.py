@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import importlib.util
 import inspect
+import os
 import re
+import urllib.request
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import pytest
 
@@ -80,3 +83,40 @@ def test_links_lead_to_pages_of_the_book_or_nowhere():
     picture = "![c](../examples/pictures/graph.svg)"
     text = f"[a](../hybridflow/ops/README.md) [b](../examples/gpt.py) {picture} [d](memory.md#x)"
     assert reference.link_of(text) == f"[a](./api/operations.md) b {picture} [d](memory.md#x)"
+
+
+LINK = re.compile(r"https?://[^\s<>\"'`\])]+(?:\([^\s()]*\))?")
+
+
+def links() -> dict[str, str]:
+    """The external links of the book, README and changelog, each with a page that has it."""
+    root = NOTEBOOKS.parent
+    pages = [*NOTEBOOKS.glob("*.md"), root / "README.md", root / "CHANGELOG.md"]
+    found: dict[str, str] = {}
+    for page in pages:
+        for link in LINK.findall(page.read_text(encoding="utf-8")):
+            if "localhost" not in link and "127.0.0.1" not in link:
+                found[link.rstrip(".,:;\\")] = page.name
+    return found
+
+
+def test_external_links_are_well_formed():
+    assert len(links()) >= 5
+    for link, page in links().items():
+        parts = urlsplit(link)
+        assert parts.scheme == "https", (link, page)
+        assert re.fullmatch(r"[a-z0-9-]+(\.[a-z0-9-]+)+", parts.netloc), (link, page)
+        assert "//" not in parts.path, (link, page)
+
+
+@pytest.mark.skipif("HYBRIDFLOW_LINKS" not in os.environ, reason="asks the network: set HYBRIDFLOW_LINKS=1")
+def test_external_links_are_there():
+    dead: list[str] = []
+    for link, page in links().items():
+        try:
+            asked = urllib.request.Request(link, headers={"User-Agent": "Mozilla/5.0"})
+            with urllib.request.urlopen(asked, timeout=20) as answer:
+                assert answer.status < 400
+        except OSError as error:
+            dead.append(f"{page}: {link}: {error}")
+    assert not dead, "\n".join(dead)

@@ -15,6 +15,7 @@ from modes import both, close, same, tensor
 
 import hybridflow as hf
 from hybridflow.core.errors import ArgumentError, ArgumentTypeError, GradientError
+from hybridflow.passes.lib.ties import Ties
 
 RNG = np.random.default_rng(0)
 X = RNG.normal(size=(4, 3)).astype(np.float32)
@@ -475,3 +476,45 @@ def test_a_compiled_checkpoint_saves_on_the_cpu():
     assert found <= without / 4, (found, without)
     expected = hf.compile(program(lambda fn: fn))(ws, x)
     same(hf.compile(program(hf.checkpoint))(ws, x), expected, rtol=1e-5, atol=1e-7)
+
+
+def test_a_second_run_of_a_layer_with_a_bias_is_not_merged_with_the_first():
+    """The product does not depend on the bias, which is the smallest input."""
+    shapes = ((64, 16), (64,), (16, 64))
+    w, b, back = [hf.asarray((RNG.normal(size=shape) * 0.1).astype(np.float32)) for shape in shapes]
+
+    def program(wrap: Any) -> Callable[..., Any]:
+        def loss(x: Any, *ws: Any) -> Any:
+            for _ in range(6):
+                x = wrap(lambda x, w, b, back: x + hf.nn.linear(hf.tanh(hf.nn.linear(x, w, b)), back))(x, *ws)
+            return hf.mean(x**2)
+
+        return hf.grad(loss, argnums=(0, 1, 2, 3))
+
+    x = hf.asarray(RNG.normal(size=(512, 16)).astype(np.float32))
+    without, found = [temporaries(program(wrap), x, w, b, back) for wrap in (lambda fn: fn, hf.checkpoint)]
+    assert found <= 0.7 * without, (found, without)
+    same(hf.compile(program(hf.checkpoint))(x, w, b, back), program(lambda fn: fn)(x, w, b, back), rtol=1e-4, atol=1e-6)
+
+
+TIED_INPUTS: dict[str, tuple[Callable[..., Any], tuple[tuple[int, ...], ...], tuple[int, ...]]] = {
+    "a bias": (hf.nn.linear, ((512, 16), (64, 16), (64,)), (0, 1)),
+    "a scale": (lambda x, s, t: hf.nn.layer_norm(x, s, t), ((512, 16), (16,), (16,)), (0,)),
+    "statistics": (
+        lambda x, m, v, s, t: hf.nn.batch_norm(x, m, v, s, t), ((8, 16, 9), *[(16,)] * 4), (1, 2)
+    ),
+    "a mask": (hf.nn.scaled_dot_product_attention, ((8, 2, 32, 16), (8, 2, 32, 16), (8, 2, 32, 16), (32, 32)), (0, 1)),
+    "a row": (hf.multiply, ((512, 16), (16,)), (1,)),
+    "nothing": (hf.add, ((0, 16), (1, 16)), (1,)),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", TIED_INPUTS)
+def test_what_is_tied_is_what_the_large_values_depend_on(name: str):
+    function, shapes, allowed = TIED_INPUTS[name]
+    graph = hf.compile(function).graph(*[hf.zeros(shape) for shape in shapes])
+    node = max(graph.nodes, key=lambda one: len(one.inputs))
+    edges = [edge for edge in node.inputs if edge is not None]
+    position = Ties({}).position(node, edges)
+    assert position is not None
+    assert graph.inputs.index(edges[position][0]) in allowed

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import http.server
 import json
+import os
 import re
 import shutil
 import subprocess
@@ -12,9 +13,11 @@ import threading
 from pathlib import Path
 from typing import Any
 
+import jax
 import numpy as np
 import pytest
 from pages import ROOT, blocks
+from zoo import made
 
 import hybridflow as hf
 from hybridflow import nn
@@ -65,3 +68,43 @@ def test_the_page_answers_what_the_model_answers(tmp_path: Path):
     answer = json.loads(found[1])
     assert answer["best"] == int(expected.argmax())
     np.testing.assert_allclose(answer["logits"], expected, rtol=1e-4, atol=1e-4)
+
+
+LITERT = """
+import sys
+import numpy as np
+from ai_edge_litert.interpreter import Interpreter
+
+interpreter = Interpreter(sys.argv[1])
+interpreter.allocate_tensors()
+(given,) = interpreter.get_input_details()
+x = np.load(sys.argv[2])
+interpreter.set_tensor(given["index"], x.transpose(0, 2, 3, 1) if x.ndim == 4 else x)
+interpreter.invoke()
+np.save(sys.argv[2], interpreter.get_tensor(interpreter.get_output_details()[0]["index"]))
+"""
+
+
+@pytest.mark.skipif(
+    "HYBRIDFLOW_ONNX2TF" not in os.environ, reason="HYBRIDFLOW_ONNX2TF=FOLDER/bin of an environment with onnx2tf"
+)
+@pytest.mark.parametrize("name", ["lenet", "resnet", "vit"])
+def test_litert_answers_what_the_model_answers(name: str, tmp_path: Path):
+    pytest.importorskip("onnx")
+    folder = Path(os.environ["HYBRIDFLOW_ONNX2TF"])
+    model, (x,) = made(name)
+    wanted = jax.tree_util.tree_leaves(model.eval()(x))[0].numpy()
+    hf.export.onnx(model, hf.TensorSpec(x.shape, x.dtype), tmp_path / "model.onnx")
+    np.save(tmp_path / "calibration_image_sample_data_20x128x128x3_float32.npy", np.ones((20, 128, 128, 3), np.float32))
+    np.save(tmp_path / "x.npy", x)
+    path = {**os.environ, "PATH": f"{folder}{os.pathsep}{os.environ['PATH']}"}  # it calls onnxsim
+    subprocess.run(
+        [folder / "onnx2tf", "-i", "model.onnx", "-o", "made", "-n"], cwd=tmp_path, env=path, check=True,
+        capture_output=True, timeout=600,
+    )  # fmt: skip
+    subprocess.run(
+        [folder / "python", "-c", LITERT, "made/model_float32.tflite", "x.npy"], cwd=tmp_path, env=path, check=True,
+        capture_output=True, timeout=600,
+    )  # fmt: skip
+    found = np.load(tmp_path / "x.npy")
+    np.testing.assert_allclose(found, wanted, rtol=0, atol=1e-5 * np.abs(wanted).max())

@@ -14,7 +14,7 @@ import pytest
 import hybridflow as hf
 from hybridflow import foreign, foreign_page, later
 from hybridflow.compat import v1
-from hybridflow.core.errors import ForeignNameError
+from hybridflow.core.errors import ArgumentError, ForeignNameError
 from hybridflow.core.foreign_hints import HINTS
 from hybridflow.core.foreign_names import KEYWORDS, NAMES
 from hybridflow.core.methods import TensorMethods
@@ -302,3 +302,11 @@ def test_page_is_current(capsys):
 def test_installed_names_are_not_in_the_stub():
     assert "view" in vars(TensorMethods)
     assert "def view(" not in (foreign_page.PATH.parent / "core" / "methods.pyi").read_text(encoding="utf-8")
+
+
+def test_a_reduction_of_losses_that_is_none_of_torchs_is_an_error():
+    x = hf.ones((2, 3))
+    with pytest.raises(ArgumentError, match="reduction='batchmean'"):
+        hf.nn.mse_loss(x, x, reduction="batchmean")
+    with pytest.raises(ArgumentError, match="one of mean, sum, none"):
+        hf.nn.CrossEntropyLoss(reduction=3)(x, hf.zeros(2, dtype=hf.int32))

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
+import jax
 import numpy as np
 import pytest
 from compressed_models import Convnet, Transformer
+from zoo import made
 
 import hybridflow as hf
 from hybridflow import nn
@@ -270,3 +272,19 @@ def test_what_cannot_be_pruned_is_said():
     for call, error, text in cases:
         with pytest.raises(error, match=text):
             call()
+
+
+@pytest.mark.parametrize("name", ["gpt2", "bert", "resnet", "mobilenet_v2"])
+def test_families_of_the_zoo_shrink(name: str):
+    """Layers whose weight another layer reads, such as a tied table of tokens, keep their sizes."""
+    model, inputs = made(name)
+    model.eval()
+    small = hf.prune.channels(model, *inputs, amount=0.5)
+    found = hf.prune.report(model, small, *[hf.TensorSpec(one.shape, one.dtype) for one in inputs])
+    assert found.macs < 0.55 * found.macs_before
+    wanted, results = [jax.tree_util.tree_leaves(one(*inputs)) for one in (model, small)]
+    assert [one.shape for one in results] == [one.shape for one in wanted]
+    assert all(np.isfinite(one.numpy()).all() for one in results)
+    if name == "gpt2":
+        assert small.tokens.weight.shape == model.tokens.weight.shape
+        assert small.blocks[0].attend.heads == 1

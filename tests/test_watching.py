@@ -10,7 +10,7 @@ import pytest
 
 import hybridflow as hf
 from hybridflow import nn
-from hybridflow.core.errors import ArgumentError, CheckError, TraceError
+from hybridflow.core.errors import ArgumentError, CheckError, TraceError, WatchWarning
 
 BATCHES = [np.random.default_rng(i).normal(size=(16, 4)).astype(np.float32) for i in range(4)]
 
@@ -207,3 +207,20 @@ def test_what_is_wrong_is_said():
     with model.watch("1") as seen, pytest.raises(ArgumentError, match="'3' is not watched"):
         seen.history("3")
     assert not hf.core.settings.SETTINGS.observers
+
+
+def test_a_tape_outside_of_the_compiled_call_is_said_once():
+    model, x = made(), hf.asarray(BATCHES[0])
+    run = hf.compile(lambda x: hf.mean(model(x) ** 2))
+    with model.watch("[13]") as seen:
+        with pytest.warns(WatchWarning, match=r"a compiled function calls the modules.*\n.*'1', '3'") as told:
+            hf.grad(lambda x: run(x))(x)
+        assert told[0].filename == __file__
+        by_tape(model, x)  # eager calls are seen, and nothing is said twice
+        with hf.GradientTape() as tape:
+            tape.watch(x)
+            loss = run(x)
+        tape.gradient(loss, x)
+        run(x)  # without a gradient there is nothing to say
+    assert [len(seen.history(path)["gradient_norm"]) for path in seen.paths] == [1, 1]
+    assert [row.calls for row in seen.rows()] == [4, 4]

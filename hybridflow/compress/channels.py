@@ -80,6 +80,13 @@ class _Probe(Module):
     def __init__(self, path: str, layer: Any, state: _State) -> None:
         self.path, self.layer, self.state = path, layer, state
 
+    def __getattr__(self, name: str) -> Any:
+        """Return an attribute of the layer, such as the weight that another layer is tied to, and note that."""
+        if name.startswith("_") or "layer" not in vars(self):
+            raise AttributeError(name)
+        self.state.read.add(self.path)
+        return getattr(self.layer, name)
+
     def forward(self, x: Any, *more: Any) -> Any:
         """Return the layer's result of the first run, or one with NaN in it."""
         state, path = self.state, self.path
@@ -118,6 +125,7 @@ class _State:
     results: dict[tuple[str, int], Any] = field(default_factory=dict[tuple[str, int], Any])
     hits: dict[str, Array] = field(default_factory=dict[str, Array])
     given: dict[str, Array] = field(default_factory=dict[str, Array])
+    read: set[str] = field(default_factory=set[str])
 
 
 def example_of(args: Iterable[Any]) -> tuple[Any, ...]:
@@ -157,7 +165,7 @@ class Channels:
         self._state.first = False
         self._fix()
         for path, layer in self.layers.items():
-            if is_producer(layer):
+            if is_producer(layer) and path not in self._state.read:
                 self._trace(path, layer)
             elif not follows(layer):
                 self._fix_layer(path, layer)
@@ -195,10 +203,12 @@ class Channels:
                 self._join(THE_FIXED, self._input(path, int(number)))
 
     def _fix_layer(self, path: str, layer: Any) -> None:
-        """Bind the channels of a convolution in groups, which have sizes in common."""
-        for number in range(layer.in_channels):
+        """Bind the channels of a convolution in groups, and of a layer whose weight others read."""
+        weight = layer.weight
+        embeds = isinstance(layer, Embedding)
+        for number in range(0 if embeds else getattr(layer, "in_channels", weight.shape[1])):
             self._join(THE_FIXED, self._input(path, number))
-        everything = np.ones(layer.out_channels, np.bool_)
+        everything = np.ones(weight.shape[1 if embeds else 0], np.bool_)
         self._bind_to_fixed(self._run({path: everything})[0])
 
     def _trace(self, path: str, layer: Any) -> None:

@@ -176,6 +176,10 @@ class RetraceWarning(UserWarning):
     """A compiled function that is traced again at nearly every call."""
 
 
+class WatchWarning(UserWarning):
+    """Gradients that a watch of a model cannot see."""
+
+
 def message(what: str, *, got: str | None = None, hint: str | None = None) -> str:
     """Compose an error message: what is wrong, the call as it was, and what to do."""
     lines = [what]

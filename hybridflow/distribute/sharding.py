@@ -127,6 +127,17 @@ def _require_equal(variables: Mapping[str, Variable], mesh: Mesh) -> None:
     joined.compare("shard with these values", str(hash_of("\n".join(lines))), lambda: lines)
 
 
+def fsdp_placements(model: Any, mesh: Mesh, axis: str) -> list[tuple[Variable, Placement]]:
+    """Return where `shard` with ``fsdp=axis`` would lay out the Variables of a model."""
+    own = _layouts_of_layers(model, mesh)
+    placements: list[tuple[Variable, Placement]] = []
+    for path, variable in _variables(model).items():
+        layout = own.get(path, (None,) * len(variable.shape))
+        check_fits(layout, variable.shape, mesh, f"Variable {path!r}")
+        placements.append((variable, _placement(layout, variable.shape, mesh, axis, True, 0)))
+    return placements
+
+
 def _placement(
     layout: Layout, shape: tuple[int, ...], mesh: Mesh, fsdp: Any, reshard: bool, min_size: int
 ) -> Placement:

@@ -30,7 +30,7 @@ def row_of(entry: Entry, *, xla: bool = False) -> Row:
     """Return the row of a model; with `xla`, its two programs are compiled, which can take minutes."""
     figures, training = entry.figures(), entry.training()
     activations = sum(one.bytes for one in training.memory.activations)
-    shape = " x ".join(map(str, entry.specs[0].shape))
+    shape = "x".join(map(str, entry.specs[0].shape))
     cells = (
         entry.name, shape, f"{figures.parameters:,}", entry.parameters, f"{figures.macs:,}", entry.macs,
         format_size(activations), format_size(figures.temporaries), format_size(training.memory.temporaries),

@@ -7,8 +7,17 @@ from contextlib import ExitStack
 from typing import Any
 
 from hybridflow.core.functions import as_traced
-from hybridflow.core.module_calls import calls_here
+from hybridflow.core.module_calls import ACTIVE, calls_here
 from hybridflow.core.settings import SETTINGS
+from hybridflow.nested.checkpoint import checkpoint
+
+
+def called(module: Any, call: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Call a module that is computed again for its gradient, or observed, or both."""
+    again = call if module.recomputed is None else checkpoint(call, policy=module.recomputed)
+    if SETTINGS.observers or ACTIVE:
+        return observed(module, again, args, kwargs)
+    return again(*args, **kwargs)
 
 
 def observed(module: Any, call: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

@@ -13,6 +13,7 @@ from hybridflow.core.assignments import assign_all
 from hybridflow.core.context import init_scope, is_tracing
 from hybridflow.core.errors import ArgumentError, ArgumentTypeError, TraceError, message
 from hybridflow.core.variable import Variable
+from hybridflow.nested.checkpoint_policies import checked_policy
 from hybridflow.nn import tree
 
 _SHOWN = 8
@@ -84,6 +85,22 @@ def set_trainable(module: Any, pattern: str, trainable: bool) -> None:
         )  # fmt: skip
     for one in matching:
         one.trainable = trainable
+
+
+def set_recomputed(module: Any, pattern: str, policy: Any) -> None:
+    """Set how the outermost modules whose paths match a pattern are computed again."""
+    _require_eager("recompute")
+    checked_policy(policy)
+    known = named_modules(module)
+    matching = [path for path in known if fnmatchcase(path, pattern)]
+    if not matching:
+        raise ArgumentError(
+            message(f"recompute: no module matches {pattern!r}", got=_listed([*map(repr, known)]),
+                    hint='Paths are dotted, such as "blocks.0"; "" is the model itself.')
+        )  # fmt: skip
+    for path in matching:
+        if not any(path != outer and path.startswith(f"{outer}." if outer else "") for outer in matching):
+            known[path].recomputed = policy
 
 
 def _listed(paths: list[str]) -> str:

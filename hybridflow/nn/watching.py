@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fnmatch
 import io
+import warnings
 import weakref
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
@@ -19,7 +20,7 @@ from hybridflow.analysis.report import titled_table
 from hybridflow.autodiff.requires_grad import register_hook
 from hybridflow.core.context import current, is_tracing
 from hybridflow.core.dtypes import float32, kind_of
-from hybridflow.core.errors import ArgumentError, TraceError, message
+from hybridflow.core.errors import ArgumentError, TraceError, WatchWarning, message
 from hybridflow.core.functions import Whole
 from hybridflow.core.settings import SETTINGS
 from hybridflow.core.tensor import Tensor
@@ -160,6 +161,7 @@ class Watch:
         self._model = model  # while it lives, the identities above are its modules'
         self._waiting: weakref.WeakKeyDictionary[Any, list[tuple[str, Tensor]]] = weakref.WeakKeyDictionary()
         self._asked: list[str] = []
+        self._without_tape: set[str] = set()  # called in a compiled function where no tape records
         SETTINGS.set("observers", (*SETTINGS.observers, self))
 
     @property
@@ -196,6 +198,8 @@ class Watch:
         if watched is None or tensor is None:
             return
         watched.result(tensor)
+        if is_tracing() and not current().tapes:
+            self._without_tape.add(watched.path)
         for tape in current().tapes:
             self._waiting.setdefault(tape, []).append((watched.path, tensor))
         if tensor.requires_grad:
@@ -204,6 +208,15 @@ class Watch:
     def asked(self, tape: Any) -> list[Any]:
         """Return the results that were computed under a tape."""
         waiting = self._waiting.pop(tape, [])
+        if not waiting and self._without_tape and not is_tracing():
+            paths = ", ".join(map(repr, sorted(self._without_tape, key=_natural)[:_SHOWN]))
+            self._without_tape.clear()
+            warnings.warn(
+                message("watch: gradients with respect to what modules return are not seen, since a compiled function "
+                        "calls the modules and the tape is outside of it", got=paths,
+                        hint="Take the gradient in the compiled function, next to the call of the model."),
+                WatchWarning, stacklevel=6,
+            )  # fmt: skip
         self._asked = [path for path, _ in waiting]
         return [tensor for _, tensor in waiting]
 

@@ -195,14 +195,25 @@ def _infer_conv(
 ) -> TensorSpec:
     text = call_text("integer_conv", x, kernel, *zero)
     _require_stored("integer_conv", x, kernel, zero, text)
+    shape = conv_shape("integer_conv", x, kernel, text, stride, padding, dilation, groups)
+    return make_spec(shape, int32)
+
+
+def conv_shape(
+    name: str, x: TensorSpec, kernel: TensorSpec, text: str, stride: Sizes, padding: Any, dilation: Sizes, groups: int
+) -> tuple[Any, ...]:
+    """Return the shape of a convolution's result; `text` is the call, for an error.
+
+    Raises:
+        ShapeError: the channels do not match, or a window is larger than the padded input.
+    """
     if kernel.ndim != x.ndim or x.shape[1] != kernel.shape[1] * groups or kernel.shape[0] % groups:
         raise ShapeError(
-            message(f"integer_conv: {x.shape[1]} channels do not fit a kernel of shape {kernel.shape} in {groups} "
-                    "groups", got=text, hint="Kernels are (out, in / groups, *window).")
+            message(f"{name}: {x.shape[1]} channels do not fit a kernel of shape {kernel.shape} in {groups} groups",
+                    got=text, hint="Kernels are (out, in / groups, *window).")
         )  # fmt: skip
     spans = reach(tuple(kernel.shape[2:]), dilation)
-    sizes = output_sizes("integer_conv", tuple(x.shape[2:]), spans, stride, padding, x, kernel)
-    return make_spec((x.shape[0], kernel.shape[0], *sizes), int32)
+    return (x.shape[0], kernel.shape[0], *output_sizes(name, tuple(x.shape[2:]), spans, stride, padding, x, kernel))
 
 
 def _conv_samples(rng: np.random.Generator) -> Any:

@@ -30,6 +30,7 @@ from hybridflow.ops.integer_products import (
     conv_lowered,
     conv_macs,
     conv_on_host,
+    conv_shape,
     linear_lowered,
     linear_on_host,
     onnx_windows,
@@ -38,7 +39,6 @@ from hybridflow.ops.integer_products import (
 from hybridflow.ops.jax_rule import RuleFromLowering
 from hybridflow.ops.matmul import accumulate_in
 from hybridflow.ops.nn.common import compute_dtype
-from hybridflow.ops.nn.windows import output_sizes, reach
 from hybridflow.ops.packing import onnx_unpacked, packed, unpacked
 from hybridflow.ops.padding import dense
 from hybridflow.ops.quantization import (
@@ -383,14 +383,7 @@ def _infer_conv(
     x: TensorSpec, *others: TensorSpec, stride: Any, padding: Any, dilation: Any, groups: int
 ) -> TensorSpec:
     text, kernel = _require("quantized_conv", x, *others), others[2]
-    if kernel.ndim != x.ndim or x.shape[1] != kernel.shape[1] * groups or kernel.shape[0] % groups:
-        raise ShapeError(
-            message(f"quantized_conv: {x.shape[1]} channels do not fit a kernel of shape {kernel.shape} in {groups} "
-                    "groups", got=text, hint="Kernels are (out, in / groups, *window).")
-        )  # fmt: skip
-    spans = reach(tuple(kernel.shape[2:]), dilation)
-    sizes = output_sizes("quantized_conv", tuple(x.shape[2:]), spans, stride, padding, x, kernel)
-    return make_spec((x.shape[0], kernel.shape[0], *sizes), x.dtype)
+    return make_spec(conv_shape("quantized_conv", x, kernel, text, stride, padding, dilation, groups), x.dtype)
 
 
 def _conv_samples(rng: np.random.Generator) -> Any:

@@ -11,16 +11,17 @@ from hybridflow.ir.graph import Graph, clone_node
 from hybridflow.nested.checkpoint_graphs import CHECKPOINT, kept_by
 from hybridflow.passes.lib.graph_pass import PassContext, graph_pass
 from hybridflow.passes.lib.rewrite import Replacement, rewrite
+from hybridflow.passes.lib.ties import Ties
 
 
 @graph_pass(final=True)
 def inline_checkpoints(graph: Graph, context: PassContext) -> Graph:
     """Replace a checkpoint by its operations; those of a second run wait for the gradients that need them.
 
-    XLA would merge the second run with the first one, and keep the first one's results. So the inputs of the second run
-    are tied to a gradient. To XLA they are other values than in the first run, and they do not exist before the
-    gradient. XLA:CPU has no better way: it ignores barriers, and it fuses and vectorizes a function less well if it
-    must not inline it.
+    XLA would merge the second run with the first one, and keep the first one's results. So an input of each operation
+    that begins the second run is tied to a gradient; `Ties` chooses which. To XLA they are other values than in the
+    first run, and they do not exist before the gradient. XLA:CPU has no better way: it ignores barriers, and it fuses
+    and vectorizes a function less well if it must not inline it.
 
     Before:
         graph f(%x: f32[2], %g: f32[2]) -> (f32[2]) {
@@ -49,12 +50,13 @@ def inline_checkpoints(graph: Graph, context: PassContext) -> Graph:
         if node.op is not CHECKPOINT:
             return None
         context.notes["checkpoint"] += 1
-        return _inlined(node)
+        return _inlined(node, ties)
 
+    ties = Ties(graph.dims.hints)
     return rewrite(graph, visit)
 
 
-def _inlined(node: Node) -> Replacement:
+def _inlined(node: Node, ties: Ties) -> Replacement:
     attrs: dict[str, Any] = node.attrs
     body = kept_by(attrs["graph"], attrs["policy"]).forward if attrs.get("residuals") else attrs["graph"]
     inputs = cast("tuple[Edge, ...]", node.inputs)
@@ -67,7 +69,7 @@ def _inlined(node: Node) -> Replacement:
         own = cast("tuple[Edge, ...]", one.inputs)
         edges = [moved[edge] for edge in own]
         if then is not None and own and all(edge[0] in early for edge in own):
-            position = _smallest(own)
+            position = ties.position(one, own)
             if position is not None:
                 tied = make_node(TIED, (edges[position], then), {}, (own[position][0].spec(own[position][1]),),
                                  where=one.where, scope=node.scope)  # fmt: skip
@@ -84,15 +86,3 @@ def _latest(gradients: Sequence[Edge]) -> Edge | None:
     """Return the gradient that was computed last, among those that have elements."""
     candidates = [edge for edge in gradients if edge[0].spec(edge[1]).shape.count(0) == 0]
     return max(candidates, key=lambda edge: edge[0].sequence, default=None)
-
-
-def _smallest(edges: Sequence[Edge]) -> int | None:
-    """Return the position of the input that is cheapest to copy; symbolic sizes count as 1."""
-    sizes: list[tuple[int, int]] = []
-    for position, (node, index) in enumerate(edges):
-        size = 1
-        for length in node.spec(index).shape:
-            size *= length if type(length) is int else 1
-        if size:
-            sizes.append((size, position))
-    return min(sizes)[1] if sizes else None

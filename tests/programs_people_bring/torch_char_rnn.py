@@ -24,7 +24,7 @@ class CharRNN(nn.Module):
 
 
 model = CharRNN(len(chars), 32)
-criterion = lambda logits, labels: torch.mean(nn.softmax_cross_entropy(logits, labels))
+criterion = nn.CrossEntropyLoss()
 optimizer = torch.optim.Adam(model.parameters(), lr=0.02, clip=1.0)
 seq, losses = 20, []
 for epoch in range(12):

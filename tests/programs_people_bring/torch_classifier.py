@@ -12,7 +12,7 @@ import hybridflow.nn as nn
 import hybridflow.optim as optim
 
 torch.manual_seed(0)
-device = "cpu"  # torch.device(...): a device is a name here
+device = torch.device("cpu")
 digits = load_digits()
 data = torch.tensor((digits.data / 16.0).astype(np.float32)).to(device)
 target = torch.tensor(digits.target).to(device)
@@ -41,7 +41,7 @@ for epoch in range(1, 6):
     for batch_idx, (x, y) in enumerate(train_loader):
         optimizer.zero_grad()
         output = model(x)
-        loss = torch.mean(F.nll(output, y))
+        loss = F.nll_loss(output, y)
         loss.backward()
         optimizer.step()
         losses.append(loss.item())

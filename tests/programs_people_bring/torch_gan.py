@@ -32,7 +32,7 @@ netD = nn.Sequential(
 )
 for m in [*netG.modules(), *netD.modules()]:
     weights_init(m)
-criterion = lambda logits, labels: torch.mean(nn.sigmoid_cross_entropy(logits, labels))
+criterion = nn.BCEWithLogitsLoss()
 optimizerD = torch.optim.Adam(netD.parameters(), lr=2e-3, betas=(0.5, 0.999))
 optimizerG = torch.optim.Adam(netG.parameters(), lr=2e-3, betas=(0.5, 0.999))
 G_losses, D_losses = [], []

@@ -38,7 +38,7 @@ class VAE(nn.Module):
 
 
 def loss_function(recon_x, x, mu, logvar):
-    BCE = torch.sum(F.sigmoid_cross_entropy(recon_x, x.view(-1, 64)))
+    BCE = F.binary_cross_entropy_with_logits(recon_x, x.view(-1, 64), reduction="sum")
     KLD = -0.5 * torch.sum(1 + logvar - mu.pow(2) - logvar.exp())
     return BCE + KLD
 

@@ -13,7 +13,7 @@ from hybridflow.core.module_calls import ACTIVE
 from hybridflow.core.settings import SETTINGS
 from hybridflow.core.variable import Variable
 from hybridflow.nn import show, state, tree
-from hybridflow.nn.observed import observed
+from hybridflow.nn.observed import called
 
 if TYPE_CHECKING:
     from hybridflow.nn.watching import Watch
@@ -55,6 +55,8 @@ class Module(Whole):
 
     training: bool = True
     """Whether the module is in training mode: see `train` and `eval`."""
+    recomputed: Any = None
+    """The policy of the checkpoint that each call of the module is, or None: see `recompute`."""
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
@@ -79,8 +81,8 @@ class Module(Whole):
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Call `forward`."""
         tree.prepare(self)
-        if SETTINGS.observers or ACTIVE:
-            return observed(self, self.forward, args, kwargs)
+        if self.recomputed is not None or SETTINGS.observers or ACTIVE:
+            return called(self, self.forward, args, kwargs)
         return self.forward(*args, **kwargs)
 
     # -- what is in it --------------------------------------------------------------------------------------------
@@ -156,6 +158,35 @@ class Module(Whole):
         state.set_trainable(self, pattern, True)
         return self
 
+    def recompute(self, pattern: str, *, policy: Any = "nothing") -> Self:
+        """Compute modules again for their gradients, so that what they compute inside need not be kept.
+
+        From now on, each call of them is an `hf.checkpoint`. Results and gradients are the same; compiled functions are
+        traced again.
+
+        Args:
+            pattern: a pattern of the modules' paths for `fnmatch`, such as ``"blocks.*"``. Of modules inside of each
+                other, the outermost ones that match are meant.
+            policy: what is kept all the same: see `hf.checkpoint`. With ``"everything"``, nothing is computed again.
+
+        Raises:
+            ArgumentError: no path matches, or there is no policy of that name.
+            TraceError: inside of a compiled function.
+
+        Example:
+            >>> import hybridflow as hf
+            >>> blocks = [hf.nn.Sequential(hf.nn.Linear(4, 64), hf.tanh, hf.nn.Linear(64, 4)) for _ in range(2)]
+            >>> model = hf.nn.Sequential(*blocks)
+            >>> gradients = hf.grad(lambda x: hf.sum(model(x)))
+            >>> kept = sum(one.bytes for one in hf.cost(gradients, hf.ones((8, 4))).memory.activations)
+            >>> model = model.recompute("[0-9]*")
+            >>> again = sum(one.bytes for one in hf.cost(gradients, hf.ones((8, 4))).memory.activations)
+            >>> kept, again
+            (4096, 128)
+        """
+        state.set_recomputed(self, pattern, policy)
+        return self
+
     def watch(self, pattern: str = "*", *, history: int = 1000) -> Watch:
         """Keep statistics of what modules return, and of its gradients, from now until the result is closed.
 
@@ -164,7 +195,7 @@ class Module(Whole):
         `.backward()` computes adds the norm of its gradient with respect to the result. Of a result with several
         tensors, the first of floats counts. Compiled functions are traced again for a watch, and a failed call adds
         nothing. Gradients are seen where the tape and the module are in the same function: not those of a compiled
-        call under a tape outside of it, nor those in loop bodies and checkpoints.
+        call under a tape outside of it, of which a `WatchWarning` tells, nor those in loop bodies and checkpoints.
 
         Args:
             pattern: a pattern of paths for `fnmatch`, such as ``"blocks.*"``; functions in `Sequential` have paths too.
@@ -232,8 +263,8 @@ def _entered(own: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(own)
     def entered(self: Any, *args: Any, **kwargs: Any) -> Any:
         tree.prepare(self)
-        if SETTINGS.observers or ACTIVE:
-            return observed(self, functools.partial(own, self), args, kwargs)
+        if self.recomputed is not None or SETTINGS.observers or ACTIVE:
+            return called(self, functools.partial(own, self), args, kwargs)
         return own(self, *args, **kwargs)
 
     return entered

@@ -20,6 +20,7 @@ from hybridflow.ir.fusion import TIED
 from hybridflow.ir.graph import Graph, clone_node, nested_graphs
 from hybridflow.ir.liveness import bytes_of, roots
 from hybridflow.passes.lib.stored import is_kept
+from hybridflow.passes.lib.ties import Ties
 
 _FLOPS_PER_BYTE = 4
 """The number of floating-point operations that take as long as moving a byte; only ratios of costs matter."""
@@ -166,6 +167,7 @@ def _cost(node: Node, sizes: dict[str, int]) -> Cost:
 class _Planner:
     def __init__(self, graph: Graph, sizes: dict[str, int]) -> None:
         self.sizes = sizes
+        self._ties = Ties(sizes)
         self.values: dict[Edge, _Value] = {(node, 0): _Value((node, 0), 0, None).stored(0) for node in graph.inputs}
         self.outputs = frozenset(graph.outputs)
         self.materialized = _materialized(graph)
@@ -454,10 +456,6 @@ class _Planner:
                     return one
         return None
 
-    def _tie_cost(self, value: _Value) -> int:
-        """Return the bytes that tying a value copies; a value without elements cannot be tied."""
-        return bytes_of(value.edge, self.sizes) or 1 << 62
-
     def _copies(self, needed: _Needed, then: _Value) -> tuple[dict[_Value, _Value], list[_Step]]:
         """Return a map from the first runs' values to the second runs' values, and the steps of the second runs."""
         moved: dict[_Value, _Value] = dict(needed.there)
@@ -466,7 +464,7 @@ class _Planner:
             inputs = [moved.get(one, one) for one in step.inputs]
             depends = any(one in moved for one in step.inputs)
             copy = _Step(step.node, inputs, [], step.cost, step.flops, None if depends else then, again=True)
-            copy.tied = min(range(len(inputs)), key=lambda index: self._tie_cost(inputs[index]), default=0)
+            copy.tied = self._ties.position(step.node, [one.edge for one in inputs]) or 0
             for index, one in enumerate(step.outputs):
                 moved[one] = self._output(copy, index)
             copies.append(copy)
