@@ -104,7 +104,7 @@ class Views(Generic[P, R]):
         if trace.placing is not None and not opened:
             from hybridflow.xla.partition import layouts_of  # it loads Shardy, which few programs need
 
-            graph.layouts = layouts_of(trace.graph, sizes_of(signature, trace.places), trace.placing)
+            graph.layouts = layouts_of(trace.graph, sizes_of(signature, trace.size_names), trace.placing)
         return graph
 
     def lower(self, *args: P.args, **kwargs: P.kwargs) -> Lowered:
