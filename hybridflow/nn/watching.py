@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import fnmatch
 import io
-import warnings
 import weakref
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
@@ -22,6 +21,7 @@ from hybridflow.core.context import current, is_tracing
 from hybridflow.core.dtypes import float32, kind_of
 from hybridflow.core.errors import ArgumentError, TraceError, WatchWarning, message
 from hybridflow.core.functions import Whole
+from hybridflow.core.node import user_place, warn_at
 from hybridflow.core.settings import SETTINGS
 from hybridflow.core.tensor import Tensor
 from hybridflow.core.variable import Variable
@@ -162,6 +162,7 @@ class Watch:
         self._waiting: weakref.WeakKeyDictionary[Any, list[tuple[str, Tensor]]] = weakref.WeakKeyDictionary()
         self._asked: list[str] = []
         self._without_tape: set[str] = set()  # called in a compiled function where no tape records
+        self._told = False  # of them
         SETTINGS.set("observers", (*SETTINGS.observers, self))
 
     @property
@@ -208,15 +209,15 @@ class Watch:
     def asked(self, tape: Any) -> list[Any]:
         """Return the results that were computed under a tape."""
         waiting = self._waiting.pop(tape, [])
-        if not waiting and self._without_tape and not is_tracing():
+        if not waiting and self._without_tape and not self._told and not is_tracing():
             paths = ", ".join(map(repr, sorted(self._without_tape, key=_natural)[:_SHOWN]))
-            self._without_tape.clear()
-            warnings.warn(
-                message("watch: gradients with respect to what modules return are not seen, since a compiled function "
-                        "calls the modules and the tape is outside of it", got=paths,
-                        hint="Take the gradient in the compiled function, next to the call of the model."),
-                WatchWarning, stacklevel=6,
+            self._told = True
+            text = message(
+                "watch: gradients with respect to what modules return are not seen, since a compiled function calls "
+                "the modules and the tape is outside of it", got=paths,
+                hint="Take the gradient in the compiled function, next to the call of the model.",
             )  # fmt: skip
+            warn_at(user_place(), text, WatchWarning)
         self._asked = [path for path, _ in waiting]
         return [tensor for _, tensor in waiting]
 
