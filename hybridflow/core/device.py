@@ -15,6 +15,13 @@ from hybridflow.core.errors import DeviceError, message
 from hybridflow.core.forked import require_xla
 
 
+_PLATFORMS = {"cuda": "gpu"}
+"""The names of platforms that are spelled otherwise here."""
+_CUDA = "pip install 'jax[cuda13]' (for NVIDIA's)"
+_INSTALLED_BY = {"gpu": _CUDA, "cuda": _CUDA, "tpu": "pip install 'jax[tpu]'"}
+"""What installs jax's part for a platform."""
+
+
 @cache
 def default_is_host() -> bool:
     """Whether jax's default device is the CPU, so that values live in NumPy arrays."""
@@ -36,10 +43,19 @@ def find_device(name: str | device) -> Any:
 def _found(name: str) -> Any:
     platform, _, index = name.partition(":")
     try:
-        return jax.local_devices(backend={"cuda": "gpu"}.get(platform, platform))[int(index or 0)]
+        return jax.local_devices(backend=_PLATFORMS.get(platform, platform))[int(index or 0)]
     except (RuntimeError, IndexError, ValueError):
-        known = ", ".join(f"{d.platform}:{d.id}" for d in jax.local_devices())
-        raise DeviceError(message(f"device: there is no {name!r}", hint=f"Devices here: cpu, {known}.")) from None
+        known = ", ".join(dict.fromkeys(["cpu", *[f"{d.platform}:{d.id}" for d in jax.local_devices()]]))
+        hint = f"Devices here: {known}.{_way_to(platform)}"
+        raise DeviceError(message(f"device: there is no {name!r}", hint=hint)) from None
+
+
+def _way_to(platform: str) -> str:
+    """Return the sentence that says how to get a device of a platform that jax has not found."""
+    if platform not in _INSTALLED_BY or any(one.platform == _PLATFORMS.get(platform, platform) for one in jax.devices()):
+        return ""
+    name = f" Write 'gpu' for {platform!r}." if platform in _PLATFORMS else ""
+    return f"{name} jax finds no {_PLATFORMS.get(platform, platform)}; it may need {_INSTALLED_BY[platform]}."
 
 
 def device_of(value: Any) -> Any:
