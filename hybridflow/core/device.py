@@ -14,11 +14,9 @@ from hybridflow.core.context import context_of, current
 from hybridflow.core.errors import DeviceError, message
 from hybridflow.core.forked import require_xla
 
-
 _PLATFORMS = {"cuda": "gpu"}
 """The names of platforms that are spelled otherwise here."""
-_CUDA = "pip install 'jax[cuda13]' (for NVIDIA's)"
-_INSTALLED_BY = {"gpu": _CUDA, "cuda": _CUDA, "tpu": "pip install 'jax[tpu]'"}
+_INSTALLED_BY = {"gpu": "pip install 'jax[cuda13]' (for NVIDIA's)", "tpu": "pip install 'jax[tpu]'"}
 """What installs jax's part for a platform."""
 
 
@@ -52,10 +50,11 @@ def _found(name: str) -> Any:
 
 def _way_to(platform: str) -> str:
     """Return the sentence that says how to get a device of a platform that jax has not found."""
-    if platform not in _INSTALLED_BY or any(one.platform == _PLATFORMS.get(platform, platform) for one in jax.devices()):
+    ours = _PLATFORMS.get(platform, platform)
+    if ours not in _INSTALLED_BY or any(one.platform == ours for one in jax.devices()):
         return ""
-    name = f" Write 'gpu' for {platform!r}." if platform in _PLATFORMS else ""
-    return f"{name} jax finds no {_PLATFORMS.get(platform, platform)}; it may need {_INSTALLED_BY[platform]}."
+    name = "" if platform == ours else f" Write {ours!r} for {platform!r}."
+    return f"{name} jax finds no {ours}; it may need {_INSTALLED_BY[ours]}."
 
 
 def device_of(value: Any) -> Any:
