@@ -422,8 +422,8 @@ class Optimizer:
             raise GradientError(
                 message(f"{self._label()}: {len(missing)} of {len(parameters)} gradients are None",
                         got=", ".join(missing[:_SHOWN]) + (", ..." if len(missing) > _SHOWN else ""),
-                        hint=f"{why} A parameter that shall stay as it is is frozen before the optimizer is made, or "
-                             "left out of it.")
+                        hint=f"{why} To keep a parameter as it is, freeze it before the optimizer is made, or leave it "
+                             "out.")
             )  # fmt: skip
         tensors = [one if type(one) is Tensor else as_tensor(one) for one in gradients]
         for one, gradient in zip(parameters, tensors, strict=True):
