@@ -692,6 +692,17 @@ def test_devices_that_do_not_exist():
         assert isinstance(caught.value, RuntimeError)
 
 
+@pytest.mark.skipif(jax.default_backend() == "gpu", reason="there is a gpu")
+def test_a_missing_gpu_says_how_to_get_one():
+    with pytest.raises(DeviceError, match=r"jax finds no gpu; it may need pip install 'jax\[cuda13\]'"):
+        tensor(1).to("gpu")
+    with pytest.raises(DeviceError, match=r"Write 'gpu' for 'cuda'\. jax finds no gpu"):
+        tensor(1).to("cuda:0")
+    with pytest.raises(DeviceError) as caught:
+        tensor(1).to("moon")
+    assert "jax finds" not in str(caught.value)
+
+
 def test_a_device_block_ends_with_an_exception():
     from hybridflow.core.context import CONTEXT
 

@@ -29,7 +29,7 @@ def test_rows_say_what_records_say():
         return found
 
     assert "2*a*b*c for (a, b), (b, c)" in row("hf.matmul")
-    assert "| The slope at 0 is 0. |" in row("hf.nn.relu")
+    assert "| There is no derivative at 0; the gradient there is 0. |" in row("hf.nn.relu")
     assert '| Krizhevsky, "Convolutional deep belief networks on CIFAR-10", 2010. |' in row("hf.nn.relu6")
     assert "| bool, int, uint | none: integers and bools have no gradient |" in row("hf.bitwise_and")
     assert "| rule; keeps result |" in row("hf.exp")

@@ -192,7 +192,10 @@ def _budgeted(
 def _accumulated(
     loss: Callable[..., Any], parts: Parts, specs: tuple[Any, ...], batch: int, limit: int
 ) -> Iterator[Way]:
-    """Yield the step with the fewest parts of the batch that fit by prediction, or with the most if none do."""
+    """Yield a step that splits the batch into as few parts as are predicted to fit into memory.
+
+    If no number of parts fits, it is the step with the most.
+    """
     possible = [count for count in _PARTS if batch % count == 0 and batch > count]
     for count in possible:
         step = _in_parts(loss, parts, count, len(specs))

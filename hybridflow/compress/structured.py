@@ -1,4 +1,7 @@
-"""`hf.prune.channels`: smaller layers, and smaller inputs of those that read them."""
+"""`hf.prune.channels`: removes channels.
+
+The layers that make them get smaller, and so do the inputs of the layers that read them.
+"""
 
 from __future__ import annotations
 

@@ -14,6 +14,11 @@ from hybridflow.core.context import context_of, current
 from hybridflow.core.errors import DeviceError, message
 from hybridflow.core.forked import require_xla
 
+_PLATFORMS = {"cuda": "gpu"}
+"""The names of platforms that are spelled otherwise here."""
+_INSTALLED_BY = {"gpu": "pip install 'jax[cuda13]' (for NVIDIA's)", "tpu": "pip install 'jax[tpu]'"}
+"""What installs jax's part for a platform."""
+
 
 @cache
 def default_is_host() -> bool:
@@ -36,10 +41,20 @@ def find_device(name: str | device) -> Any:
 def _found(name: str) -> Any:
     platform, _, index = name.partition(":")
     try:
-        return jax.local_devices(backend={"cuda": "gpu"}.get(platform, platform))[int(index or 0)]
+        return jax.local_devices(backend=_PLATFORMS.get(platform, platform))[int(index or 0)]
     except (RuntimeError, IndexError, ValueError):
-        known = ", ".join(f"{d.platform}:{d.id}" for d in jax.local_devices())
-        raise DeviceError(message(f"device: there is no {name!r}", hint=f"Devices here: cpu, {known}.")) from None
+        known = ", ".join(dict.fromkeys(["cpu", *[f"{d.platform}:{d.id}" for d in jax.local_devices()]]))
+        hint = f"Devices here: {known}.{_way_to(platform)}"
+        raise DeviceError(message(f"device: there is no {name!r}", hint=hint)) from None
+
+
+def _way_to(platform: str) -> str:
+    """Return the sentence that says how to get a device of a platform that jax has not found."""
+    ours = _PLATFORMS.get(platform, platform)
+    if ours not in _INSTALLED_BY or any(one.platform == ours for one in jax.devices()):
+        return ""
+    name = "" if platform == ours else f" Write {ours!r} for {platform!r}."
+    return f"{name} jax finds no {ours}; it may need {_INSTALLED_BY[ours]}."
 
 
 def device_of(value: Any) -> Any:

@@ -138,7 +138,7 @@ def class_attribute(observations: Observations, obj: Any, name: str) -> Any:
         return value
     kind_of(observations, obj)
     origin = observations.root(kind, kind.__name__)
-    computed = hasattr(type(value), "__get__") and type(value) is not FunctionType  # it runs the user's code
+    computed = hasattr(type(value), "__get__") and type(value) is not FunctionType  # its `__get__` runs the user's code
     if not computed and getattr(kind, name, MISSING) is value:
         observations.read(origin, ATTRIBUTE, name, value)
     else:

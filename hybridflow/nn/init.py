@@ -41,7 +41,7 @@ ABSTRACT: ContextVar[bool] = ContextVar("hybridflow abstract values", default=Fa
 
 
 def seed(seed: int | None = None) -> None:
-    """Restart the stream of initial values.
+    """Restart the stream of the initial values of layers alone; `hf.random.seed` restarts it together with all others.
 
     Args:
         seed: a non-negative integer; None for a seed from the operating system.

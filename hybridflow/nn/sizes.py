@@ -134,7 +134,10 @@ def _is_split(variable: Any, axis: Any) -> bool:
 
 
 def require_axes(layer: Any, x: Any) -> None:
-    """Check that an input has a layer's spatial axes; the first call expands a window of one number to all axes."""
+    """Check that an input has as many spatial axes as the layer's window.
+
+    If the window is one number, it becomes a tuple for all axes here.
+    """
     count = x.ndim - 2
     if type(layer.window) is int:
         layer.window = (layer.window,) * count

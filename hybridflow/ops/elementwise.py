@@ -227,7 +227,7 @@ def abs(x: TensorLike, /) -> Tensor:
         DTypeError: bool elements.
 
     Kink:
-        The slope at 0 is 0.
+        There is no derivative at 0; the gradient there is 0.
 
     Example:
         >>> import hybridflow as hf

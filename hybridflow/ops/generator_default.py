@@ -33,6 +33,8 @@ def default_generator() -> Generator:
 def seed(seed: int | None = None) -> None:
     """Start the default generator's stream of a seed from its beginning.
 
+    The initial values of layers that are made from now on follow from the seed too, unless `hf.nn.init.seed` is called.
+
     Args:
         seed: an integer from 0 on; without one, the operating system's entropy chooses the stream.
 

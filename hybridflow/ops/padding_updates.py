@@ -63,7 +63,7 @@ def added_rows(b: Bounds, call: Call) -> list[Padded]:
 
 
 def added_along(b: Bounds, call: Call) -> list[Padded]:
-    """Add values along an axis; those beyond a real size add nothing."""
+    """Add values along an axis; those in the padding, beyond a real size, count as 0."""
     x, indices = call.xs
     axis, size = call.attrs["axis"], call.attrs["size"]
     axes = [*together([x, indices], len(x.axes))]

@@ -317,7 +317,7 @@ def poisson(
         device: the device of the draws; that of the context if None.
 
     Returns:
-        The counts, in the dtype; 0 where a tensor holds an invalid parameter.
+        The counts, in the dtype; 0 where a tensor `rate` is negative or NaN.
 
     Raises:
         DTypeError: the dtype is not an integer dtype.
@@ -349,7 +349,7 @@ def binomial(
         device: the device of the draws; that of the context if None.
 
     Returns:
-        The counts, in the dtype; 0 where a tensor holds an invalid parameter.
+        The counts, in the dtype; 0 where a tensor of `trials` or `p` holds an invalid value.
 
     Raises:
         DTypeError: the dtype is not an integer dtype.

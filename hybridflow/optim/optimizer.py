@@ -48,7 +48,8 @@ class Optimizer:
         target: a model (an object with ``named_parameters()``), a Variable, or an iterable or mapping of Variables.
         rate: the learning rate: a number, a Variable, or a function of the number of updates so far, such as a
             schedule of `hybridflow.optim`.
-        clip: the largest norm of all gradients together; if it is larger, all are scaled down.
+        clip: the largest norm that all gradients together may have; if theirs is larger, all are scaled down to it, as
+            by `hf.clip_by_global_norm`. None does not clip.
         groups: settings for some of the parameters. Each group is a mapping with ``"match"``, a pattern of names, and
             the settings that differ. The first group that matches a parameter counts.
         nonfinite: what an update does if a gradient is not finite. ``"apply"`` does not check; ``"skip"`` changes
@@ -421,8 +422,8 @@ class Optimizer:
             raise GradientError(
                 message(f"{self._label()}: {len(missing)} of {len(parameters)} gradients are None",
                         got=", ".join(missing[:_SHOWN]) + (", ..." if len(missing) > _SHOWN else ""),
-                        hint=f"{why} A parameter that shall stay as it is has trainable=False or is left out of the "
-                             "optimizer.")
+                        hint=f"{why} To keep a parameter as it is, freeze it before the optimizer is made, or leave it "
+                             "out.")
             )  # fmt: skip
         tensors = [one if type(one) is Tensor else as_tensor(one) for one in gradients]
         for one, gradient in zip(parameters, tensors, strict=True):

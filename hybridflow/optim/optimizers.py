@@ -28,6 +28,14 @@ def _betas(label: str, betas: Any) -> tuple[float, float]:
 class SGD(Optimizer):
     """Stochastic gradient descent, optionally with momentum.
 
+    Args:
+        target: a model, or an iterable or mapping of Variables.
+        rate: the learning rate: a number, a Variable or a schedule.
+        momentum: the weight of the old velocity in the new one.
+        nesterov: whether to use Nesterov's momentum.
+        decay: decoupled decay: before its change, a parameter is multiplied by ``1 - rate * decay``.
+        clip, groups, nonfinite: see `Optimizer`.
+
     Example:
         >>> import hybridflow as hf
         >>> w = hf.Variable([1.0, 2.0], name="w")
@@ -63,6 +71,14 @@ class SGD(Optimizer):
 class Adam(Optimizer):
     """Adam: steps from running means of the gradients and of their squares.
 
+    Args:
+        target: a model, or an iterable or mapping of Variables.
+        rate: the learning rate: a number, a Variable or a schedule.
+        betas: how much of the two running means is kept in each update.
+        epsilon: what is added to the root of the mean square.
+        decay: decoupled decay: before its change, a parameter is multiplied by ``1 - rate * decay``.
+        clip, groups, nonfinite: see `Optimizer`.
+
     Reference:
         D. Kingma, J. Ba, "Adam: a method for stochastic optimization", ICLR 2015.
     """
@@ -88,6 +104,14 @@ class Adam(Optimizer):
 class AdamW(Adam):
     """Adam with decoupled weight decay.
 
+    Args:
+        target: a model, or an iterable or mapping of Variables.
+        rate: the learning rate: a number, a Variable or a schedule.
+        betas: how much of the two running means is kept in each update.
+        epsilon: what is added to the root of the mean square.
+        decay: decoupled decay: before its change, a parameter is multiplied by ``1 - rate * decay``.
+        clip, groups, nonfinite: see `Optimizer`.
+
     Reference:
         I. Loshchilov, F. Hutter, "Decoupled weight decay regularization", ICLR 2019.
     """
@@ -107,6 +131,16 @@ class RMSprop(Optimizer):
 
     With ``centered=True``, the running mean of the gradients is subtracted before squaring. A momentum accumulates the
     quotients.
+
+    Args:
+        target: a model, or an iterable or mapping of Variables.
+        rate: the learning rate: a number, a Variable or a schedule.
+        alpha: how much of the running means is kept in each update.
+        epsilon: what is added to the root.
+        momentum: the weight of the old velocity in the new one.
+        centered: whether to subtract the mean.
+        decay: decoupled decay: before its change, a parameter is multiplied by ``1 - rate * decay``.
+        clip, groups, nonfinite: see `Optimizer`.
 
     Reference:
         A. Graves, "Generating sequences with recurrent neural networks", 2013, equations 38 to 45.
@@ -134,7 +168,15 @@ class RMSprop(Optimizer):
 
 
 class Adagrad(Optimizer):
-    """Gradients divided by the root of the sum of their squares so far."""
+    """Gradients divided by the root of the sum of their squares so far.
+
+    Args:
+        target: a model, or an iterable or mapping of Variables.
+        rate: the learning rate: a number, a Variable or a schedule.
+        epsilon: what is added to the root.
+        decay: decoupled decay: before its change, a parameter is multiplied by ``1 - rate * decay``.
+        clip, groups, nonfinite: see `Optimizer`.
+    """
 
     def __init__(
         self, target: Any, rate: Rate = 1e-2, *, epsilon: float = 1e-10, decay: float = 0.0,
@@ -149,7 +191,16 @@ class Adagrad(Optimizer):
 
 
 class Adadelta(Optimizer):
-    """Gradients scaled to the size of previous steps, both measured by running means of squares."""
+    """Gradients scaled to the size of previous steps, both measured by running means of squares.
+
+    Args:
+        target: a model, or an iterable or mapping of Variables.
+        rate: the learning rate: a number, a Variable or a schedule.
+        rho: how much of the running means is kept in each update.
+        epsilon: what is added to the mean squares before their roots are taken.
+        decay: decoupled decay: before its change, a parameter is multiplied by ``1 - rate * decay``.
+        clip, groups, nonfinite: see `Optimizer`.
+    """
 
     def __init__(
         self, target: Any, rate: Rate = 1.0, *, rho: float = 0.9, epsilon: float = 1e-6, decay: float = 0.0,
@@ -168,6 +219,13 @@ class Adadelta(Optimizer):
 
 class Lion(Optimizer):
     """Lion: steps of the same size for every element, in the direction of the sign of a running mean of the gradients.
+
+    Args:
+        target: a model, or an iterable or mapping of Variables.
+        rate: the learning rate: a number, a Variable or a schedule.
+        betas: how much of the running mean is kept: for the step, and for the next update.
+        decay: decoupled decay: before its change, a parameter is multiplied by ``1 - rate * decay``.
+        clip, groups, nonfinite: see `Optimizer`.
 
     Reference:
         X. Chen et al., "Symbolic discovery of optimization algorithms", NeurIPS 2023.

@@ -95,7 +95,7 @@ def _is_small(node: Node, limits: Limits) -> bool:
 
 
 def _steps(node: Node, xs: list[Tensor]) -> list[Tensor]:
-    """Add all steps to the current trace."""
+    """Add all steps of the loop to the current trace."""
     attrs: dict[str, Any] = node.attrs
     body, carry, end = attrs["body"], attrs["carry"], attrs["carry"] + attrs["sequences"]
     state, sequences, constants = xs[:carry], cast("list[Any]", xs[carry:end]), xs[end:]

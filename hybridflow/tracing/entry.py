@@ -1,4 +1,4 @@
-"""The entry of a compiled function: each instance has its own `__call__`, with no Python frame before it."""
+"""`Entry`: lets each compiled function have a ``__call__`` of its own, which Python runs without a frame in between."""
 
 from __future__ import annotations
 

@@ -1,4 +1,17 @@
-"""`Fit`: decides which calls a trace can serve."""
+"""`Fit`: decides which calls a trace can serve.
+
+What a compiled call checks, in this order; `function.py` does it, in `CompiledFunction._matching` and `_fitting`:
+
+1. The key by which traces are found. `guards.signature.flatten_arguments` makes the arguments' part: their structure,
+   dtypes, shapes and values, and the types of dict keys. `function._context_key` adds what is set around the call:
+   the device, autocast, checks, the precision of products, and what observes modules.
+2. `Fit.changes`: open sizes and the comparisons that were made with them, the order of dicts, which arguments are
+   one Variable, gradients that are there or not, where Variables lie, autocast and `hf.no_grad`.
+3. `Fit.holding`: the guards on what the function read from Python elsewhere (`guards.guards`).
+
+If none of the key's traces passes, the function is traced. While all traces have one key, `short_call` generates a call
+that checks the same in fewer steps.
+"""
 
 from __future__ import annotations
 

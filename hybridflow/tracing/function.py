@@ -557,7 +557,10 @@ def _context_key() -> tuple[Any, Any, bool, str, Any]:
 
 
 def _context_changes(key: Any, context_key: tuple[Any, Any, bool, str, Any]) -> list[tuple[str, str, str]]:
-    """Return ``(what, before, after)`` for each difference between `_context_key` and the key of an earlier trace."""
+    """Return ``(what, before, after)`` for each difference between `_context_key` and the key of an earlier trace.
+
+    Autocast is not named here: `Fit.changes`, which is asked next, does it.
+    """
     _, _, device, _, checks, precision, observers = key
     changes: list[tuple[str, str, str]] = []
     if device != context_key[0]:

@@ -112,7 +112,7 @@ def _in_order(runs: Iterable[int]) -> list[int]:
 
 
 def _find_ends(calls: Sequence[Call], last: Mapping[Call, float]) -> None:
-    """Set when each call's results were computed, and when XLA became free for it."""
+    """Set `end`, when a call's results were there, and `since`, when XLA had finished the call before it."""
     for call in calls:
         call.end = max(call.returned, last.get(call, 0.0))
     before = 0.0

@@ -142,7 +142,9 @@ class Module(Whole):
         return self
 
     def freeze(self, pattern: str = "*") -> Self:
-        """Freeze parameters: tapes do not watch them, and optimizers skip them.
+        """Freeze parameters: tapes do not watch them, and optimizers that are made from now on leave them out.
+
+        An optimizer keeps the parameters that it was made with, so make it after this; its updates raise an error else.
 
         Args:
             pattern: a pattern of paths for `fnmatch`, such as ``"encoder.*"``.
@@ -154,7 +156,7 @@ class Module(Whole):
         return self
 
     def unfreeze(self, pattern: str = "*") -> Self:
-        """Make frozen parameters trainable again; see `freeze`."""
+        """Make frozen parameters trainable again, for optimizers that are made from now on; see `freeze`."""
         state.set_trainable(self, pattern, True)
         return self
 

@@ -34,7 +34,7 @@ def mae(prediction: TensorLike, target: TensorLike, **other: Unpack[Other]) -> T
         ShapeError: the shapes do not broadcast.
 
     Kink:
-        Where both are equal, the slope is 0.
+        There is no derivative where both are equal; the gradient there is 0.
 
     Example:
         >>> import hybridflow as hf
@@ -61,7 +61,7 @@ def hinge(prediction: TensorLike, target: TensorLike, **other: Unpack[Other]) ->
         ShapeError: the shapes do not broadcast.
 
     Kink:
-        At the point where the loss becomes 0, the slope is 0.
+        There is no derivative where the loss becomes 0; the gradient there is 0.
 
     Example:
         >>> import hybridflow as hf

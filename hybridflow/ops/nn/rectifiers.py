@@ -58,7 +58,7 @@ def relu(x: TensorLike, /) -> Tensor:
         The same shape and dtype; NaN stays NaN.
 
     Kink:
-        The slope at 0 is 0.
+        There is no derivative at 0; the gradient there is 0.
 
     Example:
         >>> import hybridflow as hf
@@ -104,7 +104,7 @@ def leaky_relu(x: TensorLike, /, slope: float = 0.01, **other: Any) -> Tensor:
         The same shape and dtype.
 
     Kink:
-        The slope at 0 is the one from the left.
+        There is no derivative at 0; the gradient there is the one from the left.
 
     Example:
         >>> import hybridflow as hf
@@ -193,7 +193,7 @@ def hard_swish(x: TensorLike, /) -> Tensor:
         The same shape and dtype.
 
     Kink:
-        The slope is 0 at -3 and 1 at 3.
+        There is no derivative at -3 and 3; the gradient is 0 at -3 and 1 at 3.
 
     Example:
         >>> import hybridflow as hf
@@ -233,7 +233,7 @@ def relu6(x: TensorLike, /) -> Tensor:
         The same shape and dtype.
 
     Kink:
-        The slope at 0 and 6 is 0.
+        There is no derivative at 0 and 6; the gradient there is 0.
 
     Example:
         >>> import hybridflow as hf
@@ -277,7 +277,7 @@ def hard_sigmoid(x: TensorLike, /) -> Tensor:
         The same shape and dtype.
 
     Kink:
-        The slope at -3 and 3 is 0.
+        There is no derivative at -3 and 3; the gradient there is 0.
 
     Example:
         >>> import hybridflow as hf
@@ -302,7 +302,7 @@ def hard_tanh(x: TensorLike, /, low: float = -1.0, high: float = 1.0) -> Tensor:
         The same shape and dtype.
 
     Kink:
-        As with `hf.clip`, the slope at both ends is 1.
+        There is no derivative at both ends; the gradient there is 1, as with `hf.clip`.
 
     Example:
         >>> import hybridflow as hf
@@ -394,7 +394,7 @@ def selu(x: TensorLike, /) -> Tensor:
         The same shape and dtype.
 
     Kink:
-        The slope at 0 is the one from the left.
+        There is no derivative at 0; the gradient there is the one from the left.
 
     Example:
         >>> import hybridflow as hf

@@ -1,4 +1,7 @@
-"""Fingerprints of graphs: two graphs with the same fingerprint lower to the same program."""
+"""Fingerprints of graphs: two graphs with the same fingerprint lower to the same program.
+
+The store's key is made of them by `entry_for` in `stored_programs`.
+"""
 
 from __future__ import annotations
 
