@@ -516,7 +516,7 @@ def test_other_calls_right_after_those_that_made_the_lone_trace(monkeypatch: pyt
 FAULTS = {
     "leaf": ("requires", lambda edge: False),  # then a leaf that requires a gradient looks like any tensor
     "dtype": ("_TENSOR", tuple(line for line in short_call._TENSOR if "dtype" not in line)),
-    "results": ("_ONE", tuple(line.replace("= outputs", "= v0") for line in short_call._ONE)),
+    "results": ("_RETURN_ONE", tuple(line.replace("= outputs", "= v0") for line in short_call._RETURN_ONE)),
 }
 
 

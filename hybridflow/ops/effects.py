@@ -58,8 +58,14 @@ class _Message:
         """Print the values."""
         with context_of(None):
             values = self.template.filled(arrays, _printed)
-            builtins.print(*values, sep=self.separator, end=self.end)
+            _print(values, self.separator, self.end)
         return []
+
+
+def _print(values: Sequence[Any], separator: str | None, end: str | None) -> None:
+    """Print in one piece, since `print` writes value by value and so mixes up what several threads print."""
+    text = (" " if separator is None else separator).join([str(value) for value in values])
+    builtins.print(text + ("\n" if end is None else end), end="")
 
 
 def _as_text(value: Any) -> Any:
@@ -106,7 +112,7 @@ def print(*values: Any, sep: str | None = " ", end: str | None = "\n") -> None:
             raise ArgumentTypeError(message(f"print: {name} must be a str or None", got=f"{name}={value!r}"))
     if not is_tracing():
         if not replaying():
-            builtins.print(*values, sep=sep, end=end)
+            _print(values, sep, end)
         return
     text = _Message(values, sep, end)
     bind(PRINT, text.template.release(), {"message": text})

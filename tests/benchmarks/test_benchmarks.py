@@ -102,7 +102,8 @@ def test_the_command_writes_json(tmp_path: Path, capsys: pytest.CaptureFixture[s
     assert "a + b, 64 floats" in capsys.readouterr().out
     figures = json.loads(path.read_text())
     assert {row["name"] for row in figures["rows"]} == {
-        "add", "call_device", "call_float", "call_guards", "call_host", "call_many_guards", "call_variables"
+        "add", "call_device", "call_float", "call_guards", "call_host", "call_many_guards", "call_of_two",
+        "call_variables",
     }  # fmt: skip
     add = next(row for row in figures["rows"] if row["name"] == "add")
     assert add["hybridflow"]["median"] > 0
