@@ -23,7 +23,7 @@ from hybridflow.core.node import Edge, Node
 from hybridflow.ir.costs import Sizes, concrete, node_costs
 from hybridflow.ir.effects import has_effect
 from hybridflow.ir.evaluate import RUN_NODE, lower_graph, run_lowering
-from hybridflow.ir.graph import Graph, nested_graphs
+from hybridflow.ir.graph import Graph, edges_of, nested_graphs
 from hybridflow.nested.pipelines import schedule_of
 from hybridflow.xla.communication import width_of
 from hybridflow.xla.executable import concrete_specs, is_wide
@@ -291,11 +291,20 @@ class _Reading:
             for one in () if sharding is None else sharding.dimension_shardings:
                 for axis in map(sdy.AxisRefAttr, sdy.DimensionShardingAttr(one).axes):
                     axes[axis.name, self._size(axis)] = None
-            size += math.prod(value.type.shape) if hasattr(value.type, "shape") else 0
+            if hasattr(value.type, "shape"):
+                size += math.prod(value.type.shape)
+                self._given(node, tuple(value.type.shape), 1 if sharding is None else self._divided(sharding))
         if operation.operation.name in _PRODUCTS:
             size += _FIRST
         if size > self._work.get(node, (-1, 1))[0]:
             self._work[node] = size, math.prod([count for _, count in axes])
+
+    def _given(self, node: Node, shape: tuple[int, ...], parts: int) -> None:
+        """Keep into how many parts the inputs of a body are divided, which no operation of the program makes."""
+        for source, index in edges_of(node):
+            given = concrete(source.spec(index), self._symbols).shape
+            if source.op.has("source") and math.prod(given) == math.prod(shape):
+                self._parts[source, given] = max(parts, self._parts.get((source, given), 1))
 
     def _collective(self, operation: Any, after: Any, kind: str, node: Node | None) -> Iterator[Predicted]:
         sharding, result = operation.attributes["out_sharding"], operation.results[0].type

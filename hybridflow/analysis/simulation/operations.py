@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 from hybridflow.analysis.simulation.hardware import Hardware
 from hybridflow.analysis.simulation.links import collective_seconds, link_of
 from hybridflow.core.node import Edge, Node
+from hybridflow.core.op import MultiplyAdds
 from hybridflow.ir.costs import Sizes, bodies, concrete, moves_nothing, own_cost
 from hybridflow.ir.graph import Graph, edges_of
 from hybridflow.nested.manual import MANUAL
@@ -136,11 +137,12 @@ class Clock:
 
     def computing(self, node: Node) -> float:
         """Return how long a device computes for a node, in seconds."""
-        flops = own_cost(node, self._sizes).flops
-        if not flops:
+        cost = own_cost(node, self._sizes)
+        if not cost.flops:
             return 0.0
         read = next((edge[0].spec(edge[1]).dtype for edge in node.inputs if edge is not None), node.specs[0].dtype)
-        return flops / self._parts(node) / self._hardware.peak(read, product=node.op.has("dot"))
+        products, others = [self._hardware.peak(read, product=one) for one in (True, False)]
+        return (2 * cost.macs / products + (cost.flops - 2 * cost.macs) / others) / self._parts(node)
 
     def _parts(self, node: Node) -> int:
         if self._divided is None:
@@ -151,6 +153,11 @@ class Clock:
     def moving(self, count: float) -> float:
         """Return how long a device reads or writes some bytes, in seconds."""
         return count / (self._hardware.memory_bandwidth * self._hardware.attainable["memory"])
+
+
+def is_product(node: Node) -> bool:
+    """Whether an operation multiplies and adds, as matrix products and convolutions do."""
+    return isinstance(node.op.flops, MultiplyAdds)
 
 
 def _own_seconds(graph: Graph, clock: Clock) -> Mapping[Node, float]:
@@ -200,7 +207,7 @@ def _is_inside(node: Node, readers: list[Node], reads: Mapping[Edge, float], mad
     traits: Any = node.op.traits
     if len(node.specs) != 1 or not readers or not traits & {"pointwise", "layout"}:
         return False
-    if any([clock.is_carrier(one) or (one.op.has("dot") and "layout" not in traits) for one in readers]):
+    if any([clock.is_carrier(one) or (is_product(one) and "layout" not in traits) for one in readers]):
         return False
     large = [count for count in reads.values() if 2 * count >= made]
     return len(readers) == 1 or len(large) <= 1

@@ -156,7 +156,7 @@ def simulate_meshes(
         raise ArgumentTypeError(message("simulate_meshes: devices is an integer", got=repr(devices)[:80]))
     if devices < 1:
         raise ArgumentError(message(f"simulate_meshes: devices={devices}", hint="Give 1 or more."))
-    compiled_for = getattr(fn, "mesh", None)
+    compiled_for = getattr(fn, "_options", {}).get("mesh")
     names = tuple(axes) if axes is not None else () if compiled_for is None else compiled_for.axes
     if not names:
         raise ArgumentError(
