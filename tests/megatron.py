@@ -95,3 +95,36 @@ def simulated(row):
     rows = hf.TensorSpec((row.batch, LENGTH), "int32")
     return hf.simulate(compiled, rows, rows, *weight_specs(row, row.layers),
                        mesh={"data": row.replicas, "model": row.tensor}, hardware="a100-80gb")  # fmt: skip
+
+
+def piped(row):
+    """The estimate for one replica of a row with a pipeline; devices reduce gradients over replicas once, afterwards.
+
+    The paper's schedule has the bubble of ``"gpipe"``; its micro-batches are single sequences here.
+    """
+    microbatches = row.batch // row.replicas
+
+    def step(tokens, targets, table, *weights):
+        with hf.GradientTape() as tape:
+            tape.watch((table, *weights))
+            own = [tuple([one[number] for one in weights]) for number in range(row.stages)]
+            stages: list[Any] = [lambda x, own=own[number]: blocks(x, own) for number in range(row.stages)]
+            first = stages[0]
+            stages[0] = lambda tokens: first(nn.embedding(tokens, table))
+            loss = hf.distribute.pipeline(
+                stages, tokens, targets, loss=lambda x, targets: head(x, table, targets), microbatches=microbatches,
+                schedule="gpipe",
+            )  # fmt: skip
+        return loss, tape.gradient(loss, (table, *weights))
+
+    def named(tokens, targets, table, wq, wk, wv, wo, up, down):
+        return step(tokens, targets, table, wq, wk, wv, wo, up, down)
+
+    layouts = {name: layout if name == "table" else (None, *layout) for name, layout in LAYOUTS.items()}
+    compiled = hf.compile(named, mesh=hf.Mesh({"stage": 1, "model": 1}), in_layouts=layouts,
+                          out_layouts=(None, tuple(layouts.values())))  # fmt: skip
+    table, *weights = weight_specs(row, row.layers // row.stages)
+    weights = [hf.TensorSpec((row.stages, *one.shape), one.dtype) for one in weights]
+    rows = hf.TensorSpec((microbatches, LENGTH), "int32")
+    return hf.simulate(compiled, rows, rows, table, *weights, mesh={"stage": row.stages, "model": row.tensor},
+                       hardware="a100-80gb")  # fmt: skip

@@ -272,7 +272,8 @@ class _Reading:
         return around
 
     def _remember(self, operation: Any, node: Node) -> None:
-        """Keep into how many parts the results of an operation are divided."""
+        """Keep into how many parts the results of an operation are divided, and its work."""
+        self._divide(operation, node)
         if "sdy.sharding" not in operation.attributes:
             return
         given = sdy.TensorShardingPerValueAttr(operation.attributes["sdy.sharding"]).shardings
@@ -280,7 +281,6 @@ class _Reading:
             if hasattr(result.type, "shape"):
                 self._parts[node, tuple(result.type.shape)] = self._divided(sharding)
                 self._layouts[node, tuple(result.type.shape)] = self._layout(sharding)
-        self._divide(operation, node)
 
     def _divide(self, operation: Any, node: Node) -> None:
         """Keep into how many parts the largest operation of a node is divided: along all axes of what it touches."""
