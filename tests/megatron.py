@@ -91,7 +91,7 @@ def simulated(row):
     """The estimate for a row without a pipeline."""
     mesh = hf.Mesh({"data": 1, "model": 1})
     layouts = {**LAYOUTS, "tokens": ("data", None), "targets": ("data", None)}
-    compiled = hf.compile(step, mesh=mesh, in_layouts=layouts, out_layouts=(None, tuple(map(LAYOUTS.get, list(LAYOUTS)))))
+    compiled = hf.compile(step, mesh=mesh, in_layouts=layouts, out_layouts=(None, tuple(LAYOUTS.values())))
     rows = hf.TensorSpec((row.batch, LENGTH), "int32")
     return hf.simulate(compiled, rows, rows, *weight_specs(row, row.layers),
                        mesh={"data": row.replicas, "model": row.tensor}, hardware="a100-80gb")  # fmt: skip

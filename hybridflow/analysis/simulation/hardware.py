@@ -83,7 +83,9 @@ class Hardware:
         else:
             close = difflib.get_close_matches(text, known, n=1)
             hint = f"Did you mean {close[0]!r}?" if close else "Or name a file that ends in .toml."
-            raise ArgumentError(message(f"hardware: there is no {text!r}", got=f"shipped: {', '.join(known)}", hint=hint))
+            raise ArgumentError(
+                message(f"hardware: there is no {text!r}", got=f"shipped: {', '.join(known)}", hint=hint)
+            )
         try:
             return cls._of(text, tomllib.loads(found))
         except tomllib.TOMLDecodeError as error:
@@ -103,7 +105,8 @@ class Hardware:
             elif name in names and name != "sources":
                 wrong += [] if _is_positive(value) else [f"{name} = {value!r} is no positive number"]
         if not wrong:
-            wrong += [f"attainable.{name} = {one} is more than 1" for name, one in read["attainable"].items() if one > 1]
+            shares: dict[str, float] = read["attainable"]
+            wrong += [f"attainable.{name} = {share} is more than 1" for name, share in shares.items() if share > 1]
         if wrong:
             raise ArgumentError(
                 message(f"hardware: {where}: {wrong[0]}", got=f"{len(wrong)} faults" if len(wrong) > 1 else None,
@@ -143,7 +146,8 @@ def _wrong_numbers(name: str, table: Any, wanted: tuple[str, ...] | None) -> lis
     if not isinstance(table, dict) or not table:
         return [f"{name} is no table"]
     given = cast("dict[str, Any]", table)
-    wrong = [f"{name}.{key} = {value!r} is no positive number" for key, value in given.items() if not _is_positive(value)]
+    faults = {key: value for key, value in given.items() if not _is_positive(value)}
+    wrong = [f"{name}.{key} = {value!r} is no positive number" for key, value in faults.items()]
     if wanted is not None and set(given) != set(wanted):
         wrong.append(f"{name} has {sorted(given)}, not {sorted(wanted)}")
     return wrong

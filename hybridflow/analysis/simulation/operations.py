@@ -63,6 +63,7 @@ class Clock:
         self._hardware = hardware
         self._known: dict[Graph, Seconds] = {}
         self._visits: Counter[Node] = Counter()
+        self._twins: dict[Any, Graph] = {}
         self._visit(graph)
         self._sent: dict[Node | None, float] = defaultdict(float)
         for one in () if divided is None else divided.collectives:
@@ -74,6 +75,12 @@ class Clock:
             self._visits[node] += 1
             for body in bodies(node, self._sizes) or ():
                 self._visit(body.graph)
+                if self._is_seen(body.graph):
+                    self._twins.setdefault(_shape_of(body.graph), body.graph)
+
+    def _is_seen(self, graph: Graph) -> bool:
+        """Whether the program has a graph's operations: equal bodies, such as a pipeline's stages, are in it once."""
+        return self._divided is None or any([node in self._divided.work for node in graph.walk()])
 
     def of_collective(self, one: Predicted) -> float:
         """Return the time of one run of a collective, in seconds."""
@@ -86,6 +93,8 @@ class Clock:
 
     def of(self, graph: Graph) -> Seconds:
         """Return the time of one run of a graph."""
+        if not self._is_seen(graph):
+            graph = self._twins.get(_shape_of(graph), graph)
         if graph in self._known:
             return self._known[graph]
         seconds = _own_seconds(graph, self)
@@ -153,6 +162,11 @@ class Clock:
     def moving(self, count: float) -> float:
         """Return how long a device reads or writes some bytes, in seconds."""
         return count / (self._hardware.memory_bandwidth * self._hardware.attainable["memory"])
+
+
+def _shape_of(graph: Graph) -> Any:
+    """Return what is equal for graphs of the same operations."""
+    return tuple([(node.op.name, node.specs) for node in graph.walk()])
 
 
 def is_product(node: Node) -> bool:
