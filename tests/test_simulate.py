@@ -131,15 +131,16 @@ def test_the_bubble_of_a_pipeline(stages, microbatches):
 
     def step(x, y):
         with hf.GradientTape() as tape:
+            tape.watch(x)
             loss = hf.distribute.pipeline(layers, x, y, loss=lambda a, b: hf.mean((a - b) ** 2),
                                           microbatches=microbatches, schedule="gpipe")  # fmt: skip
-        return loss, tape.gradient(loss, weights)
+        return loss, tape.gradient(loss, [x, *weights])
 
     fast = dataclasses.replace(EXACT, inside={"bandwidth": 1e30, "latency": 1e-30})
     spec = hf.TensorSpec([microbatches * 1024, 1024])
     found = hf.simulate(hf.compile(step, mesh=hf.Mesh({"stage": 1})), spec, spec, mesh={"stage": stages}, hardware=fast)
     ideal = (stages - 1) / (microbatches + stages - 1)
-    assert ideal <= found.share("bubble") < 1.3 * ideal  # the last stage computes the loss too
+    assert ideal <= found.share("bubble") < 1.1 * ideal  # the last stage computes the loss too
     assert "In a pipeline each tick" in str(found)
 
 

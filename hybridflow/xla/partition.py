@@ -289,7 +289,7 @@ class _Reading:
         for value in (*operation.operands, *operation.results):
             sharding = self._sharding_of(value)
             for one in () if sharding is None else sharding.dimension_shardings:
-                for axis in map(sdy.AxisRefAttr, sdy.DimensionShardingAttr(one).axes):
+                for axis in [sdy.AxisRefAttr(axis) for axis in sdy.DimensionShardingAttr(one).axes]:
                     axes[axis.name, self._size(axis)] = None
             if hasattr(value.type, "shape"):
                 size += math.prod(value.type.shape)

@@ -1,4 +1,4 @@
-"""`Hardware`: the figures of a kind of device that predictions of times need, read from TOML files with their sources."""
+"""`Hardware`: the figures of a kind of device that predictions of times need, read from TOML files."""
 
 from __future__ import annotations
 

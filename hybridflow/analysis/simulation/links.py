@@ -48,7 +48,7 @@ def link_of(mesh: Mapping[str, int], axes: Sequence[str], hardware: Hardware) ->
     """
     strides: dict[str, int] = {}
     stride = 1
-    for name, size in reversed(mesh.items()):
+    for name, size in reversed(list(mesh.items())):
         strides[name] = stride
         stride *= size
     places = [[strides[name] * index for index in range(mesh[name])] for name in axes]
