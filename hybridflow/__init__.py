@@ -143,6 +143,11 @@ if _TYPE_CHECKING:  # `later` imports these on first use
     from hybridflow.analysis.cost import cost as cost
     from hybridflow.analysis.profile import Profile as Profile
     from hybridflow.analysis.profile import profile as profile
+    from hybridflow.analysis.simulation import Hardware as Hardware
+    from hybridflow.analysis.simulation import MeshSweep as MeshSweep
+    from hybridflow.analysis.simulation import Simulation as Simulation
+    from hybridflow.analysis.simulation import simulate as simulate
+    from hybridflow.analysis.simulation import simulate_meshes as simulate_meshes
     from hybridflow.compress import prune as prune
     from hybridflow.compress import quantize as quantize
     from hybridflow.nested.manual import shard_map as shard_map

@@ -20,6 +20,8 @@ NAMES = {
     "Comparison": "analysis.compare", "Comparisons": "analysis.compare", "Sweep": "analysis.compare",
     "compare": "analysis.compare", "CostReport": "analysis.cost", "XlaCheck": "analysis.cost", "cost": "analysis.cost",
     "Advice": "analysis.advise", "advise": "analysis.advise",
+    "Hardware": "analysis.simulation", "MeshSweep": "analysis.simulation", "Simulation": "analysis.simulation",
+    "simulate": "analysis.simulation", "simulate_meshes": "analysis.simulation",
     "Profile": "analysis.profile", "profile": "analysis.profile",
     "quantize": "compress", "prune": "compress",
     "compile_recorded": "tracing.compile_recorded", "to_jax": "tracing.to_jax",

@@ -23,7 +23,7 @@ from hybridflow.core.node import Edge, Node
 from hybridflow.ir.costs import Sizes, concrete, node_costs
 from hybridflow.ir.effects import has_effect
 from hybridflow.ir.evaluate import RUN_NODE, lower_graph, run_lowering
-from hybridflow.ir.graph import Graph, nested_graphs
+from hybridflow.ir.graph import Graph, edges_of, nested_graphs
 from hybridflow.nested.pipelines import schedule_of
 from hybridflow.xla.communication import width_of
 from hybridflow.xla.executable import concrete_specs, is_wide
@@ -51,6 +51,9 @@ _EACH = re.compile(r"\{[^{}]*\}")
 _BY_HAND = {f"stablehlo.{kind.replace('-', '_')}": kind for kind in _KINDS.values()}
 """The operations that `hf.shard_map` lowers to; their types are those of a device's part."""
 _NUMBER = re.compile(r"hfn(\d+)")
+_PRODUCTS = ("stablehlo.dot_general", "stablehlo.convolution")
+_FIRST = 1 << 62
+"""What makes a product count as the largest operation of its node."""
 
 
 class Predicted(NamedTuple):
@@ -90,6 +93,7 @@ class Partition:
         inputs, outputs: into how many parts each input and output is divided.
         parts: a function from a node, and the shape of a value that it computes, to the number of its parts.
         layouts: how values lie, by their nodes and shapes, as far as Shardy says.
+        work: into how many parts the work of a node is divided, as far as Shardy says; devices beyond these repeat it.
     """
 
     mesh: Mesh
@@ -98,6 +102,7 @@ class Partition:
     outputs: tuple[int, ...]
     parts: Callable[[Node, tuple[int, ...]], int]
     layouts: Mapping[tuple[Node, tuple[int, ...]], Layout]
+    work: Mapping[Node, int]
 
     def bytes(self) -> dict[str, int]:
         """Return the bytes of a call's collectives on each device, by kind."""
@@ -140,7 +145,7 @@ def _lowered(graph: Graph, sizes: Sizes, placing: Placing, namer: Namer) -> Any:
     try:
         with enable_x64() if is_wide(graph) else nullcontext(), naming(namer), without_locations():
             lowering = placing.around(lower_graph(graph, sizes), specs)
-            traced = jax.jit(lowering, out_shardings=placing.outputs_for()).trace(*arguments)
+            traced = jax.jit(lowering, out_shardings=placing.outputs_for(), keep_unused=True).trace(*arguments)
             return traced.lower(lowering_platforms=("cpu",)).compiler_ir("stablehlo")
     finally:
         RUN_NODE.reset(token)
@@ -168,6 +173,7 @@ class _Reading:
         self._found: list[Predicted] = []
         self._parts: dict[tuple[Node, tuple[int, ...]], int] = {}
         self._layouts: dict[tuple[Node, tuple[int, ...]], Layout] = {}
+        self._work: dict[Node, tuple[int, int]] = {}
 
     def read(self, module: Any) -> Partition:
         """Return what the module says."""
@@ -185,7 +191,8 @@ class _Reading:
         for node, end, attrs in zip(self._graph.inputs, main.arguments, self._ends(main, "arg_attrs"), strict=False):
             if "sdy.sharding" in attrs:
                 self._layouts[node, tuple(end.type.shape)] = self._layout(attrs["sdy.sharding"])
-        return Partition(self._mesh, tuple(self._found), inputs, outputs, self._parts_of, self._layouts)
+        work = {node: parts for node, (_, parts) in self._work.items()}
+        return Partition(self._mesh, tuple(self._found), inputs, outputs, self._parts_of, self._layouts, work)
 
     def _parts_of(self, node: Node, shape: tuple[int, ...]) -> int:
         found = self._parts.get((node, shape))
@@ -265,7 +272,8 @@ class _Reading:
         return around
 
     def _remember(self, operation: Any, node: Node) -> None:
-        """Keep into how many parts the results of an operation are divided."""
+        """Keep into how many parts the results of an operation are divided, and its work."""
+        self._divide(operation, node)
         if "sdy.sharding" not in operation.attributes:
             return
         given = sdy.TensorShardingPerValueAttr(operation.attributes["sdy.sharding"]).shardings
@@ -273,6 +281,30 @@ class _Reading:
             if hasattr(result.type, "shape"):
                 self._parts[node, tuple(result.type.shape)] = self._divided(sharding)
                 self._layouts[node, tuple(result.type.shape)] = self._layout(sharding)
+
+    def _divide(self, operation: Any, node: Node) -> None:
+        """Keep into how many parts the largest operation of a node is divided: along all axes of what it touches."""
+        axes: dict[tuple[str, int], None] = {}
+        size = 0
+        for value in (*operation.operands, *operation.results):
+            sharding = self._sharding_of(value)
+            for one in () if sharding is None else sharding.dimension_shardings:
+                for axis in [sdy.AxisRefAttr(axis) for axis in sdy.DimensionShardingAttr(one).axes]:
+                    axes[axis.name, self._size(axis)] = None
+            if hasattr(value.type, "shape"):
+                size += math.prod(value.type.shape)
+                self._given(node, tuple(value.type.shape), 1 if sharding is None else self._divided(sharding))
+        if operation.operation.name in _PRODUCTS:
+            size += _FIRST
+        if size > self._work.get(node, (-1, 1))[0]:
+            self._work[node] = size, math.prod([count for _, count in axes])
+
+    def _given(self, node: Node, shape: tuple[int, ...], parts: int) -> None:
+        """Keep into how many parts the inputs of a body are divided, which no operation of the program makes."""
+        for source, index in edges_of(node):
+            given = concrete(source.spec(index), self._symbols).shape
+            if source.op.has("source") and math.prod(given) == math.prod(shape):
+                self._parts[source, given] = max(parts, self._parts.get((source, given), 1))
 
     def _collective(self, operation: Any, after: Any, kind: str, node: Node | None) -> Iterator[Predicted]:
         sharding, result = operation.attributes["out_sharding"], operation.results[0].type
