@@ -23,6 +23,9 @@ PROGRAMS = Path(__file__).parent / "launched"
 REPEATS = int(os.environ.get("HYBRIDFLOW_TEST_REPEATS", "1"))
 """How often each way to fail is tried."""
 
+BUSY = 3
+"""Seconds by which processes end later on a machine whose cores run other tests."""
+
 
 class Launched(NamedTuple):
     """What a launch did: its exit code, what it printed, the seconds from the line ``fails now`` to its end."""
@@ -109,6 +112,14 @@ def test_processes_compute_what_one_device_does(count, layouts, expected):
         assert np.allclose(losses, expected, rtol=1e-5, atol=1e-6)
 
 
+def test_a_pipeline_over_four_processes_is_that_of_one_device():
+    done = launch("pipelines.py", n=4)
+    assert done.code == 0, done.err
+    gaps = [line.split() for line in done.out if " gap " in line]
+    assert len(gaps) == 8
+    assert all(float(gap) < 1e-6 for *_, gap in gaps)
+
+
 @pytest.mark.parametrize("turn", range(REPEATS))
 @pytest.mark.parametrize(
     ("how", "who", "when", "limit"),
@@ -120,7 +131,7 @@ def test_processes_compute_what_one_device_does(count, layouts, expected):
 def test_all_end_when_one_fails(how, who, when, limit, turn):
     done = launch("fails.py", how, who, when)
     assert done.code != 0
-    assert done.seconds < limit, done
+    assert done.seconds < limit + BUSY, done
     assert "went through" not in "".join(done.out)
     said = done.err
     for index in (0, 1):
