@@ -95,12 +95,9 @@ def shard(
         used |= set() if pattern is None else {pattern}
         layout = own.get(path) if pattern is None else patterns[pattern]
         shape = variable.shape
-        if layout is None:
-            if patterns and fsdp is None and len(shape) > 1 and math.prod(shape) >= LARGE_MATRIX:
-                unmatched.append(f"{path}: {shape}")
-            layout = (None,) * len(shape)
-        check_fits(layout, shape, mesh, f"Variable {path!r}")
-        placements[path] = _placement(layout, shape, mesh, fsdp, reshard, min_size)
+        if layout is None and patterns and fsdp is None and len(shape) > 1 and math.prod(shape) >= LARGE_MATRIX:
+            unmatched.append(f"{path}: {shape}")
+        placements[path] = _placement(path, shape, layout, mesh, fsdp, reshard, min_size)
     _require_used(patterns, used, variables)
     if unmatched:
         raise LayoutError(
@@ -130,18 +127,22 @@ def _require_equal(variables: Mapping[str, Variable], mesh: Mesh) -> None:
 def fsdp_placements(model: Any, mesh: Mesh, axis: str) -> list[tuple[Variable, Placement]]:
     """Return where `shard` with ``fsdp=axis`` would lay out the Variables of a model."""
     own = _layouts_of_layers(model, mesh)
-    placements: list[tuple[Variable, Placement]] = []
-    for path, variable in _variables(model).items():
-        layout = own.get(path, (None,) * len(variable.shape))
-        check_fits(layout, variable.shape, mesh, f"Variable {path!r}")
-        placements.append((variable, _placement(layout, variable.shape, mesh, axis, True, 0)))
-    return placements
+    return [
+        (variable, _placement(path, variable.shape, own.get(path), mesh, axis, True, 0))
+        for path, variable in _variables(model).items()
+    ]
 
 
 def _placement(
-    layout: Layout, shape: tuple[int, ...], mesh: Mesh, fsdp: Any, reshard: bool, min_size: int
+    path: str, shape: tuple[int, ...], layout: Layout | None, mesh: Mesh, fsdp: Any, reshard: bool, min_size: int
 ) -> Placement:
-    """Return where a Variable lies, split over the axis of `fsdp` too if that is possible."""
+    """Return where a Variable lies, split over the axis of `fsdp` too if that is possible; no layout is a whole one.
+
+    Raises:
+        LayoutError: the layout does not suit the Variable or the mesh.
+    """
+    layout = (None,) * len(shape) if layout is None else layout
+    check_fits(layout, shape, mesh, f"Variable {path!r}")
     taken = {name for axis in layout for name in names_of(axis)}
     if fsdp is None or math.prod(shape) < min_size or not taken.isdisjoint(names_of(fsdp)):
         return Placement(mesh, layout)

@@ -203,16 +203,16 @@ def _columns(view: Any, shape: _Shape) -> Iterator[tuple[slice, Any]]:
     The columns have the axes (products, groups, rows, positions). There is a product for each image, or one for all.
     """
     buffer = _Buffer(view.dtype)
+    first_place = 2 + len(shape.window)
+    length = prod(view.shape[first_place:])
     for part in shape.parts():
-        source, inner = view[part], 1 + len(shape.window)
-        count = 1 if shape.joins else len(source)
+        images = view[part]
+        count, positions = (1, len(images) * length) if shape.joins else (len(images), length)
         if shape.joins:
-            source = np.moveaxis(source, 0, inner)
-        else:
-            inner += 1
-        columns = buffer.array(*source.shape)
-        np.copyto(columns, source)
-        yield part, columns.reshape(count, shape.groups, shape.rows, prod(source.shape[inner:]))
+            images = np.moveaxis(images, 0, first_place - 1)
+        columns = buffer.array(*images.shape)
+        np.copyto(columns, images)
+        yield part, columns.reshape(count, shape.groups, shape.rows, positions)
 
 
 def _joined(images: Any, shape: _Shape, buffer: _Buffer) -> Any:
