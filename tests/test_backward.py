@@ -16,6 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import hybridflow as hf
+from hybridflow.autodiff import gradients_on_demand
 
 RULES: list[Callable[[Any], Any]] = []
 
@@ -987,3 +988,62 @@ def test_what_stands_for_a_gradients_gradient_is_freed_with_it():
     assert node() is not None
     del slope
     assert node() is None
+
+
+def curved(x: Any) -> Any:
+    return hf.exp(-hf.abs(x))
+
+
+def read_thrice(x: Any) -> Any:
+    """A function of x and of a gradient at x, each of which is read several times."""
+    slope = by_tape(lambda x: curved(curved(x) * x), x)
+    return x * 1.253 + x * -0.921 + slope * 0.548 + slope * -1.836 + x * 0.427 + curved(slope) * slope
+
+
+def test_a_gradient_that_is_recorded_later_gives_the_same_bits(monkeypatch: pytest.MonkeyPatch):
+    xs = np.random.default_rng(0).uniform(-1, 1, 500).astype(np.float32)
+    expected = by_tape(read_thrice, hf.asarray(xs)).numpy()
+    leaf = hf.tensor(xs, requires_grad=True)
+    read_thrice(leaf).sum().backward()
+    np.testing.assert_array_equal(leaf.grad.numpy(), expected)
+    monkeypatch.setattr(gradients_on_demand, "Fraction", lambda number, count: number)  # recorded last instead
+    moved = hf.tensor(xs, requires_grad=True)
+    read_thrice(moved).sum().backward()
+    assert (moved.grad.numpy() != expected).any()
+
+
+def test_what_is_recorded_later_is_older_than_a_tape_that_began_since():
+    x = hf.tensor(3.0, requires_grad=True)
+    slope = by_tape(lambda x: x**3, x)
+    with hf.GradientTape() as tape:
+        tape.watch(x)
+        y = slope * x
+        y.backward(retain_graph=True)
+        assert slope.requires_grad
+    assert x.grad.item() == 27 + 3 * 18
+    assert tape.gradient(y, x).item() == 27
+
+
+def test_hooks_of_a_gradient_that_is_recorded_later():
+    x = hf.tensor(3.0, requires_grad=True)
+    slope = by_tape(lambda x: x**3, x)
+    early = slope * 2
+    seen: list[float] = []
+    slope.register_hook(lambda g: seen.append(g.item()))
+    (early + slope * slope).backward()
+    assert seen == [2 + 2 * 27]
+    assert x.grad.item() == (2 + 2 * 27) * 18
+
+
+def test_several_gradients_of_one_tape_are_recorded_together():
+    x, w = hf.tensor(3.0, requires_grad=True), hf.tensor(2.0, requires_grad=True)
+    with hf.GradientTape() as tape:
+        tape.watch([x, w])
+        y = x * x * w
+    by_x, by_w = tape.gradient(y, [x, w])
+    by_w.backward(retain_graph=True)
+    assert x.grad.item() == 6.0
+    assert w.grad is None
+    (by_x * by_w).backward()
+    assert x.grad.item() == 6.0 + 4 * 9 + 12 * 6
+    assert w.grad.item() == 6 * 9

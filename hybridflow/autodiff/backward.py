@@ -7,7 +7,6 @@ from operator import attrgetter
 from typing import Any, cast
 
 from hybridflow.autodiff.backprop import BOUND, QUIET, RAW, backprop, conjugates
-from hybridflow.autodiff.gradients_on_demand import settle
 from hybridflow.autodiff.requires_grad import checked_like, known_edge, read_gradient, write_gradient
 from hybridflow.autodiff.seeds import ones
 from hybridflow.autodiff.walk import Engine
@@ -49,7 +48,6 @@ def backward(self: Tensor | Variable, gradient: Any = None, retain_graph: bool =
     """
     target = as_tensor(self)
     edge = known_edge(target)
-    settle(edge)
     if edge is None or not requires(edge) or not is_differentiable(target.dtype):
         raise GradientError(
             message("backward: the tensor does not require a gradient", got=describe(target),

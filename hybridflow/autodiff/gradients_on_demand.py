@@ -1,22 +1,22 @@
 """Second-order gradients on demand: a tape's gradients that `.backward()` may, but rarely does, go through.
 
 A gradient that a tape computes from values that require a gradient requires one itself. Hardly any program uses that,
-so the tape walks over bare arrays, and a single node takes the place of everything the walk would have recorded. A
-backward walk through that node makes the first walk again, this time with recording.
+so the tape walks over bare arrays, and each gradient gets a single node. When someone needs what such a node stands
+for, the walk is made again with recording, and its operations take the place in the recording where they would have
+been: gradients do not depend on when something is recorded.
 """
 
 from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from fractions import Fraction
 
-from hybridflow.autodiff.backprop import BOUND, backprop
 from hybridflow.autodiff.walk import reachable
 from hybridflow.core.context import context_of, current
 from hybridflow.core.node import FOREVER, Edge, Node, make_node, next_sequence, user_place
 from hybridflow.core.notes import requires
-from hybridflow.core.op import REGISTRY, Joint, No, Op, Saves, register
+from hybridflow.core.op import No, Op, register
 from hybridflow.core.tensor import Tensor, make_tensor, no_value
 
 Walk = Callable[[], list[Tensor | None]]
@@ -24,33 +24,35 @@ Walk = Callable[[], list[Tensor | None]]
 _YOUNGEST = 1 << 62
 
 
-class Again:
-    """A backward walk that can be repeated.
+class _Deferred:
+    """A backward walk that is recorded when one of its gradients is needed.
 
     Attributes:
-        walk: the function that runs it.
-        edges: the edges that require a gradient and that the walk may depend on.
+        walk: the function that runs it; None once it is recorded.
+        edges: the gradients' edges once it is recorded; None for a gradient that depends on nothing recorded.
     """
 
-    def __init__(self, walk: Walk, edges: tuple[Edge, ...]) -> None:
-        self.walk = walk
-        self.edges = edges
-        self._lasting: tuple[bool, ...] | None = None
+    def __init__(self, walk: Walk) -> None:
+        self.walk: Walk | None = walk
+        self.edges: list[Edge | None] = []
+        self._place = next_sequence()
 
-    def lasting(self) -> tuple[bool, ...]:
-        """Return which of its gradients require a gradient themselves."""
-        if self._lasting is None:
-            self._lasting = tuple([requires(tensor._edge) for tensor in self.recorded()])
-        return self._lasting
+    def record(self) -> None:
+        """Record the walk, if it is not yet, in the place where it was first made."""
+        if self.walk is None:
+            return
+        start = next_sequence()
+        with context_of(None, (), current().device):
+            edges = [tensor._edge for tensor in self.walk() if tensor is not None]
+        nodes = reachable([edge for edge in edges if edge is not None], [(start, _YOUNGEST)])
+        for number, node in enumerate(nodes, 1):
+            _read_recorded(node)
+            node.sequence = self._place + Fraction(number, len(nodes) + 1)
+        self.walk, self.edges = None, edges
 
-    def recorded(self) -> list[Tensor]:
-        """Compute the gradients with recording."""
-        with context_of(None, current().tapes, current().device):
-            return [tensor for tensor in self.walk() if tensor is not None]
 
-
-_UNSETTLED: weakref.WeakSet[Node] = weakref.WeakSet()
-"""The nodes of gradients that are not (yet) known to require a gradient."""
+_DEFERRED: weakref.WeakSet[Node] = weakref.WeakSet()
+"""The nodes of all gradients that were not recorded when they were computed."""
 
 
 def differentiable_on_demand(
@@ -72,31 +74,29 @@ def differentiable_on_demand(
         for edge in node.inputs:
             if edge is not None and edge[0].stamp is FOREVER:
                 edges[edge] = None
-    tensors = [tensor for tensor in gradients if tensor is not None]
-    if not edges or not tensors:
+    if not edges:
         return list(gradients)
-    again, where = Again(walk, tuple(edges)), user_place(4)
-    outputs = tuple([(tensor._value.shape, tensor._value.dtype) for tensor in tensors])
-    whole = make_node(_GRADIENTS, again.edges, {"again": again}, outputs, where=where, backend="host")
-    whole.stamp = FOREVER
-    numbers = iter(range(len(tensors)))
-    return [None if tensor is None else _one_of(whole, next(numbers), tensor) for tensor in gradients]
+    deferred, inputs, where = _Deferred(walk), tuple(edges), user_place(4)
+    made: list[Tensor | None] = []
+    for tensor in gradients:
+        if tensor is not None:
+            attrs = {"deferred": deferred, "index": len(made) - made.count(None)}
+            outputs = ((tensor._value.shape, tensor._value.dtype),)
+            node = make_node(_GRADIENT, inputs, attrs, outputs, where=where, backend="host")
+            node.stamp = FOREVER
+            _DEFERRED.add(node)
+            tensor = make_tensor(tensor._value, (node, 0))
+        made.append(tensor)
+    return made
 
 
-def _one_of(whole: Node, index: int, tensor: Tensor) -> Tensor:
-    """Return a gradient with its own node, since some gradients may require a gradient and others not."""
-    outputs = (whole.outputs[index],)
-    node = make_node(REGISTRY["identity"], ((whole, index),), {}, outputs, where=whole.where, backend="host")
-    node.stamp = FOREVER
-    node.saved = (None, None)
-    _UNSETTLED.add(node)
-    return make_tensor(tensor._value, (node, 0))
+def recorded_edge(edge: Edge | None) -> Edge | None:
+    """Return the edge of a value as it is once everything before it is recorded.
 
-
-def settle(edge: Edge | None) -> None:
-    """Decide whether a value computed from such gradients really requires a gradient, and mark it accordingly."""
-    if not _UNSETTLED or not requires(edge):
-        return
+    Afterwards the nodes before it require a gradient only if they depend on a leaf that does.
+    """
+    if not _DEFERRED or not requires(edge):
+        return edge
     nodes: dict[Node, None] = {}
     stack = [edge[0]]  # pyright: ignore[reportOptionalSubscript]
     while stack:
@@ -105,43 +105,40 @@ def settle(edge: Edge | None) -> None:
             nodes[node] = None
             stack.extend(one[0] for one in node.inputs if one is not None)
     for node in sorted(nodes, key=lambda one: one.sequence):
-        if node in _UNSETTLED:
-            whole, index = node.inputs[0]  # pyright: ignore[reportGeneralTypeIssues]
-            lasting = whole.attrs["again"].lasting()[index]
-            if lasting:
-                _UNSETTLED.discard(node)
+        if node.op is _GRADIENT:
+            node.attrs["deferred"].record()
+            lasting = _replaced((node, 0)) != (node, 0)
         else:
+            _read_recorded(node)
             lasting = not node.inputs or any(map(requires, node.inputs)) or getattr(node, "notes", None)
         if not lasting:
             node.stamp = node.sequence
+    return _replaced(edge)
 
 
-def _rule(F: Any, g: Any, y: Any, *xs: Any, wanted: tuple[bool, ...], again: Again) -> list[Any]:
-    del F, y, xs
-    start = next_sequence()
-    node = again.recorded()
-    starts = [
-        (tensor._edge, one)
-        for tensor, one in zip(node, g if isinstance(g, tuple) else (g,), strict=True)
-        if one is not None and tensor._edge is not None
-    ]
-    sources = {edge for edge, want in zip(again.edges, wanted, strict=True) if want}
-    nodes = reachable([edge for edge, _ in starts], [(start, _YOUNGEST)])
-    with context_of(None, current().tapes, current().device):
-        result = backprop(starts, sources, nodes, BOUND)
-    return [result.get(edge) for edge in again.edges]
+def _replaced(edge: Edge | None) -> Edge | None:
+    """Return the recorded edge of a gradient that requires a gradient; return any other edge as it is."""
+    if edge is not None and edge[0].op is _GRADIENT:
+        deferred, index = edge[0].attrs["deferred"], edge[0].attrs["index"]
+        if deferred.walk is None and requires(deferred.edges[index]):
+            return deferred.edges[index]
+    return edge
 
 
-_GRADIENTS = register(
+def _read_recorded(node: Node) -> None:
+    """Let a node read recorded gradients in place of the nodes that stood for them."""
+    if any([edge is not None and edge[0].op is _GRADIENT for edge in node.inputs]):
+        node.inputs = tuple(map(_replaced, node.inputs))
+
+
+_GRADIENT = register(
     Op(
-        "gradients",
+        "gradient",
         No("it was computed by a tape"),
         no_value,
         no_value,
-        Joint(_rule),
-        saves=Saves(),
+        No("it is recorded first"),
         samples=No("made by tapes; tested in tests/test_backward.py"),
-        traits=frozenset({"tensor_rule"}),
         onnx=No("it is on no graph"),
     )
 )

@@ -8,7 +8,7 @@ import warnings
 from collections.abc import Callable
 from typing import Any, ClassVar, Self, cast
 
-from hybridflow.autodiff.gradients_on_demand import settle
+from hybridflow.autodiff.gradients_on_demand import recorded_edge
 from hybridflow.core.context import CONTEXT, Context, current, is_tracing
 from hybridflow.core.device import DeviceLike
 from hybridflow.core.dtypes import is_differentiable
@@ -65,14 +65,14 @@ def tensor(
 
 
 def known_edge(value: Tensor | Variable) -> Edge | None:
-    """Return the edge of a value, as the current trace knows it if there is one."""
+    """Return the edge of a value, as the current trace knows it if there is one, with all before it recorded."""
     if isinstance(value, Variable):
         return value._edge
     tracer = current().tracer
     if isinstance(tracer, GraphBuilder):
         tracer.asks_leaves = True
         return tracer.edge_of(value)
-    return value._edge
+    return recorded_edge(value._edge)
 
 
 # -- leaves -------------------------------------------------------------------------------------------------------
@@ -80,15 +80,12 @@ def known_edge(value: Tensor | Variable) -> Edge | None:
 
 def requires_grad(self: Tensor | Variable) -> bool:
     """Whether `.backward()` reaches this value: a leaf with `requires_grad`, or a value computed from one."""
-    edge = known_edge(self)
-    settle(edge)
-    return requires(edge) and is_differentiable(self.dtype)
+    return requires(known_edge(self)) and is_differentiable(self.dtype)
 
 
 def is_leaf(self: Tensor | Variable) -> bool:
     """Whether the value is a leaf: not computed from a value that requires a gradient."""
     edge = known_edge(self)
-    settle(edge)
     if requires(edge) and isinstance(self, Tensor):
         edge = _inner_edge(self, "is_leaf")
     notes = notes_at(edge)

@@ -14,6 +14,7 @@ import warnings
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
+from fractions import Fraction
 from types import CodeType, FrameType
 from typing import TYPE_CHECKING, Any, cast
 
@@ -57,7 +58,8 @@ class Node:
         saved: eager only: ``(y, *xs)``, with None for those that the gradient rule does not read.
         input_specs: eager only: ``(shape, dtype, value)`` of each input that has no edge and is not saved; the value
             is kept for 0-d inputs, where it costs nothing, and is None for others.
-        sequence: the position in the recording, which is in topological order.
+        sequence: the position in the recording, which is in topological order; a fraction for what is recorded later
+            than it was computed.
         stamp: like `sequence`, but renewed when a tape watches the node; `FOREVER` if the node depends on a leaf that
             requires a gradient.
         notes: per output, the `Notes` for `.backward()`; not set on most nodes.
@@ -77,8 +79,8 @@ class Node:
     where: Where | None
     saved: tuple[Any, ...] | None
     input_specs: Sequence[tuple[Any, Any, Any] | None] | None
-    sequence: int
-    stamp: int
+    sequence: int | Fraction
+    stamp: int | Fraction
     notes: dict[int, Any]
     backend: str
     scope: Any
