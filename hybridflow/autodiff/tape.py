@@ -30,7 +30,7 @@ from hybridflow.core.errors import (
     TapeStateError,
     message,
 )
-from hybridflow.core.node import Edge, Node, next_sequence, renew, user_place
+from hybridflow.core.node import Edge, Node, Position, next_sequence, renew, user_place
 from hybridflow.core.notes import requires
 from hybridflow.core.op import Stops
 from hybridflow.core.settings import SETTINGS
@@ -536,7 +536,7 @@ class GradientTape(Jacobians):
 # -- helpers ------------------------------------------------------------------------------------------------------
 
 
-def _first_operation(nodes: Sequence[Node]) -> int:
+def _first_operation(nodes: Sequence[Node]) -> Position:
     """Return the sequence number of the first node that is an operation."""
     for node in nodes:
         if node.inputs:

@@ -31,6 +31,8 @@ Where = tuple[CodeType, int] | tuple[CodeType, int, str]
 """A place in the user's code: the code object, the offset of the instruction (turned into a line when needed), and the
 name scope if there is one. An operation of a gradient has the place of its forward operation, in scope `GRADIENT`."""
 GRADIENT = "gradient"
+Position = int | Fraction
+"""A position in the recording."""
 
 SEQUENCE = itertools.count(1)
 next_sequence: Callable[[], int] = SEQUENCE.__next__  # ``next(SEQUENCE)`` does the same, faster
@@ -79,8 +81,8 @@ class Node:
     where: Where | None
     saved: tuple[Any, ...] | None
     input_specs: Sequence[tuple[Any, Any, Any] | None] | None
-    sequence: int | Fraction
-    stamp: int | Fraction
+    sequence: Position
+    stamp: Position
     notes: dict[int, Any]
     backend: str
     scope: Any

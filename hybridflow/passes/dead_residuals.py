@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import cast
 
-from hybridflow.core.node import Edge, Node
+from hybridflow.core.node import Edge, Node, Position
 from hybridflow.ir.graph import Graph
 from hybridflow.passes.lib.graph_pass import PassContext, graph_pass
 from hybridflow.passes.lib.rewrite import changed, rewrite
@@ -30,7 +30,7 @@ def dead_residuals(graph: Graph, context: PassContext) -> Graph:
     if not candidates:
         return graph
     read: set[Edge | None] = {*graph.outputs, *[edge for node in graph.nodes for edge in node.inputs]}
-    visible: dict[int, int] = {}
+    visible: dict[Position, int] = {}
     for node in candidates:
         first = len(node.outputs) - node.op.hidden_outputs(node.attrs)
         if not any((node, index) in read for index in range(first, len(node.outputs))):

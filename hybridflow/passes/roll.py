@@ -11,7 +11,7 @@ from typing import Any, NamedTuple, cast
 import numpy as np
 
 from hybridflow.core.dims import evaluate as evaluate_size
-from hybridflow.core.node import Edge, Node, make_node, short_where
+from hybridflow.core.node import Edge, Node, Position, make_node, short_where
 from hybridflow.core.sources import CONSTANT
 from hybridflow.core.spec import make_spec
 from hybridflow.ir.costs import graph_cost, seconds_on_cpu
@@ -119,7 +119,7 @@ def roll(graph: Graph, context: PassContext, limits: Limits = LIMITS) -> Graph:
           return %2, %0
         }
     """
-    left: set[int] = set()
+    left: set[Position] = set()
     while True:
         rolled, loops = _rolled(graph, left, limits)
         apart = {run.calls[0].sequence for loop, run in loops.items() if _is_read_apart(rolled, loop, limits.apart)}
@@ -132,7 +132,7 @@ def roll(graph: Graph, context: PassContext, limits: Limits = LIMITS) -> Graph:
     return rolled
 
 
-def _rolled(graph: Graph, left: set[int], limits: Limits) -> tuple[Graph, dict[Node, _Run]]:
+def _rolled(graph: Graph, left: set[Position], limits: Limits) -> tuple[Graph, dict[Node, _Run]]:
     """Return the graph with loops, and the run that each loop replaces.
 
     Runs stay calls if `left` has the sequence number of their first call.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple, cast
 
-from hybridflow.core.node import Edge, Node
+from hybridflow.core.node import Edge, Node, Position
 from hybridflow.ir.effects import has_effect, has_effects
 from hybridflow.ir.graph import Graph, nested_graphs
 from hybridflow.nested.branches import COND
@@ -56,7 +56,7 @@ def unused_outputs(graph: Graph, context: PassContext) -> Graph:
     if not nodes:
         return graph
     read: set[Edge | None] = {*graph.outputs, *[edge for node in graph.nodes for edge in node.inputs]}
-    plans: dict[int, tuple[_Kept, list[int]]] = {}
+    plans: dict[Position, tuple[_Kept, list[int]]] = {}
     for node in nodes:
         outputs = [index for index in range(len(node.outputs)) if (node, index) in read]
         if not outputs and not any(map(has_effects, nested_graphs(node))):
