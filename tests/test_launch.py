@@ -196,7 +196,7 @@ def test_a_killed_run_goes_on(tmp_path):
     assert logged == [*range(1, 51)]
 
     (tmp_path / "a" / "step-000000050.safetensors").unlink()
-    for devices in ("1", "2", "8"):
+    for devices in ("1", "2", "8") if REPEATS > 1 else ("1", "8"):
         shutil.copytree(tmp_path / "a", tmp_path / devices)
         done = subprocess.run(
             [sys.executable, str(PROGRAMS / "trains.py"), str(tmp_path / devices), "fsdp", "50"],
