@@ -96,6 +96,7 @@ def pipeline(
     pipeline_schedule(schedule, len(stages), microbatches, devices=mesh.shape[axis])
     return _on_mesh(stages, rows, tree, loss, {
         "mesh": mesh, "axis": axis, "microbatches": microbatches, "schedule": schedule,
+        "rows": _row_axes(mesh, axis, rows[0].shape[0], microbatches),
     })  # fmt: skip
 
 
@@ -114,6 +115,13 @@ def _mesh(axis: str) -> Mesh | None:
                     hint=f"Pass axis=, one of {', '.join(mesh.axes)}, or make the mesh with it.")
         )  # fmt: skip
     return mesh
+
+
+def _row_axes(mesh: Mesh, axis: str, size: int, microbatches: int) -> tuple[str, ...]:
+    """Return the other axes of the mesh over which the arguments of as many rows are split, if they divide the rows."""
+    given = cast("GraphBuilder", current().tracer).row_axes.get(size, ())
+    axes = tuple([name for name in given if name != axis and mesh.shape[name] > 1])
+    return axes if size // microbatches % mesh.parts(axes) == 0 else ()
 
 
 def _checked_rows(batch: list[Tensor], microbatches: Any) -> list[Tensor]:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import functools
 import operator
-from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -21,158 +20,12 @@ from jax.sharding import PartitionSpec
 from hybridflow.backend.collectives import LOWERED_FOR
 from hybridflow.core.attrs import attr_key
 from hybridflow.core.dtypes import LOW_PRECISION, is_differentiable
-from hybridflow.core.mesh import Layout, Mesh
-from hybridflow.core.spec import TensorSpec
+from hybridflow.core.node import Node
 from hybridflow.ir.evaluate import lower_graph
 from hybridflow.ir.graph import Graph, edges_of
-from hybridflow.nested.schedules import Action, Schedule, pipeline_schedule, places
-
-Mask = tuple[bool, ...]
-
-
-class Plan(NamedTuple):
-    """What a pipeline runs.
-
-    Attributes:
-        stages: per stage, a graph from ``(*activations, *what it reads)`` to ``(*results, *checks)``. The results are
-            the next stage's activations, or the loss.
-        reads: per stage, the positions of the operation's inputs that it reads.
-        cut: the number of the operation's inputs that are cut into micro-batches, along axis 0: micro-batch `i` has
-            the rows ``i, i + microbatches, ...``. They come first; all micro-batches share the others.
-        checks: per stage, the number of its checks.
-        layouts: per input, how its Variable lies on the mesh.
-        mesh: the mesh; None to run the stages one after the other.
-        axis: the axis along which the stages lie.
-        microbatches: the number of micro-batches.
-        schedule: the schedule's name.
-    """
-
-    stages: tuple[Graph, ...]
-    reads: tuple[tuple[int, ...], ...]
-    cut: int
-    checks: tuple[int, ...]
-    layouts: tuple[Layout | None, ...]
-    mesh: Mesh | None
-    axis: str
-    microbatches: int
-    schedule: str
-
-    @property
-    def devices(self) -> int:
-        """The number of devices along the axis."""
-        return len(self.stages) if self.mesh is None else self.mesh.shape[self.axis]
-
-    def activations(self, stage: int) -> int:
-        """Return the number of values that a stage takes from the one before."""
-        return len(self.stages[stage].inputs) - len(self.reads[stage])
-
-    def results(self, stage: int) -> int:
-        """Return the number of values that a stage gives to the next one; the last one gives the loss."""
-        return 1 if stage == len(self.stages) - 1 else self.activations(stage + 1)
-
-    def table(self, forward_only: bool = False) -> Schedule:
-        """Return the schedule."""
-        return pipeline_schedule(
-            self.schedule, len(self.stages), self.microbatches, devices=self.devices, forward_only=forward_only
-        )
-
-
-class _Slots:
-    """Buffers that several stages share: per stage a list of values, each of which gets the number of a buffer.
-
-    Args:
-        lists: per stage, the keys of its values. Values of different stages with one key share a buffer.
-    """
-
-    def __init__(self, lists: Sequence[Sequence[Any]]) -> None:
-        found: dict[Any, int] = {}
-        self.of: list[tuple[int, ...]] = []
-        for keys in lists:
-            seen: Counter[Any] = Counter()
-            row: list[int] = []
-            for key in keys:
-                row.append(found.setdefault((key, seen[key]), len(found)))
-                seen[key] += 1
-            self.of.append(tuple(row))
-        self.keys = [key for key, _ in found]
-
-    def stages(self, slot: int) -> list[int]:
-        """Return the stages that have a value in a buffer."""
-        return [stage for stage, row in enumerate(self.of) if slot in row]
-
-
-def _key(spec: TensorSpec) -> Any:
-    return spec.shape, spec.dtype
-
-
-class _Layout:
-    """Which buffers a pipeline has, and when each device reads and writes which place of them."""
-
-    def __init__(self, plan: Plan, backward: bool) -> None:
-        self.plan = plan
-        self.schedule = plan.table(forward_only=not backward)
-        count, last = len(plan.stages), len(plan.stages) - 1
-        outputs = [graph.output_specs for graph in plan.stages]
-        self.acts = _Slots(
-            [[_key(one) for one in outputs[s][: plan.results(s)]] if s < last else [] for s in range(count)]
-        )
-        self.back = [
-            [i for i in range(plan.results(s)) if is_differentiable(outputs[s][i].dtype)] for s in range(count)
-        ]
-        self.cots = _Slots(
-            [[_key(outputs[s][i]) for i in self.back[s]] if backward and s < last else [] for s in range(count)]
-        )
-        firsts = [plan.results(s) + plan.checks[s] for s in range(count)]
-        self.kept = _Slots([[_key(one) for one in outputs[s][firsts[s] :]] for s in range(count)])
-        specs = [graph.input_specs[plan.activations(s) :] for s, graph in enumerate(plan.stages)]
-        self.shared = [[i for i, at in enumerate(plan.reads[s]) if at >= plan.cut] for s in range(count)]
-        per_chunk = [
-            [(s // plan.devices, *_key(specs[s][i]), plan.layouts[plan.reads[s][i]]) for i in self.shared[s]]
-            for s in range(count)
-        ]
-        self.weights = _Slots(per_chunk)
-        self.when = {action: tick for tick, _, action in self.schedule.actions()}
-        self._place(backward)
-
-    def _place(self, backward: bool) -> None:
-        """Choose the places of all values, and fill the tables with them: per tick, device and buffer, or -1."""
-        plan, when = self.plan, self.when
-        size = len(self.schedule.table), plan.devices
-        numbers = range(plan.microbatches)
-
-        def table(slots: _Slots) -> Any:
-            return np.full((*size, len(slots.keys)), -1, np.int32)
-
-        self.act_reads, self.act_writes, self.act_counts = table(self.acts), table(self.acts), [0] * len(self.acts.keys)
-        self.cot_reads, self.cot_writes, self.cot_counts = table(self.cots), table(self.cots), [0] * len(self.cots.keys)
-        self.kept_at, self.kept_counts = table(self.kept), [0] * len(self.kept.keys)
-
-        def fill(
-            slots: _Slots, counts: list[int], sent: tuple[int, bool], used: tuple[int, bool], written: Any, read: Any
-        ) -> None:
-            for slot in range(len(slots.keys)):
-                lives: list[tuple[Any, int, int, int]] = []
-                for stage in slots.stages(slot):
-                    for number in numbers:
-                        first = when[Action(stage + sent[0], number, sent[1])]
-                        last = when[Action(stage + used[0], number, used[1])]
-                        lives.append(((first, last), (stage + used[0]) % plan.devices, first, last))
-                rows = places([((device, first, last), device, first, last) for _, device, first, last in lives])
-                counts[slot] = rows.needed
-                for _, device, first, last in lives:
-                    written[first, device, slot] = rows.of[device, first, last]
-                    read[last, device, slot] = rows.of[device, first, last]
-
-        fill(self.acts, self.act_counts, (0, False), (1, False), self.act_writes, self.act_reads)
-        if backward:
-            fill(self.cots, self.cot_counts, (1, True), (0, True), self.cot_writes, self.cot_reads)
-            fill(self.kept, self.kept_counts, (0, False), (0, True), self.kept_at, self.kept_at)
-
-    def pairs(self, slots: _Slots, slot: int, back: bool) -> list[tuple[int, int]]:
-        """Return which device sends to which, for a buffer of activations or cotangents."""
-        devices = self.plan.devices
-        ends = {(stage % devices, (stage + 1) % devices) for stage in slots.stages(slot)}
-        return sorted([(b, a) if back else (a, b) for a, b in ends])
+from hybridflow.nested.pipeline_buffers import Buffers, Mask, Plan, Slots, key_of
+from hybridflow.nested.pipeline_sums import constrained, late_nodes, run_in_parts
+from hybridflow.nested.schedules import Action
 
 
 class _State(NamedTuple):
@@ -209,7 +62,7 @@ def run_program(
     """
     if plan.mesh is None:
         return run_plainly(plan, xs, lambda graph, values: lower_graph(graph)(*values), backward, present, given, g)
-    layout = _Layout(plan, bool(backward))
+    layout = Buffers(plan, bool(backward))
     cut = [_cut(x, plan.microbatches) for x in xs[: plan.cut]]
     run = _Run(layout, backward, present, given)
 
@@ -312,9 +165,10 @@ def _wide(dtype: Any) -> Any:
 class _Run:
     """The program of one device."""
 
-    def __init__(self, layout: _Layout, backward: tuple[Graph, ...], present: tuple[Mask, ...], given: Mask) -> None:
+    def __init__(self, layout: Buffers, backward: tuple[Graph, ...], present: tuple[Mask, ...], given: Mask) -> None:
         self.layout, self.plan = layout, layout.plan
         self.backward, self.present, self.given = backward, present, given
+        self.late, self.split = self._late()
         self.rows_given = [index for index in range(self.plan.cut) if given and given[index]]
         self.branches: list[Callable[..., Any]] = []
         self.numbers: dict[Any, int] = {}
@@ -329,6 +183,33 @@ class _Run:
         for _, _, action in schedule.actions():
             number = self.numbers[self._same(action.stage, action.backward)]
             self.first_of.setdefault(number, action)
+
+    def _late(self) -> tuple[list[set[Node]], list[bool]]:
+        """Return which nodes of each backward graph run on parts, and which sums of gradients have parts.
+
+        The stages that share a sum must agree about it.
+        """
+        plan, weights = self.plan, self.layout.weights
+        split = [plan.parts > 1] * len(weights.keys)
+        late: list[set[Node]] = [set() for _ in self.backward]
+        while any(split):
+            fails: set[int] = set()
+            for stage, graph in enumerate(self.backward):
+                slots = [(at, slot) for at, slot in self._gradient_slots(stage) if split[slot]]
+                late[stage] = late_nodes(graph, [at for at, _ in slots], plan.parts)
+                fails.update([slot for at, slot in slots if graph.outputs[at][0] not in late[stage]])
+            if not fails:
+                return late, split
+            split = [one and slot not in fails for slot, one in enumerate(split)]
+        return [set() for _ in self.backward], split
+
+    def _gradient_slots(self, stage: int) -> list[tuple[int, int]]:
+        """Return the outputs of a backward graph that are gradients of shared values, with the values' buffers."""
+        plan = self.plan
+        taken = iter(self.layout.weights.of[stage])
+        slots = [-1] * plan.activations(stage) + [next(taken) if at >= plan.cut else -1 for at in plan.reads[stage]]
+        present = [slot for slot, has in zip(slots, self.present[stage], strict=True) if has]
+        return [(at, slot) for at, slot in enumerate(present) if slot >= 0]
 
     def _same(self, stage: int, backward: bool) -> Any:
         """Return a key that stages share if one branch can run them."""
@@ -394,9 +275,11 @@ class _Run:
             jnp.zeros((count, *key[0]), key[1]) for key, count in zip(layout.kept.keys, layout.kept_counts, strict=True)
         ]
         weights = [
-            jnp.zeros(key[1], _wide(key[2])) if one else ()
-            for key, one in zip(layout.weights.keys, self._differentiated(), strict=True)
-        ]
+            () if not one
+            else constrained(jnp.zeros((plan.parts, *key[1]), _wide(key[2])), plan.rows) if split
+            else jnp.zeros(key[1], _wide(key[2]))
+            for key, one, split in zip(layout.weights.keys, self._differentiated(), self.split, strict=True)
+        ]  # fmt: skip
         rows = [jnp.zeros(self.values[index].shape, self.values[index].dtype) for index in self.rows_given]
         loss = plan.stages[-1].output_specs[0].dtype
         checks = jnp.ones((len(plan.stages) // plan.devices, max(plan.checks)), bool)
@@ -458,7 +341,9 @@ class _Run:
 
     def _backward_of(self, stage: int) -> Callable[..., Any]:
         plan, layout = self.plan, self.layout
-        run, present = lower_graph(self.backward[stage]), self.present[stage]
+        graph, present = self.backward[stage], self.present[stage]
+        late = self.late[stage]
+        run = run_in_parts(graph, late, plan.parts) if late else lower_graph(graph)
         last = stage == len(plan.stages) - 1
         activations, reads = plan.activations(stage), plan.reads[stage]
 
@@ -481,7 +366,8 @@ class _Run:
                 if gradient is None:
                     continue
                 if slot >= 0:
-                    weights[slot] = weights[slot] + gradient.astype(weights[slot].dtype)
+                    total = weights[slot] + gradient.astype(weights[slot].dtype)
+                    weights[slot] = constrained(total, plan.rows) if self.split[slot] else total
                 else:
                     place = self.rows_given.index(at)
                     sum_ = _row(rows[place], number, 1) + gradient
@@ -490,7 +376,7 @@ class _Run:
 
         return backward
 
-    def _arrive(self, slots: _Slots, buffers: Any, sent: Any, writes: Any, back: bool) -> Any:
+    def _arrive(self, slots: Slots, buffers: Any, sent: Any, writes: Any, back: bool) -> Any:
         """Send values to the next or the previous device, and put what arrives where the schedule says."""
         made: list[Any] = []
         for slot, (buffer, value) in enumerate(zip(buffers, sent, strict=True)):
@@ -527,6 +413,7 @@ class _Run:
                 several = len(weights.stages(slot)) > 1
                 if slot not in gathered:
                     own = state.weights[slot]
+                    own = jnp.sum(own, axis=0) if self.split[slot] else own
                     gathered[slot] = lax.all_gather(own, plan.axis) if several else lax.psum(own, plan.axis)
                 one = gathered[slot][stage % plan.devices] if several else gathered[slot]
                 sums[at] = one if at not in sums else sums[at] + one
@@ -547,7 +434,7 @@ def _form(graph: Graph) -> Any:
             for node in graph.nodes
         ]  # fmt: skip
         outputs = tuple([(numbers[node], index) for node, index in graph.outputs])
-        known = graph.executables["form"] = (tuple(map(_key, graph.input_specs)), tuple(nodes), outputs)
+        known = graph.executables["form"] = (tuple(map(key_of, graph.input_specs)), tuple(nodes), outputs)
     return known
 
 

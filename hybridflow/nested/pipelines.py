@@ -21,7 +21,8 @@ from hybridflow.ir.costs import Bodies, Body
 from hybridflow.ir.effects import silenced
 from hybridflow.ir.evaluate import evaluate
 from hybridflow.ir.graph import Graph, edges_of
-from hybridflow.nested.pipeline_programs import Plan, run_plainly, run_program
+from hybridflow.nested.pipeline_buffers import Plan
+from hybridflow.nested.pipeline_programs import run_plainly, run_program
 from hybridflow.nested.schedules import Schedule
 
 _TESTED = No("made by hf.distribute.pipeline; tested with it")

@@ -33,7 +33,8 @@ def one_pipeline(graph: Graph, context: PassContext) -> Graph:
             mesh=None,
             axis="stage",
             microbatches=2,
-            schedule="1f1b"
+            schedule="1f1b",
+            rows=()
           } : f32[]
           %1, %2 = pipeline_gradient(%g, %x, %w) {
             stages=(graph stage_0(%x0: f32[2], %w: f32[]) -> (f32[2]) {
@@ -52,6 +53,7 @@ def one_pipeline(graph: Graph, context: PassContext) -> Graph:
             axis="stage",
             microbatches=2,
             schedule="1f1b",
+            rows=(),
             backward=(graph stage_0_gradient(%x0: f32[2], %w: f32[], %g: f32[2]) -> (f32[]) {
               %0 = multiply(%g, %x0) : f32[2]
               %1 = sum(%0) {axis=(0,), keepdims=False} : f32[]
@@ -85,6 +87,7 @@ def one_pipeline(graph: Graph, context: PassContext) -> Graph:
             axis="stage",
             microbatches=2,
             schedule="1f1b",
+            rows=(),
             backward=(graph stage_0_gradient(%x0: f32[2], %w: f32[], %g: f32[2]) -> (f32[]) {
               %0 = multiply(%g, %x0) : f32[2]
               %1 = sum(%0) {axis=(0,), keepdims=False} : f32[]

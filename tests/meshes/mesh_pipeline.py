@@ -113,6 +113,44 @@ def test_schedules_and_other_axes(sizes, count, microbatches, schedule):
     require_same(one, other)
 
 
+class Reader(nn.Module):
+    """A transformer block with one more product, by einsum."""
+
+    def __init__(self):
+        self.norm, self.attention = nn.LayerNorm(WIDTH), nn.MultiHeadAttention(WIDTH, 2)
+        self.mix = hf.Variable(normal(WIDTH, WIDTH) / 4)
+
+    def forward(self, x):
+        return x + hf.einsum("bth,hk->btk", self.attention(self.norm(x)), self.mix)
+
+
+def test_gradients_are_reduced_over_data_once_per_step():
+    nn.init.seed(0)
+    stages, mesh = [nn.Embedding(11, WIDTH), Reader()], hf.Mesh({"data": 2, "stage": 2})
+    tokens = RNG.integers(0, 11, (16, 6)).astype(np.int32)
+    target = normal(16, 6, WIDTH)
+    stages[1](stages[0](tokens))  # the attention makes its weights
+    one, other, compiled = both(stages, mesh, tokens, target, batch="data", microbatches=4)
+    require_same(one, other)
+    report = hf.cost(compiled, tokens, target)
+    reduced = [row for row in report.communication.rows if row.axes == ("data",) and row.bytes > 4]
+    assert len(reduced) >= len(variables_of(stages))
+    assert {(row.kind, row.runs) for row in reduced} == {("all-reduce", 1)}
+    check = report.against_xla()
+    assert check.sent == check.xla_sent
+
+
+def test_a_gradient_that_no_sum_gives_is_reduced_for_each_microbatch():
+    """The gradient of the weight passes through a product with itself, and is no plain sum over rows."""
+    weight, mesh = hf.Variable(normal(WIDTH, WIDTH)), hf.Mesh({"data": 2, "stage": 2})
+    stages = [lambda x: x @ hf.tanh(weight), lambda x: x]
+    x = normal(16, WIDTH)
+    one, other, compiled = both(stages, mesh, x, x, batch="data", microbatches=4, more=[weight])
+    require_same(one, other)
+    rows = [row for row in hf.cost(compiled, x, x).communication.rows if row.shape == (WIDTH, WIDTH)]
+    assert [row.runs for row in rows if row.axes == ("data",)] == [4]
+
+
 def unlike():
     """Return stages of different shapes and structures: tokens in, logits out, the first and last share a matrix."""
     nn.init.seed(1)
