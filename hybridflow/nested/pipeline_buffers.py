@@ -21,12 +21,14 @@ class Plan(NamedTuple):
     """What a pipeline runs.
 
     Attributes:
-        stages: per stage, a graph from ``(*activations, *what it reads)`` to ``(*results, *checks)``. The results are
-            the next stage's activations, or the loss.
+        stages: per stage, a graph from ``(*activations, *what it reads)`` to ``(*results, *checks, *new values)``. The
+            results are the next stage's activations, or the loss.
         reads: per stage, the positions of the operation's inputs that it reads.
         cut: the number of the operation's inputs that are cut into micro-batches, along axis 0: micro-batch `i` has
             the rows ``i, i + microbatches, ...``. They come first; all micro-batches share the others.
+        draws: the number of the last ones among them that are states to draw from, each read by a single stage.
         checks: per stage, the number of its checks.
+        assigns: per stage, the inputs that it gives new values to, for its next micro-batch; no other stage reads them.
         layouts: per input, how its Variable lies on the mesh.
         mesh: the mesh; None to run the stages one after the other.
         axis: the axis along which the stages lie.
@@ -38,7 +40,9 @@ class Plan(NamedTuple):
     stages: tuple[Graph, ...]
     reads: tuple[tuple[int, ...], ...]
     cut: int
+    draws: int
     checks: tuple[int, ...]
+    assigns: tuple[tuple[int, ...], ...]
     layouts: tuple[Layout | None, ...]
     mesh: Mesh | None
     axis: str
@@ -56,6 +60,11 @@ class Plan(NamedTuple):
         """The number of devices along the axis."""
         return len(self.stages) if self.mesh is None else self.mesh.shape[self.axis]
 
+    @property
+    def given(self) -> int:
+        """The number of inputs that are the same on all devices; of the others, each has those of its own stages."""
+        return self.cut - self.draws
+
     def activations(self, stage: int) -> int:
         """Return the number of values that a stage takes from the one before."""
         return len(self.stages[stage].inputs) - len(self.reads[stage])
@@ -63,6 +72,12 @@ class Plan(NamedTuple):
     def results(self, stage: int) -> int:
         """Return the number of values that a stage gives to the next one; the last one gives the loss."""
         return 1 if stage == len(self.stages) - 1 else self.activations(stage + 1)
+
+    def ends(self, stage: int) -> tuple[int, int, int]:
+        """Return where the results, the checks and the new values end among a stage's outputs; residuals follow."""
+        results = self.results(stage)
+        checks = results + self.checks[stage]
+        return results, checks, checks + len(self.assigns[stage])
 
     def table(self, forward_only: bool = False) -> Schedule:
         """Return the schedule."""
@@ -117,15 +132,20 @@ class Buffers:
         self.cots = Slots(
             [[key_of(outputs[s][i]) for i in self.back[s]] if backward and s < last else [] for s in range(count)]
         )
-        firsts = [plan.results(s) + plan.checks[s] for s in range(count)]
-        self.kept = Slots([[key_of(one) for one in outputs[s][firsts[s] :]] for s in range(count)])
+        self.kept = Slots([[key_of(one) for one in outputs[s][plan.ends(s)[2] :]] for s in range(count)])
         specs = [graph.input_specs[plan.activations(s) :] for s, graph in enumerate(plan.stages)]
-        self.shared = [[i for i, at in enumerate(plan.reads[s]) if at >= plan.cut] for s in range(count)]
+        self.shared = [[i for i, at in enumerate(plan.reads[s]) if at >= plan.given] for s in range(count)]
         per_chunk = [
-            [(s // plan.devices, *key_of(specs[s][i]), plan.layouts[plan.reads[s][i]]) for i in self.shared[s]]
+            [
+                (s // plan.devices, *key_of(specs[s][i]), plan.layouts[at], at in plan.assigns[s], at < plan.cut)
+                for i in self.shared[s] for at in [plan.reads[s][i]]
+            ]
             for s in range(count)
-        ]
+        ]  # fmt: skip
         self.weights = Slots(per_chunk)
+        slots = [dict(zip([plan.reads[s][i] for i in self.shared[s]], self.weights.of[s], strict=True))
+                 for s in range(count)]  # fmt: skip
+        self.assigned = [tuple([slots[s][at] for at in plan.assigns[s]]) for s in range(count)]
         self.when = {action: tick for tick, _, action in self.schedule.actions()}
         self._place(backward)
 

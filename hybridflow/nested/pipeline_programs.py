@@ -33,6 +33,7 @@ class _State(NamedTuple):
 
     Attributes:
         kept: residuals.
+        assigned: the values that stages assign, by their buffers; None for other shared values.
         weights: sums of the gradients of shared values.
         rows: gradients of what is cut into micro-batches.
         loss: the sum of losses.
@@ -40,6 +41,7 @@ class _State(NamedTuple):
     """
 
     kept: tuple[Any, ...]
+    assigned: tuple[Any, ...]
     weights: tuple[Any, ...]
     rows: tuple[Any, ...]
     loss: Any
@@ -50,7 +52,7 @@ def run_program(
     plan: Plan, xs: Sequence[Any], backward: tuple[Graph, ...] = (), present: tuple[Mask, ...] = (), given: Mask = (),
     g: Any = None,
 ) -> list[Any]:  # fmt: skip
-    """Return the mean loss, the checks, and the gradients of the given inputs, as jax computes them.
+    """Return the mean loss, the checks, the assigned values and the given inputs' gradients, as jax computes them.
 
     Args:
         plan: the stages and their schedule; with residuals among their outputs if there are backward graphs.
@@ -81,7 +83,7 @@ def run_program(
         axis_names={plan.axis} if others else set(plan.mesh.axes),
     )  # fmt: skip
     made = list(mapped(np.arange(plan.devices, dtype=np.int32), *values))
-    first = 1 + sum(plan.checks)
+    first = 1 + sum(plan.checks) + sum(map(len, plan.assigns))
     wanted = [x for x, has in zip(xs, given, strict=True) if has] if backward else []
     return [*made[:first], *[jnp.reshape(one, x.shape) for one, x in zip(made[first:], wanted, strict=True)]]
 
@@ -96,6 +98,7 @@ def run_plainly(
         plan, xs, backward, present, given, g: as in `run_program`.
         run: a function that runs a graph on NumPy's or jax's arrays.
     """
+    xs = list(xs)
     cut = [_cut(x, plan.microbatches) for x in xs[: plan.cut]]
     total: Any = 0.0
     holds: list[list[Any]] = []
@@ -107,10 +110,11 @@ def run_plainly(
         for stage, graph in enumerate(plan.stages):
             reads = [cut[at][:, number] if at < plan.cut else xs[at] for at in plan.reads[stage]]
             made = run(graph, (*values, *reads))
-            first = plan.results(stage)
-            last = first + plan.checks[stage]
-            values, kept = list(made[:first]), [*kept, (*reads, *made[last:])]
+            first, last, end = plan.ends(stage)
+            values, kept = list(made[:first]), [*kept, (*reads, *made[end:])]
             checks += made[first:last]
+            for at, value in zip(plan.assigns[stage], made[last:end], strict=True):
+                xs[at] = value
         total = total + values[0].astype(_wide(values[0].dtype))
         holds.append(checks)
         cotangents: Sequence[Any] = () if g is None else (g / plan.microbatches,)
@@ -130,6 +134,7 @@ def run_plainly(
     loss = (total / plan.microbatches).astype(plan.stages[-1].output_specs[0].dtype)
     found = [functools.reduce(operator.and_, each) for each in zip(*holds, strict=True)]
     wanted = [index for index, has in enumerate(given) if has]
+    found += [xs[at] for own in plan.assigns for at in own]
     return [loss, *found, *[_whole(sums, index, plan).reshape(xs[index].shape) for index in wanted]]
 
 
@@ -207,7 +212,7 @@ class _Run:
         """Return the outputs of a backward graph that are gradients of shared values, with the values' buffers."""
         plan = self.plan
         taken = iter(self.layout.weights.of[stage])
-        slots = [-1] * plan.activations(stage) + [next(taken) if at >= plan.cut else -1 for at in plan.reads[stage]]
+        slots = [-1] * plan.activations(stage) + [next(taken) if at >= plan.given else -1 for at in plan.reads[stage]]
         present = [slot for slot, has in zip(slots, self.present[stage], strict=True) if has]
         return [(at, slot) for at, slot in enumerate(present) if slot >= 0]
 
@@ -215,9 +220,10 @@ class _Run:
         """Return a key that stages share if one branch can run them."""
         layout, plan = self.layout, self.plan
         inner = self.backward[stage] if backward else plan.stages[stage]
-        rows = tuple([at if at < plan.cut else -1 for at in plan.reads[stage]])
+        rows = tuple([at if at < plan.given else -1 for at in plan.reads[stage]])
         return (
             backward, _form(inner), rows, stage == len(plan.stages) - 1, stage // plan.devices, plan.checks[stage],
+            layout.assigned[stage],
             layout.acts.of[stage], layout.acts.of[stage - 1] if stage else (), layout.cots.of[stage],
             layout.cots.of[stage - 1] if stage else (), layout.kept.of[stage], layout.weights.of[stage],
             self.present[stage] if backward else (),
@@ -255,7 +261,7 @@ class _Run:
         """Return the shared values of the stages on this device."""
         weights = self.layout.weights
         chosen: list[Any] = []
-        for slot, key in enumerate(weights.keys):
+        for slot in range(len(weights.keys)):
             cases: list[Any] = [None] * self.plan.devices
             for stage in weights.stages(slot):
                 at = self.layout.shared[stage][weights.of[stage].index(slot)]
@@ -263,8 +269,8 @@ class _Run:
             if len({id(one) for one in cases}) == 1:
                 chosen.append(cases[0])
                 continue
-            zeros = jnp.zeros(key[1], key[2])
-            filled = [zeros if one is None else one for one in cases]
+            like = next(one for one in cases if one is not None)
+            filled = [jnp.zeros(like.shape, like.dtype) if one is None else one for one in cases]
             chosen.append(lax.select_n(device.astype(np.int32), *filled) if len(filled) != 2 else
                           lax.select(device == 0, *filled))  # fmt: skip
         return chosen
@@ -283,7 +289,9 @@ class _Run:
         rows = [jnp.zeros(self.values[index].shape, self.values[index].dtype) for index in self.rows_given]
         loss = plan.stages[-1].output_specs[0].dtype
         checks = jnp.ones((len(plan.stages) // plan.devices, max(plan.checks)), bool)
-        return _State(tuple(kept), tuple(weights), tuple(rows), jnp.zeros((), _wide(loss)), checks)
+        assigns = {slot for slots in layout.assigned for slot in slots}
+        assigned = [self.own[slot] if slot in assigns else () for slot in range(len(self.own))]
+        return _State(tuple(kept), tuple(assigned), tuple(weights), tuple(rows), jnp.zeros((), _wide(loss)), checks)
 
     def _differentiated(self) -> list[bool]:
         """Return per buffer of shared values whether there are gradients."""
@@ -303,17 +311,18 @@ class _Run:
     def _branch(self, action: Action) -> Callable[..., Any]:
         return self._backward_of(action.stage) if action.backward else self._forward_of(action.stage)
 
-    def _reads(self, stage: int, number: Any) -> list[Any]:
+    def _reads(self, stage: int, number: Any, state: _State) -> list[Any]:
         """Return what a stage reads besides activations, for a micro-batch."""
         plan, taken = self.plan, iter(self.layout.weights.of[stage])
-        return [
-            _row(self.values[at], number, 1) if at < plan.cut else self.own[next(taken)] for at in plan.reads[stage]
-        ]
+        mine = [state.assigned[slot] if slot in self.layout.assigned[stage] else one
+                for slot, one in enumerate(self.own)]  # fmt: skip
+        found = [(at, self.values[at] if at < plan.given else mine[next(taken)]) for at in plan.reads[stage]]
+        return [_row(one, number, 1) if at < plan.cut else one for at, one in found]
 
     def _forward_of(self, stage: int) -> Callable[..., Any]:
         plan, layout = self.plan, self.layout
         run = lower_graph(plan.stages[stage])
-        results, checks = plan.results(stage), plan.checks[stage]
+        first, last_check, end = plan.ends(stage)
         before = layout.acts.of[stage - 1] if stage else ()
         last = stage == len(plan.stages) - 1
 
@@ -322,20 +331,23 @@ class _Run:
         ) -> Any:
             del cots, cot_reads
             inputs = [_row(acts[slot], act_reads[slot]) for slot in before]
-            made = run(*inputs, *self._reads(stage, number))
-            sent, kept = _zeros(layout.acts.keys), list(state.kept)
+            made = run(*inputs, *self._reads(stage, number, state))
+            sent, kept, assigned = _zeros(layout.acts.keys), list(state.kept), list(state.assigned)
             if last:
                 state = state._replace(loss=state.loss + made[0].astype(state.loss.dtype))
             else:
                 for slot, value in zip(layout.acts.of[stage], made, strict=False):
                     sent[slot] = value
-            for slot, value in zip(layout.kept.of[stage], made[results + checks :], strict=True):
+            for slot, value in zip(layout.kept.of[stage], made[end:], strict=True):
                 kept[slot] = _with_row(kept[slot], value, kept_at[slot])
+            for slot, value in zip(layout.assigned[stage], made[last_check:end], strict=True):
+                assigned[slot] = value
+            checks = last_check - first
             if checks:
                 chunk = stage // plan.devices
-                ok = state.checks[chunk, :checks] & jnp.stack(made[results : results + checks])
+                ok = state.checks[chunk, :checks] & jnp.stack(made[first:last_check])
                 state = state._replace(checks=state.checks.at[chunk, :checks].set(ok))
-            return state._replace(kept=tuple(kept)), sent, _zeros(layout.cots.keys)
+            return state._replace(kept=tuple(kept), assigned=tuple(assigned)), sent, _zeros(layout.cots.keys)
 
         return forward
 
@@ -353,7 +365,7 @@ class _Run:
             del acts, act_reads
             kept = [_row(state.kept[slot], kept_at[slot]) for slot in layout.kept.of[stage]]
             given = [self.seed] if last else [_row(cots[slot], cot_reads[slot]) for slot in layout.cots.of[stage]]
-            made = iter(run(*self._reads(stage, number), *kept, *given))
+            made = iter(run(*self._reads(stage, number, state), *kept, *given))
             gradients = [next(made) if has else None for has in present]
             sent = _zeros(layout.cots.keys)
             if stage:
@@ -362,7 +374,7 @@ class _Run:
             weights, rows = list(state.weights), list(state.rows)
             taken = iter(layout.weights.of[stage])
             for at, gradient in zip(reads, gradients[activations:], strict=True):
-                slot = next(taken) if at >= plan.cut else -1
+                slot = next(taken) if at >= plan.given else -1
                 if gradient is None:
                     continue
                 if slot >= 0:
@@ -395,6 +407,8 @@ class _Run:
             every = lax.all_gather(state.checks, plan.axis)
             for stage, count in enumerate(plan.checks):
                 made += [every[stage % plan.devices, stage // plan.devices, index] for index in range(count)]
+        for stage, slots in enumerate(self.layout.assigned):
+            made += [lax.all_gather(state.assigned[slot], plan.axis)[stage % plan.devices] for slot in slots]
         if self.backward:
             made += self._gradients(state)
         return made
@@ -407,7 +421,7 @@ class _Run:
         for stage, present in enumerate(self.present):
             taken = iter(weights.of[stage])
             for at, has in zip(plan.reads[stage], present[plan.activations(stage) :], strict=True):
-                slot = next(taken) if at >= plan.cut else -1
+                slot = next(taken) if at >= plan.given else -1
                 if not has or slot < 0:
                     continue
                 several = len(weights.stages(slot)) > 1

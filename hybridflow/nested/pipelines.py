@@ -34,7 +34,8 @@ class Stages(NamedTuple):
     """The forward and backward graphs of stages.
 
     Attributes:
-        forward: per stage, a graph from ``(*activations, *what it reads)`` to ``(*results, *checks, *residuals)``.
+        forward: per stage, a graph from ``(*activations, *what it reads)`` to
+            ``(*results, *checks, *new values, *residuals)``.
         backward: per stage, a graph from ``(*what it reads, *residuals, *cotangents of results)`` to gradients.
         present: per stage, which of the activations and of what it reads have a gradient.
     """
@@ -44,7 +45,9 @@ class Stages(NamedTuple):
     present: tuple[Mask, ...]
 
 
-def _split(graph: Graph, activations: int, results: int, kept_out: Sequence[bool], wanted: Mask) -> Any:
+def _split(
+    graph: Graph, activations: int, results: int, kept_out: Sequence[bool], assigned: Sequence[bool], wanted: Mask
+) -> Any:
     """Return a stage's forward graph with residuals, its backward graph, and which gradients exist.
 
     What depends only on values that all micro-batches share, such as a transposed weight, is no residual: the backward
@@ -53,8 +56,9 @@ def _split(graph: Graph, activations: int, results: int, kept_out: Sequence[bool
     Args:
         graph: the stage.
         activations: the number of inputs that come from the stage before.
-        results: the number of outputs that are no checks.
+        results: the number of outputs that the next stage takes.
         kept_out: per further input, whether all micro-batches share it.
+        assigned: per further input, whether the stage assigns it: the next micro-batch finds another value there.
         wanted: which inputs' gradients are wanted.
     """
     given = tuple([
@@ -68,7 +72,7 @@ def _split(graph: Graph, activations: int, results: int, kept_out: Sequence[bool
     for node in joint.forward_nodes:
         if any([edge[0] in own for edge in edges_of(node)]):
             own.add(node)
-    readable = set(inputs[activations:])
+    readable = {node for node, other in zip(inputs[activations:], assigned, strict=True) if not other}
     residuals: dict[Edge, None] = {}
     later = [node for node in joint.graph.nodes if node not in before]
     for edges in (*map(edges_of, later), joint.graph.outputs):
@@ -85,10 +89,11 @@ def _stages(plan: Plan, wanted: Mask) -> Stages:
     for number, graph in enumerate(plan.stages):
         activations = len(graph.inputs) - len(plan.reads[number])
         own = (*[True] * activations, *[wanted[index] for index in plan.reads[number]])
-        shared = [index >= plan.cut for index in plan.reads[number]]
-        key = ("pipeline", activations, tuple(shared), own)
+        assigned = [index in plan.assigns[number] for index in plan.reads[number]]
+        shared = [index >= plan.cut and index not in plan.assigns[number] for index in plan.reads[number]]
+        key = ("pipeline", activations, tuple(shared), tuple(assigned), own)
         if key not in graph.executables:
-            graph.executables[key] = _split(graph, activations, plan.results(number), shared, own)
+            graph.executables[key] = _split(graph, activations, plan.results(number), shared, assigned, own)
         made.append(graph.executables[key])
     return Stages(*[tuple(one) for one in zip(*made, strict=True)])
 
@@ -104,7 +109,11 @@ def schedule_of(node: Node) -> Schedule:
 
 def _loss_specs(plan: Plan) -> list[TensorSpec]:
     loss = plan.stages[-1].output_specs[0]
-    return [make_spec((), loss.dtype), *[make_spec((), _BOOL)] * sum(plan.checks)]
+    given: list[TensorSpec] = []
+    for number, graph in enumerate(plan.stages):
+        _, first, last = plan.ends(number)
+        given += graph.output_specs[first:last]
+    return [make_spec((), loss.dtype), *[make_spec((), _BOOL)] * sum(plan.checks), *given]
 
 
 def _one_or_all(outputs: Sequence[Any]) -> Any:
@@ -159,7 +168,7 @@ def _vjp(F: Any, g: Any, y: Any, *xs: Any, wanted: Mask, **attrs: Any) -> list[A
         cotangent, *xs, **{**attrs, "stages": stages.forward}, backward=stages.backward, present=stages.present,
         given=tuple(given),
     )  # fmt: skip
-    gradients = iter(made[1 + sum(plan.checks) :])
+    gradients = iter(made[1 + sum(plan.checks) + sum(map(len, plan.assigns)) :])
     return [next(gradients) if has else None for has in given]
 
 

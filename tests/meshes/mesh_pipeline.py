@@ -284,6 +284,73 @@ def test_checks_of_stages_hold_for_every_microbatch():
             one(hf.asarray(x))[0].item()
 
 
+@pytest.mark.parametrize(
+    ("sizes", "count", "schedule"), [({"stage": 2}, 2, "gpipe"), ({"data": 2, "stage": 2}, 4, "interleaved")],
+    ids=lambda value: str(value).replace(" ", ""),
+)  # fmt: skip
+def test_draws_and_statistics_are_those_of_the_loop(sizes, count, schedule):
+    """Dropout, batch normalisation and a draw in the loss: bits of draws, statistics and the generator's last state."""
+    x, found, mesh = normal(128, WIDTH), [], hf.Mesh(sizes)
+    for on in (None, mesh):
+        stages = [nn.Sequential(block, nn.BatchNorm(WIDTH), nn.Dropout(0.5)) for block in blocks(count)]
+        variables = variables_of(stages)
+        first, *others = stages
+
+        def step(x, stages=(hf.checkpoint(first), *others), variables=variables):
+            with hf.GradientTape() as tape:
+                value = hf.distribute.pipeline(
+                    stages, x, x, loss=lambda y, t: squares(y, t) + hf.random.normal(()), microbatches=4,
+                    schedule=schedule,
+                )  # fmt: skip
+            return value, tape.gradient(value, variables)
+
+        hf.random.seed(3)
+        run = step if on is None else hf.compile(step, mesh=on, batch="data" if "data" in sizes else None)
+        made = [run(hf.asarray(x)) for _ in range(2)]
+        found.append((made, [stage.state_dict() for stage in stages], hf.random.uniform((3,)).numpy()))
+    (one, states, draw), (other, states_there, draw_there) = found
+    for a, b in zip(one, other, strict=True):
+        require_same(a, b)
+    assert one[0][0].numpy() != one[1][0].numpy()
+    np.testing.assert_array_equal(draw, draw_there)
+    for own, there in zip(states, states_there, strict=True):
+        for name, value in own.items():
+            np.testing.assert_allclose(there[name], value, rtol=1e-5, atol=1e-6, err_msg=name)
+
+
+def test_stages_that_draw_and_are_equal_run_in_one_branch(monkeypatch):
+    stages = [nn.Sequential(block, nn.Dropout(0.5)) for block in blocks(3)]
+    made = []
+    monkeypatch.setattr(jax.lax, "switch", lambda *a, switch=jax.lax.switch: made.append(len(a[1])) or switch(*a))
+    both([*stages, lambda x: x], hf.Mesh({"stage": 4}), normal(8, WIDTH), normal(8, WIDTH), microbatches=2)
+    assert made[-1] == 7  # waiting; the first, the middle and the last stages, forward and backward
+
+
+def test_a_variable_that_its_stage_assigns_and_multiplies_by():
+    """Each micro-batch reads what the one before wrote; the gradient is the sum over the reads, as in the loop."""
+    x, mesh, found = normal(16, WIDTH), hf.Mesh({"data": 2, "stage": 2}), []
+    for on in (None, mesh):
+        scale = hf.Variable(normal(WIDTH) * 0 + 1)
+
+        def step(x, scale=scale):
+            before = scale * 1.0
+
+            def grow(x):
+                y = x * scale * before
+                scale.assign(scale * 1.5)
+                return y * scale
+
+            with hf.GradientTape() as tape:
+                value = hf.distribute.pipeline([hf.tanh, grow], x, x, loss=squares, microbatches=4)
+            return value, [tape.gradient(value, scale)]
+
+        made = (step if on is None else hf.compile(step, mesh=on, batch="data"))(hf.asarray(x))
+        found.append((made, scale.numpy()))
+    require_same(found[0][0], found[1][0])
+    np.testing.assert_array_equal(found[0][1], np.full(WIDTH, 1.5**4, np.float32))
+    np.testing.assert_array_equal(found[1][1], found[0][1])
+
+
 def test_1f1b_needs_at_most_seven_tenths_of_the_temporaries_of_gpipe(monkeypatch):
     made = []
     compile_ = jax.stages.Lowered.compile
@@ -330,13 +397,26 @@ def test_bad_calls(options, error, text):
 
 def test_what_a_pipeline_on_a_mesh_cannot_do():
     mesh, x = hf.Mesh({"stage": 2}), normal(8, WIDTH)
-    stages = [*blocks(1), nn.Dropout(0.5)]
+    count = hf.Variable(np.float32(0.0), trainable=False)
 
-    def value(x, stages=stages):
+    def counting(x):
+        count.assign_add(1.0)
+        return x * count
+
+    def branching(x):
+        return hf.cond(hf.sum(x) > 0, lambda: x + hf.random.normal(x.shape), lambda: x)
+
+    def value(x, stages):
         return hf.distribute.pipeline(stages, x, x, loss=squares, microbatches=4)
 
-    with pytest.raises(TraceError, match="draw random numbers outside"):
-        hf.compile(value, mesh=mesh)(x)
+    for stages, text in (
+        ([counting, counting], "stage 0 assigns Variable 'variable.*', which stage 1 uses too"),
+        ([lambda x: x * count, counting], "stage 1 assigns Variable 'variable.*', which stage 0 uses too"),
+        ([branching, nn.Dropout(0.5)], "stage 0 assigns Variable 'random_state', which stage 1 uses too"),
+    ):
+        with pytest.raises(TraceError, match=text):
+            hf.compile(value, mesh=mesh)(x, stages)
+    assert count.numpy() == 0
     plain = blocks(2)
     second = hf.grad(lambda x: hf.sum(hf.grad(lambda x: value(x, plain))(x)))
     with pytest.raises(GradientError, match="first-order gradients"):
