@@ -41,8 +41,7 @@ def test_published_step_times_with_a_pipeline(name):
         {"data": row.replicas, "stage": row.stages, "model": row.tensor}, ["data"], A100
     ))  # fmt: skip
     assert found.seconds + reduced == pytest.approx(row.seconds, rel=0.3)
-    ideal = (row.stages - 1) / (row.batch // row.replicas + row.stages - 1)
-    assert found.share("bubble") == pytest.approx(ideal, rel=0.3)
+    assert found.share("bubble") == pytest.approx(row.bubble, rel=0.3)
 
 
 def state_bytes(stage):
@@ -70,7 +69,10 @@ def state_bytes(stage):
 
 @pytest.mark.parametrize(("stage", "gigabytes"), [(0, 120), (1, 31.4), (2, 16.6), (3, 1.9)])
 def test_published_memory_of_model_states(stage, gigabytes):
-    """Rajbhandari et al., "ZeRO: memory optimizations toward training trillion parameter models", 2020, figure 1."""
+    """Rajbhandari et al., "ZeRO: memory optimizations toward training trillion parameter models", 2020, figure 1.
+
+    There are 7.5 billion parameters, 64 devices, and 12 bytes of optimizer states per parameter (arXiv:1910.02054).
+    """
     assert state_bytes(stage) / 1e9 == pytest.approx(gigabytes, rel=0.1)
 
 

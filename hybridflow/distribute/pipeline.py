@@ -15,10 +15,13 @@ from hybridflow.core.errors import ArgumentError, ArgumentTypeError, DTypeError,
 from hybridflow.core.functions import as_traced
 from hybridflow.core.mesh import Layout, Mesh
 from hybridflow.core.node import Edge, Node
+from hybridflow.core.op import REGISTRY
 from hybridflow.core.spec import make_spec
 from hybridflow.core.tensor import Tensor, as_tensor, make_tensor
+from hybridflow.core.variable import Variable
 from hybridflow.distribute.pipeline_state import Stage, with_states
 from hybridflow.ir.builder import Check, GraphBuilder, Traced, trace_with_variables
+from hybridflow.ir.graph import edges_of
 from hybridflow.nested.bodies import add_checks, assign_around, bind_all, tracer_now, value_around
 from hybridflow.nested.pipelines import PIPELINE
 from hybridflow.nested.schedules import SCHEDULES, pipeline_schedule
@@ -42,6 +45,9 @@ def pipeline(
     different micro-batches at the same time, as `pipeline_schedule` says. Without a mesh, and in eager code, it is a
     plain loop over micro-batches and stages, with the same result. Gradients are taken as ever. On a mesh they are
     computed together with the loss; there are no second ones.
+
+    Weights that `shard` splits over the axis (``fsdp="stage"``) stay in parts, with their optimizer's slots: a device
+    gets those of its own stages for a step, and sends the parts of their gradients back.
 
     Stages may differ, and so may their values' shapes, at the price of buffers for all of them on every device. Other
     axes of the mesh split batches and weights as in any function. Variables that stages share get the sum of gradients.
@@ -67,8 +73,8 @@ def pipeline(
         ArgumentError: an unknown schedule, no stage, a number of micro-batches below 1, or a number of stages that
             does not suit the mesh and the schedule.
         LayoutError: the mesh of the compiled function has no such axis, or the call is inside `hf.shard_map`.
-        TraceError: on a mesh, a stage assigns a Variable that another one uses, or draws from a generator in a branch or
-            loop while others draw from it too.
+        TraceError: on a mesh, a stage assigns a Variable that another one uses, or draws from a generator in a branch
+            or loop while others draw from it too.
 
     Example:
         >>> import hybridflow as hf
@@ -178,7 +184,7 @@ def _on_mesh(stages: list[Any], rows: list[Tensor], tree: Any, loss: Any, attrs:
     traced, own_rows, arguments = _traced(stages, rows, tree, loss, attrs["microbatches"])
     made = with_states(traced, arguments, attrs["microbatches"])
     cut = [*rows, *[state for stage in made for state in stage.states]]
-    shared = _Read(len(cut))
+    shared = _Read(len(cut), attrs["mesh"], attrs["axis"])
     reads: list[tuple[int, ...]] = []
     assigns: list[tuple[int, ...]] = []
     first = len(rows)
@@ -245,10 +251,12 @@ class _Read:
 
     Args:
         first: the position of the first one among the operation's inputs.
+        mesh: the mesh.
+        axis: the axis along which the stages lie.
     """
 
-    def __init__(self, first: int) -> None:
-        self.first = first
+    def __init__(self, first: int, mesh: Mesh, axis: str) -> None:
+        self.first, self.mesh, self.axis = first, mesh, axis
         self.tensors: list[Tensor] = []
         self.layouts: list[Layout | None] = []
         self._positions: dict[Edge, int] = {}
@@ -259,13 +267,24 @@ class _Read:
         own: dict[Node, int] = {}
         for state in stage.variables:
             variable = state.variable
-            layout = None if variable.placement is None else variable.placement.layout
+            value, layout = self._in_parts(variable, value_around(state))
             if state in stage.assigned:
-                own[variable._leaf] = self._append(value_around(state), layout)
+                own[variable._leaf] = self._append(value, layout)
                 positions.append(own[variable._leaf])
             else:
-                positions.append(self._of(value_around(state), layout))
+                positions.append(self._of(value, layout))
         return positions, [own[state.variable._leaf] for state in stage.assigned]
+
+    def _in_parts(self, variable: Variable, value: Tensor) -> tuple[Tensor, Layout | None]:
+        """Return a Variable's value and its layout; without gathering parts that lie along the pipeline's axis."""
+        if variable.placement is None:
+            return value, None
+        layout = variable.placement.on(self.mesh, variable.shape, variable.name).layout
+        node, _ = tracer_now().edge_of(value)
+        if node.op is REGISTRY["gathered"] and self.axis in layout and self.axis not in node.attrs["layout"]:
+            (edge,) = edges_of(node)
+            value = make_tensor(None, edge)
+        return value, layout
 
     def _of(self, tensor: Tensor, layout: Layout | None) -> int:
         edge = tracer_now().edge_of(tensor)

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
+from jax.sharding import PartitionSpec
 
 from hybridflow.core.dtypes import is_differentiable
-from hybridflow.core.mesh import Layout, Mesh
-from hybridflow.core.spec import TensorSpec
+from hybridflow.core.mesh import Layout, Mesh, names_of
+from hybridflow.core.node import Node
+from hybridflow.core.spec import TensorSpec, make_spec
 from hybridflow.ir.graph import Graph
 from hybridflow.nested.schedules import Action, Schedule, pipeline_schedule, places
 
@@ -64,6 +66,16 @@ class Plan(NamedTuple):
     def given(self) -> int:
         """The number of inputs that are the same on all devices; of the others, each has those of its own stages."""
         return self.cut - self.draws
+
+    def split(self, at: int) -> int | None:
+        """Return the dimension of an input whose parts lie along the axis; None if devices have the whole."""
+        layout = self.layouts[at] or ()
+        return layout.index(self.axis) if self.axis in layout and self.devices > 1 else None
+
+    def spec(self, at: int) -> PartitionSpec:
+        """Return how an input comes to the devices along the axis."""
+        split = self.split(at)
+        return PartitionSpec() if split is None else PartitionSpec(*[None] * split, self.axis)
 
     def activations(self, stage: int) -> int:
         """Return the number of values that a stage takes from the one before."""
@@ -119,7 +131,7 @@ class Buffers:
     """Which buffers a pipeline has, and when each device reads and writes which place of them."""
 
     def __init__(self, plan: Plan, backward: bool) -> None:
-        self.plan = plan
+        self.plan, self.backward = plan, backward
         self.schedule = plan.table(forward_only=not backward)
         count, last = len(plan.stages), len(plan.stages) - 1
         outputs = [graph.output_specs for graph in plan.stages]
@@ -188,3 +200,38 @@ class Buffers:
         devices = self.plan.devices
         ends = {(stage % devices, (stage + 1) % devices) for stage in slots.stages(slot)}
         return sorted([(b, a) if back else (a, b) for a, b in ends])
+
+    def bytes(self, parts: Callable[[Node, tuple[int, ...]], int] | None) -> int:
+        """Return the size of all buffers on a device.
+
+        Args:
+            parts: a function from a node, and the shape of a value that it computes, to the number of its parts on the
+                other axes of the mesh; None if values are whole there.
+        """
+        plan = self.plan
+        total = 0
+        moving = (
+            (self.acts, self.act_counts, lambda s: range(plan.results(s))),
+            (self.cots, self.cot_counts, lambda s: self.back[s]),
+            (self.kept, self.kept_counts, lambda s: range(plan.ends(s)[2], len(plan.stages[s].outputs))),
+        )  # fmt: skip
+        for slots, counts, outputs in moving:
+            divided = [1] * len(slots.keys)
+            for stage, row in enumerate(slots.of if parts else ()):
+                for slot, at in zip(row, outputs(stage), strict=False):
+                    node = plan.stages[stage].outputs[at][0]
+                    divided[slot] = max(divided[slot], plan.parts, parts(node, slots.keys[slot][0]) if parts else 1)
+            for (shape, dtype), count, by in zip(slots.keys, counts, divided, strict=True):
+                total += count * make_spec(shape, dtype).nbytes // by
+        for slot, (_, shape, dtype, layout, _, _) in enumerate(self.weights.keys):
+            others = [name for axis in layout or () for name in names_of(axis) if name != plan.axis]
+            by = 1 if plan.mesh is None else plan.mesh.parts(tuple(others))
+            for stage in self.weights.stages(slot) if parts else ():
+                at = self.shared[stage][self.weights.of[stage].index(slot)]
+                node = plan.stages[stage].inputs[plan.activations(stage) + at]
+                by = max(by, parts(node, shape) if parts else 1)
+            size = make_spec(shape, dtype).nbytes // by
+            chosen = plan.devices > 1 and (len(self.weights.stages(slot)) > 1 or plan.axis in (layout or ()))
+            summed = self.backward and is_differentiable(dtype)
+            total += size * (chosen + summed)
+        return total

@@ -78,14 +78,16 @@ def run_program(
     whole, split = PartitionSpec(), PartitionSpec(plan.axis)
     others = [name for name, size in plan.mesh.shape.items() if size > 1 and name != plan.axis]
     values = [*cut, *xs[plan.cut :], *([] if g is None else [g])]
+    first = 1 + sum(plan.checks) + sum(map(len, plan.assigns))
+    wanted = [index for index, has in enumerate(given) if has] if backward else []
+    specs = [plan.spec(index) for index in range(len(xs))]
     mapped = jax.shard_map(
-        body, mesh=plan.mesh.of_jax, in_specs=(split, *[whole] * len(values)), out_specs=whole, check_vma=False,
+        body, mesh=plan.mesh.of_jax, in_specs=(split, *specs, *[whole] * (g is not None)),
+        out_specs=[*[whole] * first, *[specs[index] for index in wanted]], check_vma=False,
         axis_names={plan.axis} if others else set(plan.mesh.axes),
     )  # fmt: skip
     made = list(mapped(np.arange(plan.devices, dtype=np.int32), *values))
-    first = 1 + sum(plan.checks) + sum(map(len, plan.assigns))
-    wanted = [x for x, has in zip(xs, given, strict=True) if has] if backward else []
-    return [*made[:first], *[jnp.reshape(one, x.shape) for one, x in zip(made[first:], wanted, strict=True)]]
+    return [*made[:first], *[jnp.reshape(one, xs[at].shape) for one, at in zip(made[first:], wanted, strict=True)]]
 
 
 def run_plainly(
@@ -266,6 +268,10 @@ class _Run:
             for stage in weights.stages(slot):
                 at = self.layout.shared[stage][weights.of[stage].index(slot)]
                 cases[stage % self.plan.devices] = self.values[self.plan.reads[stage][at]]
+            split = self._split(slot)
+            if split is not None:
+                chosen.append(self._exchanged(cases, split))
+                continue
             if len({id(one) for one in cases}) == 1:
                 chosen.append(cases[0])
                 continue
@@ -274,6 +280,18 @@ class _Run:
             chosen.append(lax.select_n(device.astype(np.int32), *filled) if len(filled) != 2 else
                           lax.select(device == 0, *filled))  # fmt: skip
         return chosen
+
+    def _split(self, slot: int) -> int | None:
+        """Return the dimension along which the values of a buffer lie in parts on the devices; None if they do not."""
+        stage = self.layout.weights.stages(slot)[0]
+        at = self.layout.shared[stage][self.layout.weights.of[stage].index(slot)]
+        return self.plan.split(self.plan.reads[stage][at])
+
+    def _exchanged(self, cases: list[Any], split: int) -> Any:
+        """Return the whole value of this device's stage: every device sends each other one its part of their value."""
+        like = next(one for one in cases if one is not None)
+        parts = jnp.stack([jnp.zeros(like.shape, like.dtype) if one is None else one for one in cases])
+        return lax.all_to_all(parts, self.plan.axis, 0, split + 1, tiled=True)[0]
 
     def _start(self) -> _State:
         layout, plan = self.layout, self.plan
@@ -424,11 +442,15 @@ class _Run:
                 slot = next(taken) if at >= plan.given else -1
                 if not has or slot < 0:
                     continue
-                several = len(weights.stages(slot)) > 1
+                several = len(weights.stages(slot)) > 1 or self._split(slot) is not None
                 if slot not in gathered:
                     own = state.weights[slot]
                     own = jnp.sum(own, axis=0) if self.split[slot] else own
-                    gathered[slot] = lax.all_gather(own, plan.axis) if several else lax.psum(own, plan.axis)
+                    split = self._split(slot)
+                    if split is not None:  # each device gets its part of every stage's gradient
+                        gathered[slot] = lax.all_to_all(own[None], plan.axis, split + 1, 0, tiled=True)
+                    else:
+                        gathered[slot] = lax.all_gather(own, plan.axis) if several else lax.psum(own, plan.axis)
                 one = gathered[slot][stage % plan.devices] if several else gathered[slot]
                 sums[at] = one if at not in sums else sums[at] + one
         sums.update({

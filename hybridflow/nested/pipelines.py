@@ -6,7 +6,7 @@ early must mix both. If a program asks for both, `passes.one_pipeline` leaves th
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -21,7 +21,7 @@ from hybridflow.ir.costs import Bodies, Body
 from hybridflow.ir.effects import silenced
 from hybridflow.ir.evaluate import evaluate
 from hybridflow.ir.graph import Graph, edges_of
-from hybridflow.nested.pipeline_buffers import Plan
+from hybridflow.nested.pipeline_buffers import Buffers, Plan
 from hybridflow.nested.pipeline_programs import run_plainly, run_program
 from hybridflow.nested.schedules import Schedule
 
@@ -105,6 +105,17 @@ def _plan(attrs: dict[str, Any]) -> Plan:
 def schedule_of(node: Node) -> Schedule:
     """Return the schedule by which a pipeline's node runs."""
     return _plan(node.attrs).table(forward_only=node.op is PIPELINE)
+
+
+def buffer_bytes(node: Node, parts: Callable[[Node, tuple[int, ...]], int] | None) -> int:
+    """Return the bytes of what a device keeps while a pipeline's node runs: values on their way, residuals, weights.
+
+    Args:
+        node: the node.
+        parts: a function from a node, and the shape of a value that it computes, to the number of its parts on a mesh.
+    """
+    plan = _plan(node.attrs)
+    return 0 if plan.mesh is None else Buffers(plan, node.op is PIPELINE_GRADIENT).bytes(parts)
 
 
 def _loss_specs(plan: Plan) -> list[TensorSpec]:

@@ -248,6 +248,62 @@ def test_a_step_with_an_optimizer_trains_as_on_one_device():
     assert losses[0][3] < losses[0][0]
 
 
+@pytest.mark.parametrize(
+    ("sizes", "count", "schedule"), [({"stage": 4}, 4, "1f1b"), ({"data": 2, "stage": 2}, 4, "interleaved")],
+    ids=lambda value: str(value).replace(" ", ""),
+)  # fmt: skip
+def test_each_device_keeps_a_part_of_the_weights_and_slots(sizes, count, schedule):
+    """Split over the stages' axis, weights, slots and XLA's peak shrink; what a device needs comes by all-to-all."""
+    mesh, x, peaks, losses = hf.Mesh(sizes), normal(16, WIDTH), [], []
+    parts = sizes["stage"]
+    for split in (None, "stage"):
+        nn.init.seed(0)
+        model = nn.Sequential(*[nn.Sequential(nn.Linear(WIDTH, 256), hf.tanh, nn.Linear(256, WIDTH))
+                                for _ in range(count)])  # fmt: skip
+        if split:
+            hf.distribute.shard(model, mesh, fsdp=split)
+        optimizer = hf.optim.AdamW(model, rate=0.01)
+
+        def step(x, model=model, optimizer=optimizer):
+            with hf.GradientTape() as tape:
+                loss = hf.distribute.pipeline(list(model), x, x, loss=squares, microbatches=4, schedule=schedule)
+            optimizer.update(tape.gradient(loss, model))
+            return loss
+
+        run = hf.compile(step, mesh=mesh, batch="data" if "data" in sizes else None)
+        report = hf.cost(run, x)
+        check, held = report.against_xla(), report.memory.bytes
+        peaks.append((held["parameters"], held["slots"], check.xla_peak))
+        assert check.sent == check.xla_sent
+        assert ("all-to-all" in check.xla_sent) == bool(split)
+        assert ("all-gather" in check.xla_sent) != bool(split)
+        assert held["peak"] == pytest.approx(check.xla_peak, rel=0.25)
+        losses.append([run(x).item() for _ in range(3)])
+    whole, divided = peaks
+    assert whole[:2] == tuple([parts * one for one in divided[:2]])
+    assert divided[2] < {2: 0.8, 4: 0.5}[parts] * whole[2]
+    np.testing.assert_allclose(losses[0], losses[1], rtol=1e-5)
+
+
+def test_gradients_of_weights_in_parts():
+    nn.init.seed(0)
+    mesh = hf.Mesh({"stage": 4, "data": 2})
+    stages, more = unlike_split(mesh)
+    tokens, target = RNG.integers(0, 12, (16, 3)).astype(np.int32), normal(16, 3, 12)
+    one, other, compiled = both(stages, mesh, tokens, target, batch="data", microbatches=4, more=more)
+    require_same(one, other)
+    assert "all-to-all" in hf.cost(compiled, tokens, target).communication.bytes
+
+
+def unlike_split(mesh):
+    """Return unlike stages, the first and last of which share a matrix, with Variables in parts along the stages."""
+    table = hf.Variable(normal(12, WIDTH), layout=("stage", None), mesh=mesh, name="table")
+    middle = blocks(2)
+    for block in middle:
+        hf.distribute.shard(block, mesh, fsdp="stage")
+    return [lambda tokens: hf.take(table, tokens, axis=0), *middle, lambda x: x @ table.T], [table]
+
+
 def test_low_precision_and_checkpoints():
     stages, mesh = blocks(2), hf.Mesh({"stage": 2})
     wrapped = [hf.checkpoint(stage) for stage in stages]
@@ -294,12 +350,12 @@ def test_draws_and_statistics_are_those_of_the_loop(sizes, count, schedule):
     for on in (None, mesh):
         stages = [nn.Sequential(block, nn.BatchNorm(WIDTH), nn.Dropout(0.5)) for block in blocks(count)]
         variables = variables_of(stages)
-        first, *others = stages
+        run_as = [hf.checkpoint(stages[0]), *stages[1:]]
 
-        def step(x, stages=(hf.checkpoint(first), *others), variables=variables):
+        def step(x, run_as=run_as, variables=variables):
             with hf.GradientTape() as tape:
                 value = hf.distribute.pipeline(
-                    stages, x, x, loss=lambda y, t: squares(y, t) + hf.random.normal(()), microbatches=4,
+                    run_as, x, x, loss=lambda y, t: squares(y, t) + hf.random.normal(()), microbatches=4,
                     schedule=schedule,
                 )  # fmt: skip
             return value, tape.gradient(value, variables)
