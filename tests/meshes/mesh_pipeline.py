@@ -184,6 +184,20 @@ def test_stages_of_different_shapes_share_a_variable(schedule):
     require_same(one, hf.compile(step, mesh=mesh)(given["tokens"], given["mask"], labels))
 
 
+def test_each_stage_counts_in_a_cost_report():
+    """Equal stages are in XLA's program once, and all count: in the total, and in the rows of the modules."""
+    stages, x = blocks(4), normal(32, 5, WIDTH)
+
+    def step(x):
+        with hf.GradientTape() as tape:
+            value = hf.distribute.pipeline(stages, x, x, loss=squares, microbatches=8)
+        return value, tape.gradient(value, variables_of(stages))
+
+    plain, report = hf.cost(step, x), hf.cost(hf.compile(step, mesh=hf.Mesh({"stage": 4})), x)
+    assert report.macs == plain.macs == sum([row.macs for row in report.layers])
+    assert [row.macs for row in report.layers if row.macs] == [row.macs for row in plain.layers if row.macs]
+
+
 def test_the_loss_alone_and_its_square():
     stages, mesh = blocks(2), hf.Mesh({"stage": 2})
     x, target = normal(8, WIDTH), normal(8, WIDTH)
