@@ -400,9 +400,9 @@ def test_a_variable_that_its_stage_assigns_and_multiplies_by():
     """Each micro-batch reads what the one before wrote; the gradient is the sum over the reads, as in the loop."""
     x, mesh, found = normal(16, WIDTH), hf.Mesh({"data": 2, "stage": 2}), []
     for on in (None, mesh):
-        scale = hf.Variable(normal(WIDTH) * 0 + 1)
+        scale, (block,) = hf.Variable(normal(WIDTH) * 0 + 1), blocks(1)
 
-        def step(x, scale=scale):
+        def step(x, scale=scale, block=block):
             before = scale * 1.0
 
             def grow(x):
@@ -411,8 +411,8 @@ def test_a_variable_that_its_stage_assigns_and_multiplies_by():
                 return y * scale
 
             with hf.GradientTape() as tape:
-                value = hf.distribute.pipeline([hf.tanh, grow], x, x, loss=squares, microbatches=4)
-            return value, [tape.gradient(value, scale)]
+                value = hf.distribute.pipeline([block, grow], x, x, loss=squares, microbatches=4)
+            return value, tape.gradient(value, [scale, *block.parameters()])
 
         made = (step if on is None else hf.compile(step, mesh=on, batch="data"))(hf.asarray(x))
         found.append((made, scale.numpy()))
