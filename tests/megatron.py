@@ -11,7 +11,12 @@ LENGTH, VOCABULARY = 2048, 51200
 
 
 class Published(NamedTuple):
-    """A row of Table 1 of "Efficient large-scale language model training on GPU clusters using Megatron-LM" (SC21)."""
+    """A row of Table 1 of "Efficient large-scale language model training on GPU clusters using Megatron-LM" (SC21).
+
+    The sizes, and those of micro-batches and of stages that share a device, which the table leaves out, are those of
+    examples/academic_paper_scripts/sc21/run_table_1.sh in NVIDIA/Megatron-LM; what was achieved is also in the picture
+    images/cases_april2021.png there (commit 50a4b5fa02).
+    """
 
     heads: int
     hidden: int
@@ -22,6 +27,20 @@ class Published(NamedTuple):
     batch: int
     teraflops: float
     """Achieved per GPU, of A100s with 80 GB."""
+    rows: int
+    """The rows of a micro-batch."""
+    chunks: int = 1
+    """The stages on each device."""
+
+    @property
+    def microbatches(self) -> int:
+        """The micro-batches of a replica."""
+        return self.batch // (self.replicas * self.rows)
+
+    @property
+    def bubble(self) -> float:
+        """The share of the time that a device waits, ideally; section 2.2."""
+        return (self.stages - 1) / (self.chunks * self.microbatches + self.stages - 1)
 
     @property
     def replicas(self) -> int:
@@ -37,11 +56,11 @@ class Published(NamedTuple):
 
 
 ROWS = {
-    "1.7B": Published(24, 2304, 24, 1, 1, 32, 512, 137),
-    "7.5B": Published(32, 4096, 36, 4, 1, 128, 512, 142),
-    "18.4B": Published(48, 6144, 40, 8, 1, 256, 1024, 135),
-    "39.1B": Published(64, 8192, 48, 8, 2, 512, 1536, 138),
-    "145.6B": Published(96, 12288, 80, 8, 8, 1536, 2304, 148),
+    "1.7B": Published(24, 2304, 24, 1, 1, 32, 512, 137, 16),
+    "7.5B": Published(32, 4096, 36, 4, 1, 128, 512, 142, 16),
+    "18.4B": Published(48, 6144, 40, 8, 1, 256, 1024, 135, 8),
+    "39.1B": Published(64, 8192, 48, 8, 2, 512, 1536, 138, 4),
+    "145.6B": Published(96, 12288, 80, 8, 8, 1536, 2304, 148, 2, 2),
 }
 LAYOUTS: dict[str, Any] = {
     "table": ("model", None), "wq": (None, None, "model", None), "wk": (None, None, "model", None),
@@ -100,9 +119,10 @@ def simulated(row):
 def piped(row):
     """The estimate for one replica of a row with a pipeline; devices reduce gradients over replicas once, afterwards.
 
-    The paper's schedule has the bubble of ``"gpipe"``; its micro-batches are single sequences here.
+    Where several stages share a device, the paper's schedule has the bubble of ``"gpipe"`` with as many times as many
+    micro-batches, each of so many fewer rows.
     """
-    microbatches = row.batch // row.replicas
+    microbatches = row.microbatches * row.chunks
 
     def step(tokens, targets, table, *weights):
         with hf.GradientTape() as tape:
@@ -125,6 +145,6 @@ def piped(row):
                           out_layouts=(None, tuple(layouts.values())))  # fmt: skip
     table, *weights = weight_specs(row, row.layers // row.stages)
     weights = [hf.TensorSpec((row.stages, *one.shape), one.dtype) for one in weights]
-    rows = hf.TensorSpec((microbatches, LENGTH), "int32")
+    rows = hf.TensorSpec((row.batch // row.replicas, LENGTH), "int32")
     return hf.simulate(compiled, rows, rows, table, *weights, mesh={"stage": row.stages, "model": row.tensor},
                        hardware="a100-80gb")  # fmt: skip

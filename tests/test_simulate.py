@@ -41,8 +41,7 @@ def test_published_step_times_with_a_pipeline(name):
         {"data": row.replicas, "stage": row.stages, "model": row.tensor}, ["data"], A100
     ))  # fmt: skip
     assert found.seconds + reduced == pytest.approx(row.seconds, rel=0.3)
-    ideal = (row.stages - 1) / (row.batch // row.replicas + row.stages - 1)
-    assert found.share("bubble") == pytest.approx(ideal, rel=0.3)
+    assert found.share("bubble") == pytest.approx(row.bubble, rel=0.3)
 
 
 def state_bytes(stage):
@@ -70,7 +69,10 @@ def state_bytes(stage):
 
 @pytest.mark.parametrize(("stage", "gigabytes"), [(0, 120), (1, 31.4), (2, 16.6), (3, 1.9)])
 def test_published_memory_of_model_states(stage, gigabytes):
-    """Rajbhandari et al., "ZeRO: memory optimizations toward training trillion parameter models", 2020, figure 1."""
+    """Rajbhandari et al., "ZeRO: memory optimizations toward training trillion parameter models", 2020, figure 1.
+
+    There are 7.5 billion parameters, 64 devices, and 12 bytes of optimizer states per parameter (arXiv:1910.02054).
+    """
     assert state_bytes(stage) / 1e9 == pytest.approx(gigabytes, rel=0.1)
 
 
@@ -85,7 +87,7 @@ def test_products_are_divided_as_their_layouts_say():
     (sent,) = found.collectives
     n, count = 4, 2048 * 4096 * 4
     assert (sent.row.kind, sent.row.bytes, sent.is_inside) == ("all-reduce", count, True)
-    assert sent.seconds == pytest.approx(2 * (n - 1) * 3.6e-6 + 2 * (n - 1) / n * count / 300e9)
+    assert sent.seconds == pytest.approx(2 * (n - 1) * 3.4e-6 + 2 * (n - 1) / n * count / 300e9)
     assert found.seconds == found.compute + found.communication == found.compute + sent.seconds
     repeated = hf.simulate(hf.compile(lambda x, w: x @ w, mesh=mesh), size, size, **there)
     assert repeated.compute == pytest.approx(once)
@@ -110,7 +112,7 @@ def test_collectives_are_rings():
     gathered, reduced = collective_seconds("all-gather", size, link), collective_seconds("all-reduce", size, link)
     scattered = collective_seconds("reduce-scatter", size / 4, link)
     assert reduced == pytest.approx(gathered + scattered)
-    assert collective_seconds("collective-permute", size, link) == pytest.approx(3.6e-6 + size / 300e9)
+    assert collective_seconds("collective-permute", size, link) == pytest.approx(3.4e-6 + size / 300e9)
     assert collective_seconds("all-reduce", size, link_of({"data": 1}, ["data"], EXACT)) == 0
 
 
@@ -121,7 +123,7 @@ def test_the_last_axis_of_a_mesh_is_in_one_node():
     assert (outside.is_inside, outside.devices, outside.bandwidth) == (False, 16, 25e9)
     both = link_of(mesh, ["data", "model"], EXACT)
     assert (both.devices, both.bandwidth) == (128, 200e9)  # eight adapters of a node
-    assert both.latency == pytest.approx(7 * 3.6e-6 + 15 * 19.8e-6)
+    assert both.latency == pytest.approx(7 * 3.4e-6 + 15 * 14e-6)
 
 
 @pytest.mark.parametrize(("stages", "microbatches"), [(2, 4), (4, 8)])
@@ -204,7 +206,7 @@ def test_shipped_hardware_names_its_sources(name):
         ("memory_bytes = 80e9", "", "memory_bytes is missing"),
         ("memory_bytes = 80e9", "memory_bytes = -1", "memory_bytes = -1 is no positive number"),
         ("products = 0.75", "products = 1.5", "attainable.products = 1.5 is more than 1"),
-        ("latency = 3.6e-6", "delay = 1", "inside has ['bandwidth', 'delay']"),
+        ("latency = 3.4e-6", "delay = 1", "inside has ['bandwidth', 'delay']"),
         ("devices_per_node = 8", "devices_per_node = 8\nspeed = 1", "speed is unknown"),
         ("[between]", "[[between]]", "between is no table"),
         ('platform = "cuda"', "platform = 1", "platform is no text"),

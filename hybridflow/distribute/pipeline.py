@@ -14,10 +14,15 @@ from hybridflow.core.dtypes import is_differentiable
 from hybridflow.core.errors import ArgumentError, ArgumentTypeError, DTypeError, LayoutError, ShapeError, message
 from hybridflow.core.functions import as_traced
 from hybridflow.core.mesh import Layout, Mesh
+from hybridflow.core.node import Edge, Node
+from hybridflow.core.op import REGISTRY
 from hybridflow.core.spec import make_spec
-from hybridflow.core.tensor import Tensor, as_tensor
+from hybridflow.core.tensor import Tensor, as_tensor, make_tensor
+from hybridflow.core.variable import Variable
+from hybridflow.distribute.pipeline_state import Stage, with_states
 from hybridflow.ir.builder import Check, GraphBuilder, Traced, trace_with_variables
-from hybridflow.nested.bodies import Shared, add_checks, bind_all, inputs_around
+from hybridflow.ir.graph import edges_of
+from hybridflow.nested.bodies import add_checks, assign_around, bind_all, tracer_now, value_around
 from hybridflow.nested.pipelines import PIPELINE
 from hybridflow.nested.schedules import SCHEDULES, pipeline_schedule
 
@@ -41,12 +46,16 @@ def pipeline(
     plain loop over micro-batches and stages, with the same result. Gradients are taken as ever. On a mesh they are
     computed together with the loss; there are no second ones.
 
+    Weights that `shard` splits over the axis (``fsdp="stage"``) stay in parts, with their optimizer's slots: a device
+    gets those of its own stages for a step, and sends the parts of their gradients back.
+
     Stages may differ, and so may their values' shapes, at the price of buffers for all of them on every device. Other
     axes of the mesh split batches and weights as in any function. Variables that stages share get the sum of gradients.
 
     Args:
         stages: functions or modules, each of the value (a tensor or a structure of them) that the one before returns.
-            They may read Variables but not assign them, so they draw no random numbers.
+            They may draw random numbers, the same ones as in the loop. On a mesh, a Variable that a stage assigns is
+            for this stage alone.
         x: the first stage's batch, a tensor or a structure of them. Micro-batch `i` has the rows
             ``i, i + microbatches, ...`` of axis 0.
         *targets: what `loss` takes besides the last stage's value, cut in the same way.
@@ -64,7 +73,8 @@ def pipeline(
         ArgumentError: an unknown schedule, no stage, a number of micro-batches below 1, or a number of stages that
             does not suit the mesh and the schedule.
         LayoutError: the mesh of the compiled function has no such axis, or the call is inside `hf.shard_map`.
-        TraceError: on a mesh, a stage assigns a Variable or draws random numbers.
+        TraceError: on a mesh, a stage assigns a Variable that another one uses, or draws from a generator in a branch
+            or loop while others draw from it too.
 
     Example:
         >>> import hybridflow as hf
@@ -96,6 +106,7 @@ def pipeline(
     pipeline_schedule(schedule, len(stages), microbatches, devices=mesh.shape[axis])
     return _on_mesh(stages, rows, tree, loss, {
         "mesh": mesh, "axis": axis, "microbatches": microbatches, "schedule": schedule,
+        "rows": _row_axes(mesh, axis, rows[0].shape[0], microbatches),
     })  # fmt: skip
 
 
@@ -114,6 +125,13 @@ def _mesh(axis: str) -> Mesh | None:
                     hint=f"Pass axis=, one of {', '.join(mesh.axes)}, or make the mesh with it.")
         )  # fmt: skip
     return mesh
+
+
+def _row_axes(mesh: Mesh, axis: str, size: int, microbatches: int) -> tuple[str, ...]:
+    """Return the other axes of the mesh over which the arguments of as many rows are split, if they divide the rows."""
+    given = cast("GraphBuilder", current().tracer).row_axes.get(size, ())
+    axes = tuple([name for name in given if name != axis and mesh.shape[name] > 1])
+    return axes if size // microbatches % mesh.parts(axes) == 0 else ()
 
 
 def _checked_rows(batch: list[Tensor], microbatches: Any) -> list[Tensor]:
@@ -163,31 +181,52 @@ def _one_by_one(stages: list[Any], rows: list[Tensor], tree: Any, loss: Any, mic
 
 def _on_mesh(stages: list[Any], rows: list[Tensor], tree: Any, loss: Any, attrs: dict[str, Any]) -> Tensor:
     """Trace the stages one after the other, and bind the operation that runs them."""
-    parts = [make_spec((one.shape[0] // attrs["microbatches"], *one.shape[1:]), one.dtype) for one in rows]
+    traced, own_rows, arguments = _traced(stages, rows, tree, loss, attrs["microbatches"])
+    made = with_states(traced, arguments, attrs["microbatches"])
+    cut = [*rows, *[state for stage in made for state in stage.states]]
+    shared = _Read(len(cut), attrs["mesh"], attrs["axis"])
+    reads: list[tuple[int, ...]] = []
+    assigns: list[tuple[int, ...]] = []
+    first = len(rows)
+    for stage, split in zip(made, own_rows, strict=True):
+        positions, assigned = shared.add(stage)
+        reads.append((*split, *range(first, first + len(stage.states)), *positions))
+        assigns.append(tuple(assigned))
+        first += len(stage.states)
+    checks: list[Check] = [check for one in traced for check in one.checks]
+    outputs = bind_all(PIPELINE, [*cut, *shared.tensors], {
+        "stages": tuple([stage.graph for stage in made]), "reads": tuple(reads), "cut": len(cut),
+        "draws": len(cut) - len(rows),
+        "checks": tuple([len(one.checks) for one in traced]), "assigns": tuple(assigns),
+        "layouts": (*[None] * len(cut), *shared.layouts), "call": next(_CALLS), **attrs,
+    })  # fmt: skip
+    last = 1 + len(checks)
+    add_checks(checks, outputs[1:last])
+    assign_around([state.variable for stage in made for state in stage.assigned], outputs[last:])
+    return outputs[0]
+
+
+def _traced(stages: list[Any], rows: list[Tensor], tree: Any, loss: Any, microbatches: int) -> Any:
+    """Return each stage as it was traced, the rows that it reads, and the number of its activations and rows."""
+    parts = [make_spec((one.shape[0] // microbatches, *one.shape[1:]), one.dtype) for one in rows]
     sizes = jax.tree_util.tree_unflatten(tree, parts)
     count = len(jax.tree_util.tree_leaves(sizes[0]))
-    shared = _Read(len(rows))
     graphs: list[Traced] = []
-    reads: list[tuple[int, ...]] = []
+    split: list[tuple[int, ...]] = []
+    arguments: list[int] = []
     value_tree, specs = jax.tree_util.tree_structure(sizes[0]), parts[:count]
     for number, stage in enumerate(stages):
         is_first, is_last = number == 0, number == len(stages) - 1
         own = [*specs, *(parts[count:] if is_last else [])]
-        split = [*(range(count) if is_first else []), *(range(count, len(rows)) if is_last else [])]
+        split.append((*(range(count) if is_first else []), *(range(count, len(rows)) if is_last else [])))
         body = _Stage(stage, loss if is_last else None, value_tree, len(specs), tree)
-        traced = trace_with_variables(body, own, f"stage_{number}", writes=False)
+        traced = trace_with_variables(body, own, f"stage_{number}")
         graphs.append(traced)
-        reads.append((*split, *shared.add(traced)))
+        arguments.append(len(own))
         value_tree = body.tree
-        specs = list(traced.graph.output_specs[: len(traced.graph.output_specs) - len(traced.checks)])
-    checks: list[Check] = [check for traced in graphs for check in traced.checks]
-    made = bind_all(PIPELINE, [*rows, *shared.shared.tensors()], {
-        "stages": tuple([traced.graph for traced in graphs]), "reads": tuple(reads), "cut": len(rows),
-        "checks": tuple([len(traced.checks) for traced in graphs]),
-        "layouts": (*[None] * len(rows), *shared.layouts), "call": next(_CALLS), **attrs,
-    })  # fmt: skip
-    add_checks(checks, made[1:])
-    return made[0]
+        others = len(traced.checks) + len(traced.assigned)
+        specs = list(traced.graph.output_specs[: len(traced.graph.output_specs) - others])
+    return graphs, split, arguments
 
 
 class _Stage:
@@ -208,24 +247,52 @@ class _Stage:
 
 
 class _Read:
-    """The values outside of the stages that they read, each once.
+    """The values outside of the stages that they read, each once; those that a stage assigns apart from all others.
 
     Args:
         first: the position of the first one among the operation's inputs.
+        mesh: the mesh.
+        axis: the axis along which the stages lie.
     """
 
-    def __init__(self, first: int) -> None:
-        self.first = first
-        self.shared = Shared()
+    def __init__(self, first: int, mesh: Mesh, axis: str) -> None:
+        self.first, self.mesh, self.axis = first, mesh, axis
+        self.tensors: list[Tensor] = []
         self.layouts: list[Layout | None] = []
+        self._positions: dict[Edge, int] = {}
 
-    def add(self, traced: Traced) -> list[int]:
-        """Add what a stage reads, and return the positions."""
-        layouts = [None] * len(traced.captures) + [
-            None if one.variable.placement is None else one.variable.placement.layout for one in traced.variables
-        ]
-        positions = self.shared.add(inputs_around(traced))
-        for position, layout in zip(positions, layouts, strict=True):
-            if position == len(self.layouts):
-                self.layouts.append(layout)
-        return [self.first + position for position in positions]
+    def add(self, stage: Stage) -> tuple[list[int], list[int]]:
+        """Add what a stage reads, and return the positions, and those of the Variables that it assigns."""
+        positions = [self._of(tensor, None) for tensor in stage.traced.captures]
+        own: dict[Node, int] = {}
+        for state in stage.variables:
+            variable = state.variable
+            value, layout = self._in_parts(variable, value_around(state))
+            if state in stage.assigned:
+                own[variable._leaf] = self._append(value, layout)
+                positions.append(own[variable._leaf])
+            else:
+                positions.append(self._of(value, layout))
+        return positions, [own[state.variable._leaf] for state in stage.assigned]
+
+    def _in_parts(self, variable: Variable, value: Tensor) -> tuple[Tensor, Layout | None]:
+        """Return a Variable's value and its layout; without gathering parts that lie along the pipeline's axis."""
+        if variable.placement is None:
+            return value, None
+        layout = variable.placement.on(self.mesh, variable.shape, variable.name).layout
+        node, _ = tracer_now().edge_of(value)
+        if node.op is REGISTRY["gathered"] and self.axis in layout and self.axis not in node.attrs["layout"]:
+            (edge,) = edges_of(node)
+            value = make_tensor(None, edge)
+        return value, layout
+
+    def _of(self, tensor: Tensor, layout: Layout | None) -> int:
+        edge = tracer_now().edge_of(tensor)
+        if edge not in self._positions:
+            self._positions[edge] = self._append(make_tensor(None, edge), layout)
+        return self._positions[edge]
+
+    def _append(self, tensor: Tensor, layout: Layout | None) -> int:
+        self.tensors.append(tensor)
+        self.layouts.append(layout)
+        return self.first + len(self.tensors) - 1

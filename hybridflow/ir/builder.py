@@ -131,6 +131,7 @@ class GraphBuilder:
         self.dims = self.outer.dims if self.outer is not None else DimScope()
         self.mesh: Mesh | None = None if self.outer is None else self.outer.mesh
         self.manual: Mesh | None = None if self.outer is None else self.outer.manual  # the mesh of a `hf.shard_map`
+        self.row_axes: dict[int, tuple[str, ...]] = {} if self.outer is None else self.outer.row_axes
 
     # -- inputs -----------------------------------------------------------------------------------------------
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import functools
 import operator
-from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -21,158 +20,12 @@ from jax.sharding import PartitionSpec
 from hybridflow.backend.collectives import LOWERED_FOR
 from hybridflow.core.attrs import attr_key
 from hybridflow.core.dtypes import LOW_PRECISION, is_differentiable
-from hybridflow.core.mesh import Layout, Mesh
-from hybridflow.core.spec import TensorSpec
+from hybridflow.core.node import Node
 from hybridflow.ir.evaluate import lower_graph
 from hybridflow.ir.graph import Graph, edges_of
-from hybridflow.nested.schedules import Action, Schedule, pipeline_schedule, places
-
-Mask = tuple[bool, ...]
-
-
-class Plan(NamedTuple):
-    """What a pipeline runs.
-
-    Attributes:
-        stages: per stage, a graph from ``(*activations, *what it reads)`` to ``(*results, *checks)``. The results are
-            the next stage's activations, or the loss.
-        reads: per stage, the positions of the operation's inputs that it reads.
-        cut: the number of the operation's inputs that are cut into micro-batches, along axis 0: micro-batch `i` has
-            the rows ``i, i + microbatches, ...``. They come first; all micro-batches share the others.
-        checks: per stage, the number of its checks.
-        layouts: per input, how its Variable lies on the mesh.
-        mesh: the mesh; None to run the stages one after the other.
-        axis: the axis along which the stages lie.
-        microbatches: the number of micro-batches.
-        schedule: the schedule's name.
-    """
-
-    stages: tuple[Graph, ...]
-    reads: tuple[tuple[int, ...], ...]
-    cut: int
-    checks: tuple[int, ...]
-    layouts: tuple[Layout | None, ...]
-    mesh: Mesh | None
-    axis: str
-    microbatches: int
-    schedule: str
-
-    @property
-    def devices(self) -> int:
-        """The number of devices along the axis."""
-        return len(self.stages) if self.mesh is None else self.mesh.shape[self.axis]
-
-    def activations(self, stage: int) -> int:
-        """Return the number of values that a stage takes from the one before."""
-        return len(self.stages[stage].inputs) - len(self.reads[stage])
-
-    def results(self, stage: int) -> int:
-        """Return the number of values that a stage gives to the next one; the last one gives the loss."""
-        return 1 if stage == len(self.stages) - 1 else self.activations(stage + 1)
-
-    def table(self, forward_only: bool = False) -> Schedule:
-        """Return the schedule."""
-        return pipeline_schedule(
-            self.schedule, len(self.stages), self.microbatches, devices=self.devices, forward_only=forward_only
-        )
-
-
-class _Slots:
-    """Buffers that several stages share: per stage a list of values, each of which gets the number of a buffer.
-
-    Args:
-        lists: per stage, the keys of its values. Values of different stages with one key share a buffer.
-    """
-
-    def __init__(self, lists: Sequence[Sequence[Any]]) -> None:
-        found: dict[Any, int] = {}
-        self.of: list[tuple[int, ...]] = []
-        for keys in lists:
-            seen: Counter[Any] = Counter()
-            row: list[int] = []
-            for key in keys:
-                row.append(found.setdefault((key, seen[key]), len(found)))
-                seen[key] += 1
-            self.of.append(tuple(row))
-        self.keys = [key for key, _ in found]
-
-    def stages(self, slot: int) -> list[int]:
-        """Return the stages that have a value in a buffer."""
-        return [stage for stage, row in enumerate(self.of) if slot in row]
-
-
-def _key(spec: TensorSpec) -> Any:
-    return spec.shape, spec.dtype
-
-
-class _Layout:
-    """Which buffers a pipeline has, and when each device reads and writes which place of them."""
-
-    def __init__(self, plan: Plan, backward: bool) -> None:
-        self.plan = plan
-        self.schedule = plan.table(forward_only=not backward)
-        count, last = len(plan.stages), len(plan.stages) - 1
-        outputs = [graph.output_specs for graph in plan.stages]
-        self.acts = _Slots(
-            [[_key(one) for one in outputs[s][: plan.results(s)]] if s < last else [] for s in range(count)]
-        )
-        self.back = [
-            [i for i in range(plan.results(s)) if is_differentiable(outputs[s][i].dtype)] for s in range(count)
-        ]
-        self.cots = _Slots(
-            [[_key(outputs[s][i]) for i in self.back[s]] if backward and s < last else [] for s in range(count)]
-        )
-        firsts = [plan.results(s) + plan.checks[s] for s in range(count)]
-        self.kept = _Slots([[_key(one) for one in outputs[s][firsts[s] :]] for s in range(count)])
-        specs = [graph.input_specs[plan.activations(s) :] for s, graph in enumerate(plan.stages)]
-        self.shared = [[i for i, at in enumerate(plan.reads[s]) if at >= plan.cut] for s in range(count)]
-        per_chunk = [
-            [(s // plan.devices, *_key(specs[s][i]), plan.layouts[plan.reads[s][i]]) for i in self.shared[s]]
-            for s in range(count)
-        ]
-        self.weights = _Slots(per_chunk)
-        self.when = {action: tick for tick, _, action in self.schedule.actions()}
-        self._place(backward)
-
-    def _place(self, backward: bool) -> None:
-        """Choose the places of all values, and fill the tables with them: per tick, device and buffer, or -1."""
-        plan, when = self.plan, self.when
-        size = len(self.schedule.table), plan.devices
-        numbers = range(plan.microbatches)
-
-        def table(slots: _Slots) -> Any:
-            return np.full((*size, len(slots.keys)), -1, np.int32)
-
-        self.act_reads, self.act_writes, self.act_counts = table(self.acts), table(self.acts), [0] * len(self.acts.keys)
-        self.cot_reads, self.cot_writes, self.cot_counts = table(self.cots), table(self.cots), [0] * len(self.cots.keys)
-        self.kept_at, self.kept_counts = table(self.kept), [0] * len(self.kept.keys)
-
-        def fill(
-            slots: _Slots, counts: list[int], sent: tuple[int, bool], used: tuple[int, bool], written: Any, read: Any
-        ) -> None:
-            for slot in range(len(slots.keys)):
-                lives: list[tuple[Any, int, int, int]] = []
-                for stage in slots.stages(slot):
-                    for number in numbers:
-                        first = when[Action(stage + sent[0], number, sent[1])]
-                        last = when[Action(stage + used[0], number, used[1])]
-                        lives.append(((first, last), (stage + used[0]) % plan.devices, first, last))
-                rows = places([((device, first, last), device, first, last) for _, device, first, last in lives])
-                counts[slot] = rows.needed
-                for _, device, first, last in lives:
-                    written[first, device, slot] = rows.of[device, first, last]
-                    read[last, device, slot] = rows.of[device, first, last]
-
-        fill(self.acts, self.act_counts, (0, False), (1, False), self.act_writes, self.act_reads)
-        if backward:
-            fill(self.cots, self.cot_counts, (1, True), (0, True), self.cot_writes, self.cot_reads)
-            fill(self.kept, self.kept_counts, (0, False), (0, True), self.kept_at, self.kept_at)
-
-    def pairs(self, slots: _Slots, slot: int, back: bool) -> list[tuple[int, int]]:
-        """Return which device sends to which, for a buffer of activations or cotangents."""
-        devices = self.plan.devices
-        ends = {(stage % devices, (stage + 1) % devices) for stage in slots.stages(slot)}
-        return sorted([(b, a) if back else (a, b) for a, b in ends])
+from hybridflow.nested.pipeline_buffers import Buffers, Mask, Plan, Slots, key_of
+from hybridflow.nested.pipeline_sums import constrained, late_nodes, run_in_parts
+from hybridflow.nested.schedules import Action
 
 
 class _State(NamedTuple):
@@ -180,6 +33,7 @@ class _State(NamedTuple):
 
     Attributes:
         kept: residuals.
+        assigned: the values that stages assign, by their buffers; None for other shared values.
         weights: sums of the gradients of shared values.
         rows: gradients of what is cut into micro-batches.
         loss: the sum of losses.
@@ -187,6 +41,7 @@ class _State(NamedTuple):
     """
 
     kept: tuple[Any, ...]
+    assigned: tuple[Any, ...]
     weights: tuple[Any, ...]
     rows: tuple[Any, ...]
     loss: Any
@@ -197,7 +52,7 @@ def run_program(
     plan: Plan, xs: Sequence[Any], backward: tuple[Graph, ...] = (), present: tuple[Mask, ...] = (), given: Mask = (),
     g: Any = None,
 ) -> list[Any]:  # fmt: skip
-    """Return the mean loss, the checks, and the gradients of the given inputs, as jax computes them.
+    """Return the mean loss, the checks, the assigned values and the given inputs' gradients, as jax computes them.
 
     Args:
         plan: the stages and their schedule; with residuals among their outputs if there are backward graphs.
@@ -209,7 +64,7 @@ def run_program(
     """
     if plan.mesh is None:
         return run_plainly(plan, xs, lambda graph, values: lower_graph(graph)(*values), backward, present, given, g)
-    layout = _Layout(plan, bool(backward))
+    layout = Buffers(plan, bool(backward))
     cut = [_cut(x, plan.microbatches) for x in xs[: plan.cut]]
     run = _Run(layout, backward, present, given)
 
@@ -223,14 +78,16 @@ def run_program(
     whole, split = PartitionSpec(), PartitionSpec(plan.axis)
     others = [name for name, size in plan.mesh.shape.items() if size > 1 and name != plan.axis]
     values = [*cut, *xs[plan.cut :], *([] if g is None else [g])]
+    first = 1 + sum(plan.checks) + sum(map(len, plan.assigns))
+    wanted = [index for index, has in enumerate(given) if has] if backward else []
+    specs = [plan.spec(index) for index in range(len(xs))]
     mapped = jax.shard_map(
-        body, mesh=plan.mesh.of_jax, in_specs=(split, *[whole] * len(values)), out_specs=whole, check_vma=False,
+        body, mesh=plan.mesh.of_jax, in_specs=(split, *specs, *[whole] * (g is not None)),
+        out_specs=[*[whole] * first, *[specs[index] for index in wanted]], check_vma=False,
         axis_names={plan.axis} if others else set(plan.mesh.axes),
     )  # fmt: skip
     made = list(mapped(np.arange(plan.devices, dtype=np.int32), *values))
-    first = 1 + sum(plan.checks)
-    wanted = [x for x, has in zip(xs, given, strict=True) if has] if backward else []
-    return [*made[:first], *[jnp.reshape(one, x.shape) for one, x in zip(made[first:], wanted, strict=True)]]
+    return [*made[:first], *[jnp.reshape(one, xs[at].shape) for one, at in zip(made[first:], wanted, strict=True)]]
 
 
 def run_plainly(
@@ -243,6 +100,7 @@ def run_plainly(
         plan, xs, backward, present, given, g: as in `run_program`.
         run: a function that runs a graph on NumPy's or jax's arrays.
     """
+    xs = list(xs)
     cut = [_cut(x, plan.microbatches) for x in xs[: plan.cut]]
     total: Any = 0.0
     holds: list[list[Any]] = []
@@ -254,10 +112,11 @@ def run_plainly(
         for stage, graph in enumerate(plan.stages):
             reads = [cut[at][:, number] if at < plan.cut else xs[at] for at in plan.reads[stage]]
             made = run(graph, (*values, *reads))
-            first = plan.results(stage)
-            last = first + plan.checks[stage]
-            values, kept = list(made[:first]), [*kept, (*reads, *made[last:])]
+            first, last, end = plan.ends(stage)
+            values, kept = list(made[:first]), [*kept, (*reads, *made[end:])]
             checks += made[first:last]
+            for at, value in zip(plan.assigns[stage], made[last:end], strict=True):
+                xs[at] = value
         total = total + values[0].astype(_wide(values[0].dtype))
         holds.append(checks)
         cotangents: Sequence[Any] = () if g is None else (g / plan.microbatches,)
@@ -277,6 +136,7 @@ def run_plainly(
     loss = (total / plan.microbatches).astype(plan.stages[-1].output_specs[0].dtype)
     found = [functools.reduce(operator.and_, each) for each in zip(*holds, strict=True)]
     wanted = [index for index, has in enumerate(given) if has]
+    found += [xs[at] for own in plan.assigns for at in own]
     return [loss, *found, *[_whole(sums, index, plan).reshape(xs[index].shape) for index in wanted]]
 
 
@@ -312,9 +172,10 @@ def _wide(dtype: Any) -> Any:
 class _Run:
     """The program of one device."""
 
-    def __init__(self, layout: _Layout, backward: tuple[Graph, ...], present: tuple[Mask, ...], given: Mask) -> None:
+    def __init__(self, layout: Buffers, backward: tuple[Graph, ...], present: tuple[Mask, ...], given: Mask) -> None:
         self.layout, self.plan = layout, layout.plan
         self.backward, self.present, self.given = backward, present, given
+        self.late, self.split = self._late()
         self.rows_given = [index for index in range(self.plan.cut) if given and given[index]]
         self.branches: list[Callable[..., Any]] = []
         self.numbers: dict[Any, int] = {}
@@ -330,13 +191,41 @@ class _Run:
             number = self.numbers[self._same(action.stage, action.backward)]
             self.first_of.setdefault(number, action)
 
+    def _late(self) -> tuple[list[set[Node]], list[bool]]:
+        """Return which nodes of each backward graph run on parts, and which sums of gradients have parts.
+
+        The stages that share a sum must agree about it.
+        """
+        plan, weights = self.plan, self.layout.weights
+        split = [plan.parts > 1] * len(weights.keys)
+        late: list[set[Node]] = [set() for _ in self.backward]
+        while any(split):
+            fails: set[int] = set()
+            for stage, graph in enumerate(self.backward):
+                slots = [(at, slot) for at, slot in self._gradient_slots(stage) if split[slot]]
+                late[stage] = late_nodes(graph, [at for at, _ in slots], plan.parts)
+                fails.update([slot for at, slot in slots if graph.outputs[at][0] not in late[stage]])
+            if not fails:
+                return late, split
+            split = [one and slot not in fails for slot, one in enumerate(split)]
+        return [set() for _ in self.backward], split
+
+    def _gradient_slots(self, stage: int) -> list[tuple[int, int]]:
+        """Return the outputs of a backward graph that are gradients of shared values, with the values' buffers."""
+        plan = self.plan
+        taken = iter(self.layout.weights.of[stage])
+        slots = [-1] * plan.activations(stage) + [next(taken) if at >= plan.given else -1 for at in plan.reads[stage]]
+        present = [slot for slot, has in zip(slots, self.present[stage], strict=True) if has]
+        return [(at, slot) for at, slot in enumerate(present) if slot >= 0]
+
     def _same(self, stage: int, backward: bool) -> Any:
         """Return a key that stages share if one branch can run them."""
         layout, plan = self.layout, self.plan
         inner = self.backward[stage] if backward else plan.stages[stage]
-        rows = tuple([at if at < plan.cut else -1 for at in plan.reads[stage]])
+        rows = tuple([at if at < plan.given else -1 for at in plan.reads[stage]])
         return (
             backward, _form(inner), rows, stage == len(plan.stages) - 1, stage // plan.devices, plan.checks[stage],
+            layout.assigned[stage],
             layout.acts.of[stage], layout.acts.of[stage - 1] if stage else (), layout.cots.of[stage],
             layout.cots.of[stage - 1] if stage else (), layout.kept.of[stage], layout.weights.of[stage],
             self.present[stage] if backward else (),
@@ -374,19 +263,35 @@ class _Run:
         """Return the shared values of the stages on this device."""
         weights = self.layout.weights
         chosen: list[Any] = []
-        for slot, key in enumerate(weights.keys):
+        for slot in range(len(weights.keys)):
             cases: list[Any] = [None] * self.plan.devices
             for stage in weights.stages(slot):
                 at = self.layout.shared[stage][weights.of[stage].index(slot)]
                 cases[stage % self.plan.devices] = self.values[self.plan.reads[stage][at]]
+            split = self._split(slot)
+            if split is not None:
+                chosen.append(self._exchanged(cases, split))
+                continue
             if len({id(one) for one in cases}) == 1:
                 chosen.append(cases[0])
                 continue
-            zeros = jnp.zeros(key[1], key[2])
-            filled = [zeros if one is None else one for one in cases]
+            like = next(one for one in cases if one is not None)
+            filled = [jnp.zeros(like.shape, like.dtype) if one is None else one for one in cases]
             chosen.append(lax.select_n(device.astype(np.int32), *filled) if len(filled) != 2 else
                           lax.select(device == 0, *filled))  # fmt: skip
         return chosen
+
+    def _split(self, slot: int) -> int | None:
+        """Return the dimension along which the values of a buffer lie in parts on the devices; None if they do not."""
+        stage = self.layout.weights.stages(slot)[0]
+        at = self.layout.shared[stage][self.layout.weights.of[stage].index(slot)]
+        return self.plan.split(self.plan.reads[stage][at])
+
+    def _exchanged(self, cases: list[Any], split: int) -> Any:
+        """Return the whole value of this device's stage: every device sends each other one its part of their value."""
+        like = next(one for one in cases if one is not None)
+        parts = jnp.stack([jnp.zeros(like.shape, like.dtype) if one is None else one for one in cases])
+        return lax.all_to_all(parts, self.plan.axis, 0, split + 1, tiled=True)[0]
 
     def _start(self) -> _State:
         layout, plan = self.layout, self.plan
@@ -394,13 +299,17 @@ class _Run:
             jnp.zeros((count, *key[0]), key[1]) for key, count in zip(layout.kept.keys, layout.kept_counts, strict=True)
         ]
         weights = [
-            jnp.zeros(key[1], _wide(key[2])) if one else ()
-            for key, one in zip(layout.weights.keys, self._differentiated(), strict=True)
-        ]
+            () if not one
+            else constrained(jnp.zeros((plan.parts, *key[1]), _wide(key[2])), plan.rows) if split
+            else jnp.zeros(key[1], _wide(key[2]))
+            for key, one, split in zip(layout.weights.keys, self._differentiated(), self.split, strict=True)
+        ]  # fmt: skip
         rows = [jnp.zeros(self.values[index].shape, self.values[index].dtype) for index in self.rows_given]
         loss = plan.stages[-1].output_specs[0].dtype
         checks = jnp.ones((len(plan.stages) // plan.devices, max(plan.checks)), bool)
-        return _State(tuple(kept), tuple(weights), tuple(rows), jnp.zeros((), _wide(loss)), checks)
+        assigns = {slot for slots in layout.assigned for slot in slots}
+        assigned = [self.own[slot] if slot in assigns else () for slot in range(len(self.own))]
+        return _State(tuple(kept), tuple(assigned), tuple(weights), tuple(rows), jnp.zeros((), _wide(loss)), checks)
 
     def _differentiated(self) -> list[bool]:
         """Return per buffer of shared values whether there are gradients."""
@@ -420,17 +329,18 @@ class _Run:
     def _branch(self, action: Action) -> Callable[..., Any]:
         return self._backward_of(action.stage) if action.backward else self._forward_of(action.stage)
 
-    def _reads(self, stage: int, number: Any) -> list[Any]:
+    def _reads(self, stage: int, number: Any, state: _State) -> list[Any]:
         """Return what a stage reads besides activations, for a micro-batch."""
         plan, taken = self.plan, iter(self.layout.weights.of[stage])
-        return [
-            _row(self.values[at], number, 1) if at < plan.cut else self.own[next(taken)] for at in plan.reads[stage]
-        ]
+        mine = [state.assigned[slot] if slot in self.layout.assigned[stage] else one
+                for slot, one in enumerate(self.own)]  # fmt: skip
+        found = [(at, self.values[at] if at < plan.given else mine[next(taken)]) for at in plan.reads[stage]]
+        return [_row(one, number, 1) if at < plan.cut else one for at, one in found]
 
     def _forward_of(self, stage: int) -> Callable[..., Any]:
         plan, layout = self.plan, self.layout
         run = lower_graph(plan.stages[stage])
-        results, checks = plan.results(stage), plan.checks[stage]
+        first, last_check, end = plan.ends(stage)
         before = layout.acts.of[stage - 1] if stage else ()
         last = stage == len(plan.stages) - 1
 
@@ -439,26 +349,31 @@ class _Run:
         ) -> Any:
             del cots, cot_reads
             inputs = [_row(acts[slot], act_reads[slot]) for slot in before]
-            made = run(*inputs, *self._reads(stage, number))
-            sent, kept = _zeros(layout.acts.keys), list(state.kept)
+            made = run(*inputs, *self._reads(stage, number, state))
+            sent, kept, assigned = _zeros(layout.acts.keys), list(state.kept), list(state.assigned)
             if last:
                 state = state._replace(loss=state.loss + made[0].astype(state.loss.dtype))
             else:
                 for slot, value in zip(layout.acts.of[stage], made, strict=False):
                     sent[slot] = value
-            for slot, value in zip(layout.kept.of[stage], made[results + checks :], strict=True):
+            for slot, value in zip(layout.kept.of[stage], made[end:], strict=True):
                 kept[slot] = _with_row(kept[slot], value, kept_at[slot])
+            for slot, value in zip(layout.assigned[stage], made[last_check:end], strict=True):
+                assigned[slot] = value
+            checks = last_check - first
             if checks:
                 chunk = stage // plan.devices
-                ok = state.checks[chunk, :checks] & jnp.stack(made[results : results + checks])
+                ok = state.checks[chunk, :checks] & jnp.stack(made[first:last_check])
                 state = state._replace(checks=state.checks.at[chunk, :checks].set(ok))
-            return state._replace(kept=tuple(kept)), sent, _zeros(layout.cots.keys)
+            return state._replace(kept=tuple(kept), assigned=tuple(assigned)), sent, _zeros(layout.cots.keys)
 
         return forward
 
     def _backward_of(self, stage: int) -> Callable[..., Any]:
         plan, layout = self.plan, self.layout
-        run, present = lower_graph(self.backward[stage]), self.present[stage]
+        graph, present = self.backward[stage], self.present[stage]
+        late = self.late[stage]
+        run = run_in_parts(graph, late, plan.parts) if late else lower_graph(graph)
         last = stage == len(plan.stages) - 1
         activations, reads = plan.activations(stage), plan.reads[stage]
 
@@ -468,7 +383,7 @@ class _Run:
             del acts, act_reads
             kept = [_row(state.kept[slot], kept_at[slot]) for slot in layout.kept.of[stage]]
             given = [self.seed] if last else [_row(cots[slot], cot_reads[slot]) for slot in layout.cots.of[stage]]
-            made = iter(run(*self._reads(stage, number), *kept, *given))
+            made = iter(run(*self._reads(stage, number, state), *kept, *given))
             gradients = [next(made) if has else None for has in present]
             sent = _zeros(layout.cots.keys)
             if stage:
@@ -477,11 +392,12 @@ class _Run:
             weights, rows = list(state.weights), list(state.rows)
             taken = iter(layout.weights.of[stage])
             for at, gradient in zip(reads, gradients[activations:], strict=True):
-                slot = next(taken) if at >= plan.cut else -1
+                slot = next(taken) if at >= plan.given else -1
                 if gradient is None:
                     continue
                 if slot >= 0:
-                    weights[slot] = weights[slot] + gradient.astype(weights[slot].dtype)
+                    total = weights[slot] + gradient.astype(weights[slot].dtype)
+                    weights[slot] = constrained(total, plan.rows) if self.split[slot] else total
                 else:
                     place = self.rows_given.index(at)
                     sum_ = _row(rows[place], number, 1) + gradient
@@ -490,7 +406,7 @@ class _Run:
 
         return backward
 
-    def _arrive(self, slots: _Slots, buffers: Any, sent: Any, writes: Any, back: bool) -> Any:
+    def _arrive(self, slots: Slots, buffers: Any, sent: Any, writes: Any, back: bool) -> Any:
         """Send values to the next or the previous device, and put what arrives where the schedule says."""
         made: list[Any] = []
         for slot, (buffer, value) in enumerate(zip(buffers, sent, strict=True)):
@@ -509,6 +425,8 @@ class _Run:
             every = lax.all_gather(state.checks, plan.axis)
             for stage, count in enumerate(plan.checks):
                 made += [every[stage % plan.devices, stage // plan.devices, index] for index in range(count)]
+        for stage, slots in enumerate(self.layout.assigned):
+            made += [lax.all_gather(state.assigned[slot], plan.axis)[stage % plan.devices] for slot in slots]
         if self.backward:
             made += self._gradients(state)
         return made
@@ -521,13 +439,18 @@ class _Run:
         for stage, present in enumerate(self.present):
             taken = iter(weights.of[stage])
             for at, has in zip(plan.reads[stage], present[plan.activations(stage) :], strict=True):
-                slot = next(taken) if at >= plan.cut else -1
+                slot = next(taken) if at >= plan.given else -1
                 if not has or slot < 0:
                     continue
-                several = len(weights.stages(slot)) > 1
+                several = len(weights.stages(slot)) > 1 or self._split(slot) is not None
                 if slot not in gathered:
                     own = state.weights[slot]
-                    gathered[slot] = lax.all_gather(own, plan.axis) if several else lax.psum(own, plan.axis)
+                    own = jnp.sum(own, axis=0) if self.split[slot] else own
+                    split = self._split(slot)
+                    if split is not None:  # each device gets its part of every stage's gradient
+                        gathered[slot] = lax.all_to_all(own[None], plan.axis, split + 1, 0, tiled=True)
+                    else:
+                        gathered[slot] = lax.all_gather(own, plan.axis) if several else lax.psum(own, plan.axis)
                 one = gathered[slot][stage % plan.devices] if several else gathered[slot]
                 sums[at] = one if at not in sums else sums[at] + one
         sums.update({
@@ -547,7 +470,7 @@ def _form(graph: Graph) -> Any:
             for node in graph.nodes
         ]  # fmt: skip
         outputs = tuple([(numbers[node], index) for node, index in graph.outputs])
-        known = graph.executables["form"] = (tuple(map(_key, graph.input_specs)), tuple(nodes), outputs)
+        known = graph.executables["form"] = (tuple(map(key_of, graph.input_specs)), tuple(nodes), outputs)
     return known
 
 

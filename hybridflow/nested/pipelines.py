@@ -6,7 +6,7 @@ early must mix both. If a program asks for both, `passes.one_pipeline` leaves th
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -21,7 +21,8 @@ from hybridflow.ir.costs import Bodies, Body
 from hybridflow.ir.effects import silenced
 from hybridflow.ir.evaluate import evaluate
 from hybridflow.ir.graph import Graph, edges_of
-from hybridflow.nested.pipeline_programs import Plan, run_plainly, run_program
+from hybridflow.nested.pipeline_buffers import Buffers, Plan
+from hybridflow.nested.pipeline_programs import run_plainly, run_program
 from hybridflow.nested.schedules import Schedule
 
 _TESTED = No("made by hf.distribute.pipeline; tested with it")
@@ -33,7 +34,8 @@ class Stages(NamedTuple):
     """The forward and backward graphs of stages.
 
     Attributes:
-        forward: per stage, a graph from ``(*activations, *what it reads)`` to ``(*results, *checks, *residuals)``.
+        forward: per stage, a graph from ``(*activations, *what it reads)`` to
+            ``(*results, *checks, *new values, *residuals)``.
         backward: per stage, a graph from ``(*what it reads, *residuals, *cotangents of results)`` to gradients.
         present: per stage, which of the activations and of what it reads have a gradient.
     """
@@ -43,7 +45,9 @@ class Stages(NamedTuple):
     present: tuple[Mask, ...]
 
 
-def _split(graph: Graph, activations: int, results: int, kept_out: Sequence[bool], wanted: Mask) -> Any:
+def _split(
+    graph: Graph, activations: int, results: int, kept_out: Sequence[bool], assigned: Sequence[bool], wanted: Mask
+) -> Any:
     """Return a stage's forward graph with residuals, its backward graph, and which gradients exist.
 
     What depends only on values that all micro-batches share, such as a transposed weight, is no residual: the backward
@@ -52,8 +56,9 @@ def _split(graph: Graph, activations: int, results: int, kept_out: Sequence[bool
     Args:
         graph: the stage.
         activations: the number of inputs that come from the stage before.
-        results: the number of outputs that are no checks.
+        results: the number of outputs that the next stage takes.
         kept_out: per further input, whether all micro-batches share it.
+        assigned: per further input, whether the stage assigns it: the next micro-batch finds another value there.
         wanted: which inputs' gradients are wanted.
     """
     given = tuple([
@@ -67,7 +72,7 @@ def _split(graph: Graph, activations: int, results: int, kept_out: Sequence[bool
     for node in joint.forward_nodes:
         if any([edge[0] in own for edge in edges_of(node)]):
             own.add(node)
-    readable = set(inputs[activations:])
+    readable = {node for node, other in zip(inputs[activations:], assigned, strict=True) if not other}
     residuals: dict[Edge, None] = {}
     later = [node for node in joint.graph.nodes if node not in before]
     for edges in (*map(edges_of, later), joint.graph.outputs):
@@ -84,10 +89,11 @@ def _stages(plan: Plan, wanted: Mask) -> Stages:
     for number, graph in enumerate(plan.stages):
         activations = len(graph.inputs) - len(plan.reads[number])
         own = (*[True] * activations, *[wanted[index] for index in plan.reads[number]])
-        shared = [index >= plan.cut for index in plan.reads[number]]
-        key = ("pipeline", activations, tuple(shared), own)
+        assigned = [index in plan.assigns[number] for index in plan.reads[number]]
+        shared = [index >= plan.cut and index not in plan.assigns[number] for index in plan.reads[number]]
+        key = ("pipeline", activations, tuple(shared), tuple(assigned), own)
         if key not in graph.executables:
-            graph.executables[key] = _split(graph, activations, plan.results(number), shared, own)
+            graph.executables[key] = _split(graph, activations, plan.results(number), shared, assigned, own)
         made.append(graph.executables[key])
     return Stages(*[tuple(one) for one in zip(*made, strict=True)])
 
@@ -101,9 +107,24 @@ def schedule_of(node: Node) -> Schedule:
     return _plan(node.attrs).table(forward_only=node.op is PIPELINE)
 
 
+def buffer_bytes(node: Node, parts: Callable[[Node, tuple[int, ...]], int] | None) -> int:
+    """Return the bytes of what a device keeps while a pipeline's node runs: values on their way, residuals, weights.
+
+    Args:
+        node: the node.
+        parts: a function from a node, and the shape of a value that it computes, to the number of its parts on a mesh.
+    """
+    plan = _plan(node.attrs)
+    return 0 if plan.mesh is None else Buffers(plan, node.op is PIPELINE_GRADIENT).bytes(parts)
+
+
 def _loss_specs(plan: Plan) -> list[TensorSpec]:
     loss = plan.stages[-1].output_specs[0]
-    return [make_spec((), loss.dtype), *[make_spec((), _BOOL)] * sum(plan.checks)]
+    given: list[TensorSpec] = []
+    for number, graph in enumerate(plan.stages):
+        _, first, last = plan.ends(number)
+        given += graph.output_specs[first:last]
+    return [make_spec((), loss.dtype), *[make_spec((), _BOOL)] * sum(plan.checks), *given]
 
 
 def _one_or_all(outputs: Sequence[Any]) -> Any:
@@ -158,7 +179,7 @@ def _vjp(F: Any, g: Any, y: Any, *xs: Any, wanted: Mask, **attrs: Any) -> list[A
         cotangent, *xs, **{**attrs, "stages": stages.forward}, backward=stages.backward, present=stages.present,
         given=tuple(given),
     )  # fmt: skip
-    gradients = iter(made[1 + sum(plan.checks) :])
+    gradients = iter(made[1 + sum(plan.checks) + sum(map(len, plan.assigns)) :])
     return [next(gradients) if has else None for has in given]
 
 

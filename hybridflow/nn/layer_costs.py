@@ -17,7 +17,8 @@ from hybridflow.ir.costs import NodeCost, Sizes, input_specs, node_costs
 from hybridflow.ir.graph import Graph
 from hybridflow.nn.tree import found_in
 from hybridflow.passes import run_passes
-from hybridflow.passes.pipeline import SIMPLIFY, Pipeline
+from hybridflow.passes.one_pipeline import one_pipeline
+from hybridflow.passes.pipeline import SIMPLIFY, Phase, Pipeline
 from hybridflow.tracing.costing import Costing
 
 
@@ -58,7 +59,8 @@ def rows_of(calls: ModuleCalls, traced: Graph, sizes: Sizes | None) -> tuple[Lay
 
     Passes that arrange a graph let equal modules share their operations. So the graph is simplified only.
     """
-    graph, _ = run_passes(traced, pipeline=Pipeline((SIMPLIFY,)), differentiable=False)
+    once = Phase("pipelines", 1, (one_pipeline,))  # the loss and the gradients of a pipeline run its stages once
+    graph, _ = run_passes(traced, pipeline=Pipeline((once, SIMPLIFY)), differentiable=False)
     sums = [_Sums() for _ in calls.modules]
     outside = _Sums()
     for one in node_costs(graph, sizes):

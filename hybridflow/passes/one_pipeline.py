@@ -27,13 +27,16 @@ def one_pipeline(graph: Graph, context: PassContext) -> Graph:
             }),
             reads=((0, 1), ()),
             cut=1,
+            draws=0,
             checks=(0, 0),
+            assigns=((), ()),
             layouts=(None, None),
             call=0,
             mesh=None,
             axis="stage",
             microbatches=2,
-            schedule="1f1b"
+            schedule="1f1b",
+            rows=()
           } : f32[]
           %1, %2 = pipeline_gradient(%g, %x, %w) {
             stages=(graph stage_0(%x0: f32[2], %w: f32[]) -> (f32[2]) {
@@ -45,13 +48,16 @@ def one_pipeline(graph: Graph, context: PassContext) -> Graph:
             }),
             reads=((0, 1), ()),
             cut=1,
+            draws=0,
             checks=(0, 0),
+            assigns=((), ()),
             layouts=(None, None),
             call=0,
             mesh=None,
             axis="stage",
             microbatches=2,
             schedule="1f1b",
+            rows=(),
             backward=(graph stage_0_gradient(%x0: f32[2], %w: f32[], %g: f32[2]) -> (f32[]) {
               %0 = multiply(%g, %x0) : f32[2]
               %1 = sum(%0) {axis=(0,), keepdims=False} : f32[]
@@ -78,13 +84,16 @@ def one_pipeline(graph: Graph, context: PassContext) -> Graph:
             }),
             reads=((0, 1), ()),
             cut=1,
+            draws=0,
             checks=(0, 0),
+            assigns=((), ()),
             layouts=(None, None),
             call=0,
             mesh=None,
             axis="stage",
             microbatches=2,
             schedule="1f1b",
+            rows=(),
             backward=(graph stage_0_gradient(%x0: f32[2], %w: f32[], %g: f32[2]) -> (f32[]) {
               %0 = multiply(%g, %x0) : f32[2]
               %1 = sum(%0) {axis=(0,), keepdims=False} : f32[]

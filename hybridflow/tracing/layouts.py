@@ -20,6 +20,7 @@ from hybridflow.core.mesh import (
     check_rank,
     checked_layout,
     is_layout,
+    names_of,
     on_one_device,
     placed,
 )
@@ -165,6 +166,15 @@ class Layouts(NamedTuple):
                         hint="Pass tensors with a batch axis 0, or leave batch out.")
             )  # fmt: skip
         return inputs, frozenset(batch)
+
+    def row_axes(self, named: Sequence[Leaf]) -> dict[int, tuple[str, ...]]:
+        """Return the mesh axes over which axis 0 of the tensor arguments is split, by its size."""
+        tensors = [leaf for leaf in named if leaf.kind == TENSOR]
+        found: dict[int, tuple[str, ...]] = {}
+        for leaf, layout in zip(tensors, self._of_arguments(tensors)[0], strict=True):
+            if layout:
+                found.setdefault(leaf.value.shape[0], names_of(layout[0]))
+        return found
 
     def _of_variable(self, variable: Variable) -> Layout | None:
         placement = variable.placement

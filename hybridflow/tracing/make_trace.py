@@ -90,7 +90,8 @@ def make_trace(
     label = getattr(function, "__qualname__", name)
     with context_of(None):
         builder = GraphBuilder(name)
-    builder.mesh = None if layouts is None else layouts.mesh
+    if layouts is not None:
+        builder.mesh, builder.row_axes = layouts.mesh, layouts.row_axes(named)
     stand_ins = [ArgumentVariable.of(variable, i) for i, variable in enumerate(argument_variables(signature))]
     specs = symbolic_specs(list(named), builder.dims)
     values: list[Any] = [

@@ -20,6 +20,7 @@ from itertools import accumulate
 from hybridflow.core.node import Node
 from hybridflow.ir.costs import Sizes, bodies
 from hybridflow.ir.graph import Graph
+from hybridflow.nested.pipelines import buffer_bytes
 from hybridflow.xla.primitives import Parts, Primitive, Program, Value, program_of
 
 _NEVER_FUSED = (
@@ -96,7 +97,8 @@ def buffers(
         sizes = graph.dims.hints
 
     def inside(node: Node) -> int:
-        return max((buffers(body.graph, sizes, (), parts).peak for body in bodies(node, sizes) or ()), default=0)
+        own = max((buffers(body.graph, sizes, (), parts).peak for body in bodies(node, sizes) or ()), default=0)
+        return own + (buffer_bytes(node, parts) if node.op.has("stages") else 0)
 
     program = program_of(graph, sizes, inside, parts)
     return _lifetimes(program, _kernels(program), donated)

@@ -258,6 +258,8 @@ class _Reading:
             for region in operation.regions:
                 for inner in region.blocks:
                     self._block(inner, node)
+            if name == "sdy.manual_computation" and node is not None:
+                self._results(operation, operation.attributes["out_shardings"], node)
 
     def _call(self, operation: Any, node: Node | None) -> None:
         called = self._functions[operation.attributes["callee"].value]
@@ -276,7 +278,11 @@ class _Reading:
         self._divide(operation, node)
         if "sdy.sharding" not in operation.attributes:
             return
-        given = sdy.TensorShardingPerValueAttr(operation.attributes["sdy.sharding"]).shardings
+        self._results(operation, operation.attributes["sdy.sharding"], node)
+
+    def _results(self, operation: Any, attribute: Any, node: Node) -> None:
+        """Keep how the results of an operation lie."""
+        given = sdy.TensorShardingPerValueAttr(attribute).shardings
         for result, sharding in zip(operation.results, given, strict=True):
             if hasattr(result.type, "shape"):
                 self._parts[node, tuple(result.type.shape)] = self._divided(sharding)

@@ -113,6 +113,44 @@ def test_schedules_and_other_axes(sizes, count, microbatches, schedule):
     require_same(one, other)
 
 
+class Reader(nn.Module):
+    """A transformer block with one more product, by einsum."""
+
+    def __init__(self):
+        self.norm, self.attention = nn.LayerNorm(WIDTH), nn.MultiHeadAttention(WIDTH, 2)
+        self.mix = hf.Variable(normal(WIDTH, WIDTH) / 4)
+
+    def forward(self, x):
+        return x + hf.einsum("bth,hk->btk", self.attention(self.norm(x)), self.mix)
+
+
+def test_gradients_are_reduced_over_data_once_per_step():
+    nn.init.seed(0)
+    stages, mesh = [nn.Embedding(11, WIDTH), Reader()], hf.Mesh({"data": 2, "stage": 2})
+    tokens = RNG.integers(0, 11, (16, 6)).astype(np.int32)
+    target = normal(16, 6, WIDTH)
+    stages[1](stages[0](tokens))  # the attention makes its weights
+    one, other, compiled = both(stages, mesh, tokens, target, batch="data", microbatches=4)
+    require_same(one, other)
+    report = hf.cost(compiled, tokens, target)
+    reduced = [row for row in report.communication.rows if row.axes == ("data",) and row.bytes > 4]
+    assert len(reduced) >= len(variables_of(stages))
+    assert {(row.kind, row.runs) for row in reduced} == {("all-reduce", 1)}
+    check = report.against_xla()
+    assert check.sent == check.xla_sent
+
+
+def test_a_gradient_that_no_sum_gives_is_reduced_for_each_microbatch():
+    """The gradient of the weight passes through a product with itself, and is no plain sum over rows."""
+    weight, mesh = hf.Variable(normal(WIDTH, WIDTH)), hf.Mesh({"data": 2, "stage": 2})
+    stages = [lambda x: x @ hf.tanh(weight), lambda x: x]
+    x = normal(16, WIDTH)
+    one, other, compiled = both(stages, mesh, x, x, batch="data", microbatches=4, more=[weight])
+    require_same(one, other)
+    rows = [row for row in hf.cost(compiled, x, x).communication.rows if row.shape == (WIDTH, WIDTH)]
+    assert [row.runs for row in rows if row.axes == ("data",)] == [4]
+
+
 def unlike():
     """Return stages of different shapes and structures: tokens in, logits out, the first and last share a matrix."""
     nn.init.seed(1)
@@ -144,6 +182,20 @@ def test_stages_of_different_shapes_share_a_variable(schedule):
 
     one = step(hf.asarray(given["tokens"]), hf.asarray(given["mask"]), hf.asarray(labels))
     require_same(one, hf.compile(step, mesh=mesh)(given["tokens"], given["mask"], labels))
+
+
+def test_each_stage_counts_in_a_cost_report():
+    """Equal stages are in XLA's program once, and all count: in the total, and in the rows of the modules."""
+    stages, x = blocks(4), normal(32, 5, WIDTH)
+
+    def step(x):
+        with hf.GradientTape() as tape:
+            value = hf.distribute.pipeline(stages, x, x, loss=squares, microbatches=8)
+        return value, tape.gradient(value, variables_of(stages))
+
+    plain, report = hf.cost(step, x), hf.cost(hf.compile(step, mesh=hf.Mesh({"stage": 4})), x)
+    assert report.macs == plain.macs == sum([row.macs for row in report.layers])
+    assert [row.macs for row in report.layers if row.macs] == [row.macs for row in plain.layers if row.macs]
 
 
 def test_the_loss_alone_and_its_square():
@@ -210,6 +262,62 @@ def test_a_step_with_an_optimizer_trains_as_on_one_device():
     assert losses[0][3] < losses[0][0]
 
 
+@pytest.mark.parametrize(
+    ("sizes", "count", "schedule"), [({"stage": 4}, 4, "1f1b"), ({"data": 2, "stage": 2}, 4, "interleaved")],
+    ids=lambda value: str(value).replace(" ", ""),
+)  # fmt: skip
+def test_each_device_keeps_a_part_of_the_weights_and_slots(sizes, count, schedule):
+    """Split over the stages' axis, weights, slots and XLA's peak shrink; what a device needs comes by all-to-all."""
+    mesh, x, peaks, losses = hf.Mesh(sizes), normal(16, WIDTH), [], []
+    parts = sizes["stage"]
+    for split in (None, "stage"):
+        nn.init.seed(0)
+        model = nn.Sequential(*[nn.Sequential(nn.Linear(WIDTH, 256), hf.tanh, nn.Linear(256, WIDTH))
+                                for _ in range(count)])  # fmt: skip
+        if split:
+            hf.distribute.shard(model, mesh, fsdp=split)
+        optimizer = hf.optim.AdamW(model, rate=0.01)
+
+        def step(x, model=model, optimizer=optimizer):
+            with hf.GradientTape() as tape:
+                loss = hf.distribute.pipeline(list(model), x, x, loss=squares, microbatches=4, schedule=schedule)
+            optimizer.update(tape.gradient(loss, model))
+            return loss
+
+        run = hf.compile(step, mesh=mesh, batch="data" if "data" in sizes else None)
+        report = hf.cost(run, x)
+        check, held = report.against_xla(), report.memory.bytes
+        peaks.append((held["parameters"], held["slots"], check.xla_peak))
+        assert check.sent == check.xla_sent
+        assert ("all-to-all" in check.xla_sent) == bool(split)
+        assert ("all-gather" in check.xla_sent) != bool(split)
+        assert held["peak"] == pytest.approx(check.xla_peak, rel=0.25)
+        losses.append([run(x).item() for _ in range(3)])
+    whole, divided = peaks
+    assert whole[:2] == tuple([parts * one for one in divided[:2]])
+    assert divided[2] < {2: 0.8, 4: 0.5}[parts] * whole[2]
+    np.testing.assert_allclose(losses[0], losses[1], rtol=1e-5)
+
+
+def test_gradients_of_weights_in_parts():
+    nn.init.seed(0)
+    mesh = hf.Mesh({"stage": 4, "data": 2})
+    stages, more = unlike_split(mesh)
+    tokens, target = RNG.integers(0, 12, (16, 3)).astype(np.int32), normal(16, 3, 12)
+    one, other, compiled = both(stages, mesh, tokens, target, batch="data", microbatches=4, more=more)
+    require_same(one, other)
+    assert "all-to-all" in hf.cost(compiled, tokens, target).communication.bytes
+
+
+def unlike_split(mesh):
+    """Return unlike stages, the first and last of which share a matrix, with Variables in parts along the stages."""
+    table = hf.Variable(normal(12, WIDTH), layout=("stage", None), mesh=mesh, name="table")
+    middle = blocks(2)
+    for block in middle:
+        hf.distribute.shard(block, mesh, fsdp="stage")
+    return [lambda tokens: hf.take(table, tokens, axis=0), *middle, lambda x: x @ table.T], [table]
+
+
 def test_low_precision_and_checkpoints():
     stages, mesh = blocks(2), hf.Mesh({"stage": 2})
     wrapped = [hf.checkpoint(stage) for stage in stages]
@@ -244,6 +352,73 @@ def test_checks_of_stages_hold_for_every_microbatch():
     for one in (step, run):
         with pytest.raises(AssertionError, match="too large"):
             one(hf.asarray(x))[0].item()
+
+
+@pytest.mark.parametrize(
+    ("sizes", "count", "schedule"), [({"stage": 2}, 2, "gpipe"), ({"data": 2, "stage": 2}, 4, "interleaved")],
+    ids=lambda value: str(value).replace(" ", ""),
+)  # fmt: skip
+def test_draws_and_statistics_are_those_of_the_loop(sizes, count, schedule):
+    """Dropout, batch normalisation and a draw in the loss: bits of draws, statistics and the generator's last state."""
+    x, found, mesh = normal(128, WIDTH), [], hf.Mesh(sizes)
+    for on in (None, mesh):
+        stages = [nn.Sequential(block, nn.BatchNorm(WIDTH), nn.Dropout(0.5)) for block in blocks(count)]
+        variables = variables_of(stages)
+        run_as = [hf.checkpoint(stages[0]), *stages[1:]]
+
+        def step(x, run_as=run_as, variables=variables):
+            with hf.GradientTape() as tape:
+                value = hf.distribute.pipeline(
+                    run_as, x, x, loss=lambda y, t: squares(y, t) + hf.random.normal(()), microbatches=4,
+                    schedule=schedule,
+                )  # fmt: skip
+            return value, tape.gradient(value, variables)
+
+        hf.random.seed(3)
+        run = step if on is None else hf.compile(step, mesh=on, batch="data" if "data" in sizes else None)
+        made = [run(hf.asarray(x)) for _ in range(2)]
+        found.append((made, [stage.state_dict() for stage in stages], hf.random.uniform((3,)).numpy()))
+    (one, states, draw), (other, states_there, draw_there) = found
+    for a, b in zip(one, other, strict=True):
+        require_same(a, b)
+    assert one[0][0].numpy() != one[1][0].numpy()
+    np.testing.assert_array_equal(draw, draw_there)
+    for own, there in zip(states, states_there, strict=True):
+        for name, value in own.items():
+            np.testing.assert_allclose(there[name], value, rtol=1e-5, atol=1e-6, err_msg=name)
+
+
+def test_stages_that_draw_and_are_equal_run_in_one_branch(monkeypatch):
+    stages = [nn.Sequential(block, nn.Dropout(0.5)) for block in blocks(3)]
+    made = []
+    monkeypatch.setattr(jax.lax, "switch", lambda *a, switch=jax.lax.switch: made.append(len(a[1])) or switch(*a))
+    both([*stages, lambda x: x], hf.Mesh({"stage": 4}), normal(8, WIDTH), normal(8, WIDTH), microbatches=2)
+    assert made[-1] == 7  # waiting; the first, the middle and the last stages, forward and backward
+
+
+def test_a_variable_that_its_stage_assigns_and_multiplies_by():
+    """Each micro-batch reads what the one before wrote; the gradient is the sum over the reads, as in the loop."""
+    x, mesh, found = normal(16, WIDTH), hf.Mesh({"data": 2, "stage": 2}), []
+    for on in (None, mesh):
+        scale, (block,) = hf.Variable(normal(WIDTH) * 0 + 1), blocks(1)
+
+        def step(x, scale=scale, block=block):
+            before = scale * 1.0
+
+            def grow(x):
+                y = x * scale * before
+                scale.assign(scale * 1.5)
+                return y * scale
+
+            with hf.GradientTape() as tape:
+                value = hf.distribute.pipeline([block, grow], x, x, loss=squares, microbatches=4)
+            return value, tape.gradient(value, [scale, *block.parameters()])
+
+        made = (step if on is None else hf.compile(step, mesh=on, batch="data"))(hf.asarray(x))
+        found.append((made, scale.numpy()))
+    require_same(found[0][0], found[1][0])
+    np.testing.assert_array_equal(found[0][1], np.full(WIDTH, 1.5**4, np.float32))
+    np.testing.assert_array_equal(found[1][1], found[0][1])
 
 
 def test_1f1b_needs_at_most_seven_tenths_of_the_temporaries_of_gpipe(monkeypatch):
@@ -292,13 +467,26 @@ def test_bad_calls(options, error, text):
 
 def test_what_a_pipeline_on_a_mesh_cannot_do():
     mesh, x = hf.Mesh({"stage": 2}), normal(8, WIDTH)
-    stages = [*blocks(1), nn.Dropout(0.5)]
+    count = hf.Variable(np.float32(0.0), trainable=False)
 
-    def value(x, stages=stages):
+    def counting(x):
+        count.assign_add(1.0)
+        return x * count
+
+    def branching(x):
+        return hf.cond(hf.sum(x) > 0, lambda: x + hf.random.normal(x.shape), lambda: x)
+
+    def value(x, stages):
         return hf.distribute.pipeline(stages, x, x, loss=squares, microbatches=4)
 
-    with pytest.raises(TraceError, match="draw random numbers outside"):
-        hf.compile(value, mesh=mesh)(x)
+    for stages, text in (
+        ([counting, counting], "stage 0 assigns Variable 'variable.*', which stage 1 uses too"),
+        ([lambda x: x * count, counting], "stage 1 assigns Variable 'variable.*', which stage 0 uses too"),
+        ([branching, nn.Dropout(0.5)], "stage 0 assigns Variable 'random_state', which stage 1 uses too"),
+    ):
+        with pytest.raises(TraceError, match=text):
+            hf.compile(value, mesh=mesh)(x, stages)
+    assert count.numpy() == 0
     plain = blocks(2)
     second = hf.grad(lambda x: hf.sum(hf.grad(lambda x: value(x, plain))(x)))
     with pytest.raises(GradientError, match="first-order gradients"):
