@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from hybridflow.core.node import Edge, Node, make_node
 from hybridflow.ir.fusion import STORED
-from hybridflow.ir.graph import Graph
+from hybridflow.ir.graph import Graph, edges_of
 from hybridflow.passes.lib.graph_pass import PassContext, graph_pass
 from hybridflow.passes.lib.rewrite import changed, followed, placed, rebuilt
 
@@ -37,8 +37,7 @@ def store_transposes(graph: Graph, context: PassContext) -> Graph:
     for node in graph.nodes:
         current = followed(node, moved) if moved else node
         if _multiplies_transpose(current):
-            first, second = current.inputs
-            assert first is not None
+            first, second = edges_of(current)
             if first not in stored:
                 made = make_node(STORED, (first,), {}, (first[0].spec(),), where=node.where, scope=node.scope)
                 nodes.append(placed(made, node))
