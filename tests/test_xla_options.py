@@ -22,7 +22,7 @@ from hybridflow.backend.fusion import inlines_nothing_often
 from hybridflow.backend.options import (
     CALL_OPTIONS,
     EAGER_OPTIONS,
-    MESH_PRODUCT_OPTIONS,
+    MESH_OPTIONS,
     OPTIONS,
     PRODUCT_OPTIONS,
     XlaOption,
@@ -185,19 +185,17 @@ def test_what_is_called_more_than_once_is_read_from_the_lowered_program():
 
 
 @CPU_ONLY
-def test_large_products_on_a_mesh_are_left_to_a_library():
+def test_xla_chooses_what_a_library_computes_on_a_mesh():
     """A product of 128 x 512 by 512 x 128 has 16.8 million operations."""
-    (row,) = MESH_PRODUCT_OPTIONS
+    (row,) = MESH_OPTIONS
     run = hf.compile(lambda a, b: a @ b, mesh=hf.Mesh({"data": 1}), batch="data", in_layouts={"b": (None, None)})
-    large, small = np.ones((128, 512), np.float32), np.ones((8, 512), np.float32)
-    b = np.ones((512, 128), np.float32)
-    for a, is_large in ((large, True), (small, False)):
-        executable = run.lower(a, b).executable
-        chosen = executable.options[row.name] == row.value
-        assert chosen == (is_large and row.since <= jaxlib_version())
-        if row.since <= jaxlib_version():
-            assert executable.compiled.as_text().count("__ynn_fusion") == chosen
-        np.testing.assert_array_equal(run(a, b).numpy(), np.full((len(a), 128), 512))
+    a, b = np.ones((128, 512), np.float32), np.ones((512, 128), np.float32)
+    executable = run.lower(a, b).executable
+    assert (row.name in executable.options) == (jaxlib_version() < row.since)
+    if row.since <= jaxlib_version():
+        assert executable.compiled.as_text().count("__ynn_fusion") == 1
+        assert row.name in hf.compile(lambda a, b: a @ b).lower(a, b).executable.options
+    np.testing.assert_array_equal(run(a, b).numpy(), np.full((128, 128), 512))
 
 
 @CPU_ONLY
@@ -294,10 +292,10 @@ def test_extra_options_are_those_of_one_compilation_alone():
 
 
 def test_every_row_has_a_reason_and_a_test():
-    for table in (OPTIONS + EAGER_OPTIONS + CALL_OPTIONS, PRODUCT_OPTIONS, MESH_PRODUCT_OPTIONS):
+    for table in (OPTIONS + EAGER_OPTIONS + CALL_OPTIONS, PRODUCT_OPTIONS, MESH_OPTIONS):
         for before, row in itertools.combinations(table, 2):  # of one name, one row at a time
             assert before.name != row.name or before.until == row.since
-    for row in OPTIONS + EAGER_OPTIONS + CALL_OPTIONS + PRODUCT_OPTIONS + MESH_PRODUCT_OPTIONS:
+    for row in OPTIONS + EAGER_OPTIONS + CALL_OPTIONS + PRODUCT_OPTIONS + MESH_OPTIONS:
         assert row.why
         file, _, test = row.test.partition("::")
         assert f"def {test}(" in (Path(__file__).parent.parent / file).read_text()
@@ -342,7 +340,7 @@ def test_a_jaxlib_newer_than_the_table_is_asked(monkeypatch):
 
 def test_a_jaxlib_newer_than_the_table_gets_nothing_for_speed_alone(monkeypatch):
     names = {row.name for row in OPTIONS if not row.for_speed}
-    tables = EAGER_OPTIONS + PRODUCT_OPTIONS + MESH_PRODUCT_OPTIONS + CALL_OPTIONS
+    tables = EAGER_OPTIONS + PRODUCT_OPTIONS + MESH_OPTIONS + CALL_OPTIONS
     slow = {row.name for row in tables if row.for_speed} - names
     newest = options.MEASURED[-1]
     for version, measured in ((newest, True), ((newest[0], newest[1] + 1, 0), False)):

@@ -67,6 +67,15 @@ def fusion_break(x: Any) -> Any:
         return _identity(x)
 
 
+def stored_on_cpus(x: Any) -> Any:
+    """Lower a value on a mesh of CPUs so that XLA does not make its transposition a part of the product it goes to.
+
+    A barrier is enough: XLA removes it before it fuses, but after it has chosen the products' operands.
+    """
+    mesh = LOWERED_FOR.get()
+    return lax.optimization_barrier(x) if mesh is not None and not mesh.is_planned and mesh.on_host else x
+
+
 def after(x: Any, then: Any) -> Any:
     """Lower a value so that XLA cannot use it before another one (with at least one element) is computed."""
     condition = never()

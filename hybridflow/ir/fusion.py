@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from hybridflow.backend.fusion import after, fusion_break, never, outlined
+from hybridflow.backend.fusion import after, fusion_break, never, outlined, stored_on_cpus
 from hybridflow.backend.jax_shim import eval_jaxpr
 from hybridflow.core.dispatch import run_raw
 from hybridflow.core.op import REGISTRY, No, Op, register
@@ -39,6 +39,22 @@ BREAK = register(
     )
 )
 """The identity, as a fusion break: XLA computes its input once, however many fusions read it."""
+
+
+STORED = register(
+    Op(
+        "stored",
+        _same,
+        stored_on_cpus,
+        _same,
+        No(NOT_DIFFERENTIATED),
+        samples=No(MADE_BY_PASSES),
+        traits=frozenset({"identity", "layout"}),
+        ulp=0,
+        onnx=lambda o, x: x,  # pyright: ignore[reportUnknownLambdaType]
+    )
+)
+"""The identity of a value that XLA computes before a product on a mesh of CPUs, and not as a part of the product."""
 
 
 def _first(x: Any, then: Any) -> Any:

@@ -31,6 +31,7 @@ from hybridflow.passes.one_pipeline import one_pipeline
 from hybridflow.passes.outline import outline
 from hybridflow.passes.roll import roll
 from hybridflow.passes.select_updates import select_updates
+from hybridflow.passes.store_transposes import store_transposes
 from hybridflow.passes.unroll import unroll
 from hybridflow.passes.unused_outputs import unused_outputs
 
@@ -130,7 +131,7 @@ ARRANGE = Phase(
 PIPELINE = Pipeline((SIMPLIFY, ARRANGE))
 
 _ON_A_MESH = PIPELINE.without("join_parts", "outline", "roll", "fusion_breaks")
-ON_A_MESH = Pipeline((*_ON_A_MESH.phases, Phase("select", 1, (select_updates,))))
+ON_A_MESH = Pipeline((*_ON_A_MESH.phases, Phase("mesh", 1, (select_updates, store_transposes))))
 """The passes for programs on several devices: how values lie there would not get past the border of a function."""
 
 

@@ -1,7 +1,7 @@
-"""A program that times steps of an MLP on eight CPU devices: for each line that it reads, those of one side.
+"""A program that times steps of a network on eight CPU devices: for each line that it reads, those of one side.
 
-Run as ``python -m tests.benchmarks.mesh_steps WAY SIZE`` with WAY ``data``, ``fsdp`` or ``tensor``; the lines are
-``hybridflow`` and ``jax.jit``.
+Run as ``python -m tests.benchmarks.mesh_steps NETWORK WAY SIZE`` with NETWORK ``mlp`` or ``gpt`` and WAY ``data``,
+``fsdp`` or ``tensor``; the lines are ``hybridflow`` and ``jax.jit``.
 """
 
 from __future__ import annotations
@@ -19,35 +19,22 @@ from jax.sharding import NamedSharding, PartitionSpec
 import hybridflow as hf
 from hybridflow import nn
 
-RATE, BATCH, CLASSES = 0.001, 128, 64
+from .mesh_networks import NETWORKS, Network
+
+RATE = 0.001
 
 
-class Mlp(nn.Module):
-    """Two layers and a head."""
-
-    def __init__(self, width: int, split: bool) -> None:
-        self.up = nn.Linear(width, 4 * width, layouts="column:model" if split else None)
-        self.down = nn.Linear(4 * width, width, layouts="row:model" if split else None)
-        self.head = nn.Linear(width, CLASSES)
-
-    def forward(self, x: Any) -> Any:
-        """Return the classes' scores."""
-        return self.head(self.down(nn.gelu(self.up(x))))
-
-
-def sides(way: str, width: int) -> dict[str, Callable[[], float]]:
+def sides(network: Network, way: str, width: int) -> dict[str, Callable[[], float]]:
     """Return the functions that make a step and return its loss, by library; their layouts are the same."""
     mesh = hf.Mesh({"model" if way == "tensor" else "data": 8})
     batch = None if way == "tensor" else "data"
-    rng = np.random.default_rng(0)
-    x = rng.normal(size=(BATCH, width)).astype(np.float32)
-    y = rng.integers(0, CLASSES, BATCH).astype(np.int32)
+    x, y = network.data(width, np.random.default_rng(0))
     nn.init.seed(0)
-    net = Mlp(width, split=way == "tensor")
+    net: Any = network.make(width, way == "tensor")
     if way != "data":
         hf.distribute.shard(net, mesh, fsdp="data" if way == "fsdp" else None, reshard=False)
     optimizer = hf.optim.Adam(net, rate=RATE)
-    theirs = of_jax(net, mesh, x, y, batch)  # before a step changes the parameters
+    theirs = of_jax(network.of_jax, net, mesh, x, y, batch)  # before a step changes the parameters
 
     @hf.compile(mesh=mesh, batch=batch)
     def step(x: Any, y: Any) -> Any:
@@ -59,7 +46,9 @@ def sides(way: str, width: int) -> dict[str, Callable[[], float]]:
     return {"hybridflow": lambda: float(step(x, y)), "jax.jit": theirs}
 
 
-def of_jax(net: Any, mesh: Any, x: Any, y: Any, batch: str | None) -> Callable[[], float]:
+def of_jax(
+    scores_of: Callable[[Any, Any], Any], net: Any, mesh: Any, x: Any, y: Any, batch: str | None
+) -> Callable[[], float]:
     """Return the same step, written for jax by hand."""
     named = net.named_parameters()
     there = {name: mesh.sharding(one.layout or ()) for name, one in named.items()}
@@ -69,9 +58,8 @@ def of_jax(net: Any, mesh: Any, x: Any, y: Any, batch: str | None) -> Callable[[
     def loss_of(p: Any, x: Any, y: Any) -> Any:
         if gathers:
             p = {name: jax.lax.with_sharding_constraint(value, whole) for name, value in p.items()}
-        linear = lambda name, x: x @ p[f"{name}.weight"].T + p[f"{name}.bias"]  # noqa: E731
-        scores = linear("head", linear("down", jax.nn.gelu(linear("up", x), approximate=False)))
-        return -jnp.mean(jnp.take_along_axis(jax.nn.log_softmax(scores), y[:, None], -1))
+        scores = scores_of(p, x)
+        return -jnp.mean(jnp.take_along_axis(jax.nn.log_softmax(scores), y[..., None], -1))
 
     def step(p: Any, m: Any, v: Any, count: Any, x: Any, y: Any) -> Any:
         loss, g = jax.value_and_grad(loss_of)(p, x, y)
@@ -95,15 +83,16 @@ def of_jax(net: Any, mesh: Any, x: Any, y: Any, batch: str | None) -> Callable[[
 
     def call() -> float:
         *state[:], loss = run(*state, x, y)
+        jax.block_until_ready(state)  # the loss is there when the first device is done, and the others still compute
         return float(loss)
 
     return call
 
 
-def main(way: str, size: str) -> None:
+def main(network: str, way: str, size: str) -> None:
     """Check that the sides do the same work, and answer each line with the seconds of a step of that side."""
     hf.distribute.cpu_devices(8)
-    calls = sides(way, int(size))
+    calls = sides(NETWORKS[network], way, int(size))
     losses = [[call() for _ in range(3)] for call in calls.values()]
     np.testing.assert_allclose(losses[0], losses[1], atol=1e-4)
     print("ready", flush=True)

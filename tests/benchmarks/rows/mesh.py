@@ -11,9 +11,9 @@ from ..registry import Case, row
 
 
 @contextmanager
-def timed(way: str, width: int) -> Generator[Callable[[str], float]]:
+def timed(network: str, way: str, width: int) -> Generator[Callable[[str], float]]:
     """Return a context manager of a function that makes a step of a side in the other process and returns its time."""
-    command = [sys.executable, "-m", "tests.benchmarks.mesh_steps", way, str(width)]
+    command = [sys.executable, "-m", "tests.benchmarks.mesh_steps", network, way, str(width)]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdin is not None
         assert process.stdout is not None
@@ -31,23 +31,38 @@ def timed(way: str, width: int) -> Generator[Callable[[str], float]]:
             asked.close()
 
 
-def steps(case: Case, way: str) -> None:
+def steps(case: Case, network: str, way: str, width: int) -> None:
     """Fill in the sides of a row."""
-    call = case.enter(timed(way, case.size(256, 16)))
+    call = case.enter(timed(network, way, width))
     case.ours(lambda: call("hybridflow"), self_timed=True)
     case.peer("jax.jit", lambda: call("jax.jit"), self_timed=True)
 
 
 @row("MLP on 8 CPU devices, data parallel: a step", aims={"jax.jit": 1.1})
 def mesh_data(case: Case) -> None:
-    steps(case, "data")
+    steps(case, "mlp", "data", case.size(256, 16))
 
 
 @row("MLP on 8 CPU devices, fully sharded: a step", aims={"jax.jit": 1.1})
 def mesh_fsdp(case: Case) -> None:
-    steps(case, "fsdp")
+    steps(case, "mlp", "fsdp", case.size(256, 16))
 
 
 @row("MLP on 8 CPU devices, tensor parallel: a step", aims={"jax.jit": 1.1})
 def mesh_tensor(case: Case) -> None:
-    steps(case, "tensor")
+    steps(case, "mlp", "tensor", case.size(256, 16))
+
+
+@row("transformer on 8 CPU devices, data parallel: a step", aims={"jax.jit": 1.1})
+def mesh_gpt_data(case: Case) -> None:
+    steps(case, "gpt", "data", case.size(128, 16))
+
+
+@row("transformer on 8 CPU devices, fully sharded: a step", aims={"jax.jit": 1.1})
+def mesh_gpt_fsdp(case: Case) -> None:
+    steps(case, "gpt", "fsdp", case.size(128, 16))
+
+
+@row("transformer on 8 CPU devices, tensor parallel: a step", aims={"jax.jit": 1.1})
+def mesh_gpt_tensor(case: Case) -> None:
+    steps(case, "gpt", "tensor", case.size(128, 16))
