@@ -55,4 +55,4 @@ def _multiplies_transpose(node: Node) -> bool:
         return False
     source = node.inputs[0][0]
     both = all([edge is not None and len(edge[0].spec(edge[1]).shape) == 2 for edge in node.inputs])
-    return both and source.op.name == "permute_dims"
+    return both and source.op.has("permute")
