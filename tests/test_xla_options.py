@@ -257,6 +257,36 @@ def test_wide_convolutions_are_left_to_a_library():
     assert [library(16, 4), library(32, 4), library(32, 256)] == [0, there, 2 * there]
 
 
+@CPU_ONLY
+def test_convolutions_use_temporary_memory_in_pieces(capfd):
+    """A program whose values would not fit in a piece gets no limit, of which XLA would warn."""
+    rng = np.random.default_rng(0)
+    kernel = hf.asarray(rng.standard_normal((16, 16, 3, 3)).astype(np.float32) / 12)
+
+    def convolutions(x, kernel):
+        ends = []
+        for step in range(6):
+            x = hf.nn.conv(x, kernel, padding="same") * (step + 1.0)
+            ends.append(hf.sum(x, axis=(1, 2, 3)))
+        return ends
+
+    def limit(function, *args):
+        compiled = hf.compile(function)
+        hf.testing.assert_same(function, *args)
+        return compiled.lower(*args).executable.options.get("xla_multiheap_size_constraint_per_heap")
+
+    images = [hf.asarray(rng.standard_normal((size, 16, 64, 64)).astype(np.float32)) for size in (16, 48)]
+    found = [limit(convolutions, images[0], kernel), limit(convolutions, images[1], kernel)]
+    assert [*found, limit(lambda x: x @ x, kernel)] == [PIECE, None, None]
+    assert "larger than the per-heap size limit" not in capfd.readouterr().err
+    one, whole = (
+        jax.jit(hf.to_jax(convolutions), compiler_options=options).lower(np.asarray(images[0]), np.asarray(kernel))
+        .compile().memory_analysis().temp_size_in_bytes
+        for options in (compiler_options(small_convolutions=True), compiler_options())
+    )  # fmt: skip
+    assert one <= 1.5 * whole
+
+
 class Options:
     """Bytes of options, as jaxlib's are."""
 
