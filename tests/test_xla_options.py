@@ -21,9 +21,11 @@ from hybridflow.backend import jax_shim, options
 from hybridflow.backend.fusion import inlines_nothing_often
 from hybridflow.backend.options import (
     CALL_OPTIONS,
+    CONVOLUTION_OPTIONS,
     EAGER_OPTIONS,
     MESH_PRODUCT_OPTIONS,
     OPTIONS,
+    PIECE,
     PRODUCT_OPTIONS,
     XlaOption,
     call_options,
@@ -324,10 +326,10 @@ def test_extra_options_are_those_of_one_compilation_alone():
 
 
 def test_every_row_has_a_reason_and_a_test():
-    for table in (OPTIONS + EAGER_OPTIONS + CALL_OPTIONS, PRODUCT_OPTIONS, MESH_PRODUCT_OPTIONS):
+    for table in (OPTIONS + EAGER_OPTIONS + CALL_OPTIONS, PRODUCT_OPTIONS, MESH_PRODUCT_OPTIONS, CONVOLUTION_OPTIONS):
         for before, row in itertools.combinations(table, 2):  # of one name, one row at a time
             assert before.name != row.name or before.until == row.since
-    for row in OPTIONS + EAGER_OPTIONS + CALL_OPTIONS + PRODUCT_OPTIONS + MESH_PRODUCT_OPTIONS:
+    for row in OPTIONS + EAGER_OPTIONS + CALL_OPTIONS + PRODUCT_OPTIONS + MESH_PRODUCT_OPTIONS + CONVOLUTION_OPTIONS:
         assert row.why
         file, _, test = row.test.partition("::")
         assert f"def {test}(" in (Path(__file__).parent.parent / file).read_text()
@@ -372,12 +374,12 @@ def test_a_jaxlib_newer_than_the_table_is_asked(monkeypatch):
 
 def test_a_jaxlib_newer_than_the_table_gets_nothing_for_speed_alone(monkeypatch):
     names = {row.name for row in OPTIONS if not row.for_speed}
-    tables = EAGER_OPTIONS + PRODUCT_OPTIONS + MESH_PRODUCT_OPTIONS + CALL_OPTIONS
+    tables = EAGER_OPTIONS + PRODUCT_OPTIONS + MESH_PRODUCT_OPTIONS + CALL_OPTIONS + CONVOLUTION_OPTIONS
     slow = {row.name for row in tables if row.for_speed} - names
     newest = options.MEASURED[-1]
     for version, measured in ((newest, True), ((newest[0], newest[1] + 1, 0), False)):
         monkeypatch.setattr(options, "jaxlib_version", lambda version=version: version)
-        used = {*compiler_options(eager=True, large_products=True, backend="cpu"), *call_options("cpu")}
+        used = {*compiler_options(eager=True, large_products=True, small_convolutions=True, backend="cpu"), *call_options("cpu")}
         assert names <= used | {"xla_cpu_use_fusion_emitters"}
         assert bool(used & slow) == measured
 
