@@ -152,7 +152,7 @@ def test_columns_are_for_few_channels_small_images_and_small_windows(monkeypatch
     assert ways((16, 512, 4, 4), (512, 512, 3, 3), (4, 4)) == ["plain"] * 3
 
 
-SHAPES = {
+SHAPES: dict[str, tuple[Any, Any, dict[str, Any]]] = {
     "few channels": ((4, 1, 12, 12), (8, 1, 3, 3), {}),
     "one element": ((4, 20, 7, 7), (12, 20, 1, 1), {"stride": 2}),
     "padded": ((4, 4, 12, 12), (6, 4, 3, 3), {"padding": "same"}),
