@@ -72,17 +72,21 @@ def test_columns_as_lines_are_columns_cut_into_rows(case: Any):
         np.testing.assert_allclose(a, b, rtol=1e-10, atol=1e-12)
 
 
+@pytest.mark.parametrize("way", ["images", "columns", "zeros"])
 @settings(deadline=None, max_examples=6)
-@given(convolutions())
-def test_image_by_image_is_the_convolution(case: Any):
+@given(case=convolutions())
+def test_every_other_way_is_the_convolution(way: str, case: Any):
     expected = all_three(on_host, *case)
-    better = lowered_convolution.is_better
+    choose, small = lowered_convolution.choose, lowered_convolution._SMALL_WEIGHTS
     try:
-        lowered_convolution.is_better = lambda name, *shapes, groups, **more: groups == 1
+        lowered_convolution.choose = lambda name, *shapes, groups, **more: "plain" if groups > 1 else way
         found = all_three(lowered, *case)
+        if way == "columns":  # as one product for all images
+            lowered_convolution._SMALL_WEIGHTS = 0
+            found += all_three(lowered, *case)
     finally:
-        lowered_convolution.is_better = better
-    for a, b in zip(found, expected, strict=True):
+        lowered_convolution.choose, lowered_convolution._SMALL_WEIGHTS = choose, small
+    for a, b in zip(found, expected * (len(found) // 3), strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-10, atol=1e-12)
 
 
@@ -105,20 +109,81 @@ def test_what_is_not_finite_does_not_spread_between_rows(where: str, value: floa
         np.testing.assert_allclose(a, b, rtol=1e-10)
 
 
-def test_image_by_image_is_for_few_cores(monkeypatch: Any):
+CPU_ONLY = pytest.mark.skipif(jax.default_backend() != "cpu", reason="other ways are for XLA:CPU")
+PLAIN: Any = {"groups": 1, "channels_last": False, "stride": (1, 1), "padding": ((0, 0), (0, 0))}
+PADDED: Any = {**PLAIN, "padding": ((1, 1), (1, 1))}
+
+
+def ways(x: Any, kernel: Any, sizes: Any, attrs: Any = PADDED) -> list[str]:
+    """Return the ways for a convolution, the gradient of its input and that of its kernel."""
+    return [lowered_convolution.choose(name, x, kernel, sizes, **attrs) for name in NAMES]
+
+
+def at(monkeypatch: Any, cores: int, jaxlib: tuple[int, ...]) -> None:
+    monkeypatch.setattr(lowered_convolution, "usable_cores", lambda *names: cores)
+    monkeypatch.setattr(lowered_convolution, "jaxlib_version", lambda: jaxlib)
+
+
+@CPU_ONLY
+def test_other_ways_are_for_few_cores(monkeypatch: Any):
     shapes = (64, 32, 26, 26), (64, 32, 3, 3), (24, 24)
-    plain: Any = {"groups": 1, "channels_last": False, "stride": (1, 1), "padding": ((0, 0), (0, 0))}
-    names = ("conv", "conv_kernel_gradient", "conv_input_gradient")
-    monkeypatch.setattr(lowered_convolution, "jaxlib_version", lambda: (0, 10, 2))
-    for cores, expected in ((1, [True, True, True]), (2, [False, True, True]), (8, [False, False, False])):
-        monkeypatch.setattr(lowered_convolution, "usable_cores", lambda *names, cores=cores: cores)
-        chosen = [lowered_convolution.is_better(name, *shapes, **plain) for name in names]
-        assert chosen == expected or jax.default_backend() != "cpu"
-    monkeypatch.setattr(lowered_convolution, "usable_cores", lambda *names: 1)
-    padded = {**plain, "padding": ((1, 1), (1, 1))}
-    for name in names:
-        assert not lowered_convolution.is_better(name, (2, 3, 5, 5), (4, 3, 3, 3), (3, 3), **plain)
-        assert not lowered_convolution.is_better(name, *shapes, **{**plain, "groups": 2})
-        assert lowered_convolution.is_better(name, *shapes, **padded) == (name == "conv_kernel_gradient")
-    monkeypatch.setattr(lowered_convolution, "jaxlib_version", lambda: (0, 12, 0))
-    assert not lowered_convolution.is_better("conv", *shapes, **plain)
+    for cores, expected in ((1, ["images"] * 3), (2, ["plain", "images", "images"]), (8, ["plain"] * 3)):
+        at(monkeypatch, cores, (0, 10, 2))
+        assert ways(*shapes, PLAIN) == expected
+    for jaxlib, kernel_gradient in (((0, 10, 2), "plain"), ((0, 12, 0), "zeros")):
+        at(monkeypatch, 1, jaxlib)
+        assert ways(*shapes) == ["plain", "plain", kernel_gradient]
+    assert ways(*shapes, PLAIN) == ["plain", "images", "images"]
+    assert ways(*shapes, {**PLAIN, "groups": 2}) == ways(*shapes, {**PLAIN, "channels_last": True}) == ["plain"] * 3
+    assert ways((2, *shapes[0][1:]), *shapes[1:], PLAIN) == ["plain"] * 3  # a loop of two
+
+
+@CPU_ONLY
+def test_columns_are_for_few_channels_small_images_and_small_windows(monkeypatch: Any):
+    at(monkeypatch, 2, (0, 10, 2))
+    assert ways((16, 3, 32, 32), (64, 3, 3, 3), (32, 32)) == ["columns", "images", "plain"]
+    assert ways((16, 512, 4, 4), (512, 512, 3, 3), (4, 4)) == ["columns", "plain", "columns"]
+    assert ways((16, 64, 16, 16), (256, 64, 1, 1), (16, 16), PLAIN) == ["columns", "images", "columns"]
+    assert ways((16, 64, 4, 4), (64, 64, 3, 3), (4, 4)) == ["plain"] * 3  # a small kernel
+    large = ways((64, 3, 224, 224), (64, 3, 3, 3), (224, 224))  # too many columns
+    assert large == ["plain", "images", "plain"]
+    assert ways((4, 16, 64, 64), (16, 16, 3, 3), (64, 64)) == ["plain", "images", "zeros"]
+    at(monkeypatch, 8, (0, 10, 2))
+    assert ways((16, 512, 4, 4), (512, 512, 3, 3), (4, 4)) == ["plain"] * 3
+
+
+SHAPES: dict[str, tuple[Any, Any, dict[str, Any]]] = {
+    "few channels": ((4, 1, 12, 12), (8, 1, 3, 3), {}),
+    "one element": ((4, 20, 7, 7), (12, 20, 1, 1), {"stride": 2}),
+    "padded": ((4, 4, 12, 12), (6, 4, 3, 3), {"padding": "same"}),
+    "small images": ((4, 170, 3, 3), (172, 170, 3, 3), {"padding": 1}),
+}
+
+
+@CPU_ONLY
+@pytest.mark.parametrize("name", SHAPES)
+def test_a_compiled_step_is_the_eager_one_also_under_vmap_and_twice_differentiated(name: str, monkeypatch: Any):
+    at(monkeypatch, 1, (0, 12, 0))
+    shape, window, attrs = SHAPES[name]
+    rng = np.random.default_rng(0)
+    x, kernel = [hf.asarray((rng.standard_normal(one) / 4).astype(np.float32)) for one in (shape, window)]
+    taken: list[str] = []
+    choose = lowered_convolution.choose
+    monkeypatch.setattr(
+        lowered_convolution, "choose", lambda *args, **more: taken.append(choose(*args, **more)) or taken[-1]
+    )
+
+    def loss(x: Any, kernel: Any) -> Any:
+        return hf.sum(hf.nn.conv(x, kernel, **attrs) ** 2)
+
+    def twice(x: Any, kernel: Any) -> Any:
+        return hf.grad(lambda w: hf.sum(hf.grad(loss)(x, w) ** 2))(kernel)
+
+    for function in (hf.grad(loss, 1), twice):
+        hf.testing.assert_same(function, x, kernel)
+    assert {"columns", "zeros"} & set(taken)
+    pair = hf.stack([x, x * 2])
+    mapped = hf.compile(hf.vmap(hf.grad(loss, 1), in_axes=(0, None)))(pair, kernel)
+    for found, one in zip(mapped.numpy(), (x, x * 2), strict=True):
+        expected = hf.grad(loss, 1)(one, kernel).numpy()
+        np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-4 * np.abs(expected).max())

@@ -21,9 +21,11 @@ from hybridflow.backend import jax_shim, options
 from hybridflow.backend.fusion import inlines_nothing_often
 from hybridflow.backend.options import (
     CALL_OPTIONS,
+    CONVOLUTION_OPTIONS,
     EAGER_OPTIONS,
     MESH_OPTIONS,
     OPTIONS,
+    PIECE,
     PRODUCT_OPTIONS,
     XlaOption,
     call_options,
@@ -255,6 +257,36 @@ def test_wide_convolutions_are_left_to_a_library():
     assert [library(16, 4), library(32, 4), library(32, 256)] == [0, there, 2 * there]
 
 
+@CPU_ONLY
+def test_convolutions_use_temporary_memory_in_pieces(capfd):
+    """A program whose values would not fit in a piece gets no limit, of which XLA would warn."""
+    rng = np.random.default_rng(0)
+    kernel = hf.asarray(rng.standard_normal((16, 16, 3, 3)).astype(np.float32) / 12)
+
+    def convolutions(x, kernel):
+        ends = []
+        for step in range(6):
+            x = hf.nn.conv(x, kernel, padding="same") * (step + 1.0)
+            ends.append(hf.sum(x, axis=(1, 2, 3)))
+        return ends
+
+    def limit(function, *args):
+        compiled = hf.compile(function)
+        hf.testing.assert_same(function, *args)
+        return compiled.lower(*args).executable.options.get("xla_multiheap_size_constraint_per_heap")
+
+    images = [hf.asarray(rng.standard_normal((size, 16, 64, 64)).astype(np.float32)) for size in (16, 48)]
+    found = [limit(convolutions, images[0], kernel), limit(convolutions, images[1], kernel)]
+    assert [*found, limit(lambda x: x @ x, kernel)] == [PIECE, None, None]
+    assert "larger than the per-heap size limit" not in capfd.readouterr().err
+    one, whole = (
+        jax.jit(hf.to_jax(convolutions), compiler_options=options).lower(np.asarray(images[0]), np.asarray(kernel))
+        .compile().memory_analysis().temp_size_in_bytes
+        for options in (compiler_options(small_convolutions=True), compiler_options())
+    )  # fmt: skip
+    assert one <= 1.5 * whole
+
+
 class Options:
     """Bytes of options, as jaxlib's are."""
 
@@ -292,10 +324,10 @@ def test_extra_options_are_those_of_one_compilation_alone():
 
 
 def test_every_row_has_a_reason_and_a_test():
-    for table in (OPTIONS + EAGER_OPTIONS + CALL_OPTIONS, PRODUCT_OPTIONS, MESH_OPTIONS):
+    for table in (OPTIONS + EAGER_OPTIONS + CALL_OPTIONS, PRODUCT_OPTIONS, MESH_OPTIONS, CONVOLUTION_OPTIONS):
         for before, row in itertools.combinations(table, 2):  # of one name, one row at a time
             assert before.name != row.name or before.until == row.since
-    for row in OPTIONS + EAGER_OPTIONS + CALL_OPTIONS + PRODUCT_OPTIONS + MESH_OPTIONS:
+    for row in OPTIONS + EAGER_OPTIONS + CALL_OPTIONS + PRODUCT_OPTIONS + MESH_OPTIONS + CONVOLUTION_OPTIONS:
         assert row.why
         file, _, test = row.test.partition("::")
         assert f"def {test}(" in (Path(__file__).parent.parent / file).read_text()
@@ -340,12 +372,13 @@ def test_a_jaxlib_newer_than_the_table_is_asked(monkeypatch):
 
 def test_a_jaxlib_newer_than_the_table_gets_nothing_for_speed_alone(monkeypatch):
     names = {row.name for row in OPTIONS if not row.for_speed}
-    tables = EAGER_OPTIONS + PRODUCT_OPTIONS + MESH_OPTIONS + CALL_OPTIONS
+    tables = EAGER_OPTIONS + PRODUCT_OPTIONS + MESH_OPTIONS + CALL_OPTIONS + CONVOLUTION_OPTIONS
     slow = {row.name for row in tables if row.for_speed} - names
     newest = options.MEASURED[-1]
     for version, measured in ((newest, True), ((newest[0], newest[1] + 1, 0), False)):
         monkeypatch.setattr(options, "jaxlib_version", lambda version=version: version)
-        used = {*compiler_options(eager=True, large_products=True, backend="cpu"), *call_options("cpu")}
+        asked = compiler_options(eager=True, large_products=True, small_convolutions=True, backend="cpu")
+        used = {*asked, *call_options("cpu")}
         assert names <= used | {"xla_cpu_use_fusion_emitters"}
         assert bool(used & slow) == measured
 

@@ -212,6 +212,15 @@ def has_large_products(graph: Graph, sizes: Sizes) -> bool:
     return sum([costs[node] for node in products]) >= LARGE_PRODUCT * len(products)
 
 
+def has_small_convolutions(graph: Graph, sizes: Sizes, limit: int) -> bool:
+    """Whether a graph has convolutions, and only values of at most so many bytes."""
+    nodes = list(graph.walk())
+    if not any(node.op.has("convolution") for node in nodes):
+        return False
+    specs = {spec for node in nodes for spec in node.specs}
+    return all(int(concrete(spec, sizes).nbytes) <= limit for spec in {*specs, *graph.input_specs})
+
+
 def node_costs(graph: Graph, sizes: Sizes | None = None) -> list[NodeCost]:
     """Return the cost of every node in one run of a graph; nodes that carry graphs are replaced by the nodes inside.
 

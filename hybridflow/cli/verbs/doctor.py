@@ -21,6 +21,7 @@ from hybridflow.analysis.compare import compare
 from hybridflow.backend.jax_shim import x64_enabled
 from hybridflow.backend.options import (
     CALL_OPTIONS,
+    CONVOLUTION_OPTIONS,
     EAGER_OPTIONS,
     MEASURED,
     OPTIONS,
@@ -207,6 +208,7 @@ def _print_options(console: Console) -> None:
         (OPTIONS, compiler_options(), ""),
         (EAGER_OPTIONS, compiler_options(eager=True), "operations compiled alone: "),
         (PRODUCT_OPTIONS, compiler_options(large_products=True), "programs with large matrix products: "),
+        (CONVOLUTION_OPTIONS, compiler_options(small_convolutions=True), "programs with small convolutions: "),
         (CALL_OPTIONS, call_options(backend), "programs with outlined parts or fusion breaks: "),
     ):
         for option in options:

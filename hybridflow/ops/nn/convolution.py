@@ -77,21 +77,20 @@ def _convolve(
     )
 
 
-def _is_by_image(name: str, x: Sizes, kernel: Sizes, dtype: Any, **attrs: Any) -> Sizes | None:
-    """Return the output's spatial sizes if the convolution is faster image by image on XLA:CPU, else None."""
+def _way(name: str, x: Sizes, kernel: Sizes, dtype: Any, **attrs: Any) -> tuple[lowered_convolution.Way, Sizes]:
+    """Return the way in which XLA is to compute a convolution, and the result's spatial sizes."""
     groups, channels_last, stride = attrs["groups"], attrs["channels_last"], attrs["stride"]
     if accumulate_in(dtype) is not None or channels_last:
-        return None
+        return "plain", ()
     sizes = tuple([
         (size + low + high - (wide - 1) * apart - 1) // step + 1
         for size, (low, high), wide, apart, step in zip(
             x[2:], attrs["padding"], kernel[2:], attrs["dilation"], stride, strict=True
         )
     ])  # fmt: skip
-    good = lowered_convolution.is_better(
+    return lowered_convolution.choose(
         name, x, kernel, sizes, stride=stride, padding=attrs["padding"], groups=groups, channels_last=channels_last
-    )
-    return sizes if good else None
+    ), sizes
 
 
 def _plain(attrs: dict[str, Any]) -> dict[str, Any]:
@@ -99,9 +98,11 @@ def _plain(attrs: dict[str, Any]) -> dict[str, Any]:
 
 
 def _lower(x: Any, kernel: Any, **attrs: Any) -> Any:
-    sizes = _is_by_image("conv", x.shape, kernel.shape, x.dtype, **attrs)
-    if sizes is not None:
-        return lowered_convolution.convolve(x, kernel, sizes, **_plain(attrs))
+    way, sizes = _way("conv", x.shape, kernel.shape, x.dtype, **attrs)
+    if way == "images":
+        return lowered_convolution.convolve_images(x, kernel, sizes, **_plain(attrs))
+    if way == "columns":
+        return lowered_convolution.convolve_columns(x, kernel, sizes, **_plain(attrs))
     return lower_narrow(_convolve(x, kernel, result=accumulate_in(x.dtype), **attrs), x.dtype)
 
 
@@ -264,8 +265,8 @@ def conv(
 
 
 def _input_gradient_lower(g: Any, kernel: Any, *, shape: Sizes, **attrs: Any) -> Any:
-    if _is_by_image("conv_input_gradient", shape, kernel.shape, g.dtype, **attrs) is not None:
-        return lowered_convolution.input_gradient(g, kernel, shape, **_plain(attrs))
+    if _way("conv_input_gradient", shape, kernel.shape, g.dtype, **attrs)[0] == "images":
+        return lowered_convolution.input_gradient_images(g, kernel, shape, **_plain(attrs))
 
     def forward(x: Any) -> Any:
         return _convolve(x, kernel, **attrs)
@@ -274,8 +275,14 @@ def _input_gradient_lower(g: Any, kernel: Any, *, shape: Sizes, **attrs: Any) ->
 
 
 def _kernel_gradient_lower(x: Any, g: Any, *, shape: Sizes, **attrs: Any) -> Any:
-    if _is_by_image("conv_kernel_gradient", x.shape, shape, x.dtype, **attrs) is not None:
-        return lowered_convolution.kernel_gradient(x, g, shape, **_plain(attrs))
+    way, _ = _way("conv_kernel_gradient", x.shape, shape, x.dtype, **attrs)
+    if way == "images":
+        return lowered_convolution.kernel_gradient_images(x, g, shape, **_plain(attrs))
+    if way == "columns":
+        return lowered_convolution.kernel_gradient_columns(x, g, shape, **_plain(attrs))
+    if way == "zeros":
+        x = lowered_convolution.with_zeros(x, attrs["padding"])
+        attrs["padding"] = ((0, 0),) * (x.ndim - 2)
 
     def forward(kernel: Any) -> Any:
         return _convolve(x, kernel, **attrs)
