@@ -79,6 +79,10 @@ class Outside:
         """Return an object whose content is no longer what it was; `UNSET` if there is none."""
         return next((value for value, state, before in self._states if not _same(state(value), before)), UNSET)
 
+    def renew(self) -> None:
+        """Take what the objects hold now for what they held before the body."""
+        self._states = [(value, state, state(value)) for value, state, _ in self._states]
+
     def _add(self, value: Any, pending: list[Any]) -> None:
         kind = type(value)
         if kind in PLAIN or id(value) in self.known or id(value) in self._shared or isinstance(value, _CLOSED):

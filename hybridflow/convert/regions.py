@@ -48,6 +48,7 @@ class Region:
         names: the variables that it may set.
         appended: the values that a step appends, by the id of the list.
         seen: the ids of the lists that were read in the step.
+        outside: what existed before the body, and what was in it.
     """
 
     def __init__(self, cells: Cells, rows: bool, code: Any) -> None:
@@ -56,8 +57,8 @@ class Region:
         self.names = frozenset(cells.names)
         self.appended: dict[int, tuple[list[Any], list[Any]]] = {}
         self.seen: set[int] = set()
-        self._outside = Outside(cells.all.values(), sys._getframe(1))
-        self.known = self._outside.known
+        self.outside = Outside(cells.all.values(), sys._getframe(1))
+        self.known = self.outside.known
 
     def require_unchanged(self) -> None:
         """Raise if the body changed what existed before it in a way that was not noticed at its line.
@@ -65,7 +66,7 @@ class Region:
         Raises:
             MutationError: it did.
         """
-        value = self._outside.changed()
+        value = self.outside.changed()
         if value is not UNSET:
             raise _changed_in_body(value, "", user_place(3), _HINT)
 
@@ -89,6 +90,19 @@ def region(cells: Cells, rows: bool = False, code: Any = None) -> Generator[Regi
         raise
     finally:
         _REGIONS.reset(token)
+
+
+@contextmanager
+def apart() -> Generator[None, None, None]:
+    """Run code that is no part of the bodies that are being traced: what it changes is as if changed before them."""
+    bodies = _REGIONS.get()
+    for one in bodies:
+        one.require_unchanged()
+    try:
+        yield
+    finally:
+        for one in bodies:
+            one.outside.renew()
 
 
 _HANDLERS: ContextVar[tuple[Callable[[], Any], ...]] = ContextVar("handlers", default=())
