@@ -66,14 +66,19 @@ class Outside:
         self.known: dict[int, Any] = {}
         self._shared = {id(cell) for cell in cells}
         self._states: list[tuple[Any, Callable[[Any], Any], Any]] = []
+        self._global: list[Any] = []
         pending: list[Any] = [*map(_content, cells)]
         while frame is not None and not str(frame.f_globals.get("__name__")).startswith("hybridflow.tracing."):
             if is_users_file(frame.f_code.co_filename):
                 pending += frame.f_locals.values()
-                pending += _globals_of(frame.f_code, frame.f_globals)
+                self._global += _globals_of(frame.f_code, frame.f_globals)
             frame = frame.f_back
         while pending:
             self._add(pending.pop(), pending)
+        reached = dict(self.known)
+        while self._global:  # stores to what global names lead to are observed, and layers may set their sizes there
+            self._add(self._global.pop(), self._global)
+        self.known = reached
 
     def changed(self) -> Any:
         """Return an object whose content is no longer what it was; `UNSET` if there is none."""
@@ -91,7 +96,7 @@ class Outside:
         if isinstance(value, FunctionType):
             if is_users_module_name(str(value.__module__)):
                 pending += [*(value.__closure__ or ()), value.__defaults__, value.__kwdefaults__, value.__dict__]
-                pending += _globals_of(value.__code__, value.__globals__)
+                self._global += _globals_of(value.__code__, value.__globals__)
             return
         if isinstance(value, ModuleType):
             if sys.modules.get(value.__name__) is not value:
