@@ -6,6 +6,7 @@ import ast
 import functools
 import gc
 import inspect
+import re
 import sys
 import warnings
 from collections import UserDict, UserList
@@ -76,9 +77,9 @@ def changed(function: Callable[[Any], Any], change: Callable[[], None], back: Ca
         back()
 
 
-def refused(function: Callable[[Any], Any]) -> None:
-    """Require that a compiled function may not change what is outside of it."""
-    with pytest.raises(MutationError):
+def refused(function: Callable[[Any], Any], what: str = "") -> None:
+    """Require that a compiled function may not change what is outside of it, in an error that says `what` it did."""
+    with pytest.raises(MutationError, match=re.escape(what) if what else None):
         hf.compile(function)(X)
 
 
@@ -346,7 +347,7 @@ def deletes_items() -> None:
             del table["a"]
         return x
 
-    refused(run)
+    refused(run, "[...] deleted")
 
 
 def tells(name: str, function: Callable[[], Any], what: str) -> None:
@@ -443,7 +444,7 @@ def changes_in_a_body() -> None:
             seen.extend([x])
         return seen
 
-    refused(run)
+    refused(run, ".extend(...)")
 
 
 def unknown_lengths() -> None:

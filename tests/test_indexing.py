@@ -228,3 +228,18 @@ def test_slices_of_symbolic_sizes(size: int):
     assert inside
     for y, expected in zip(values, cut(hf.asarray(value)), strict=True):
         assert np.array_equal(y, expected.numpy())
+
+
+def test_updates_of_booleans_are_refused_whatever_was_called_before():
+    x, value, index = hf.asarray([True, False, True]), hf.asarray([True, True]), hf.asarray([0, 2])
+    x.at[index].set(value)
+    for how in ("add", "multiply", "min", "max"):
+        with pytest.raises(TypeError, match="does not take bool"):
+            getattr(x.at[index], how)(value)
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_gradients_of_products_in_low_precision(dtype: str):
+    x, factors = hf.asarray([1.0, 2.0, 3.0], dtype=dtype), hf.asarray([2.0, 0.0, 4.0], dtype=dtype)
+    of_factors = hf.grad(lambda factors: hf.sum(x.at[hf.asarray([0, 0, 2])].multiply(factors)))(factors)
+    np.testing.assert_array_equal(np.asarray(of_factors, np.float32), [0.0, 2.0, 3.0])

@@ -6,30 +6,30 @@ however often the body runs in a call. The exception is a list that a loop over 
 
 from __future__ import annotations
 
+import sys
 import weakref
 from collections import deque
 from collections.abc import Callable, Generator, Iterable
 from contextlib import contextmanager
 from contextvars import ContextVar
-from types import BuiltinFunctionType, FunctionType, MethodType, MethodWrapperType, ModuleType
+from types import MethodWrapperType
 from typing import Any
 
 from hybridflow.convert.cells import Cells
+from hybridflow.convert.outside import Outside
+from hybridflow.convert.poison import UNSET
 from hybridflow.convert.syntax import RUNTIME
 from hybridflow.core.context import current
 from hybridflow.core.dims import NeedsSizes
 from hybridflow.core.errors import MutationError, TraceError, message
-from hybridflow.core.node import format_where, user_place
-from hybridflow.core.tensor import Tensor
+from hybridflow.core.node import Where, format_where, user_place
 from hybridflow.core.traced_float import NeedsNumber
-from hybridflow.core.variable import Variable
 from hybridflow.guards import observe
 from hybridflow.guards.access import MISSING
 from hybridflow.ir.variables import NeedsIdentity
 
+_HINT = "Return the new value through a variable, or make the object inside."
 _CONTAINERS = (list, dict, set, deque, bytearray)
-_NO_STATE = (Tensor, Variable, FunctionType, MethodType, BuiltinFunctionType, ModuleType, type)
-_MANY = 300
 CHANGES = frozenset({
     "append", "extend", "insert", "remove", "pop", "clear", "sort", "reverse", "update", "setdefault", "popitem", "add",
     "discard", "difference_update", "intersection_update", "symmetric_difference_update", "appendleft", "extendleft",
@@ -48,6 +48,7 @@ class Region:
         names: the variables that it may set.
         appended: the values that a step appends, by the id of the list.
         seen: the ids of the lists that were read in the step.
+        outside: what existed before the body, and what was in it.
     """
 
     def __init__(self, cells: Cells, rows: bool, code: Any) -> None:
@@ -56,30 +57,19 @@ class Region:
         self.names = frozenset(cells.names)
         self.appended: dict[int, tuple[list[Any], list[Any]]] = {}
         self.seen: set[int] = set()
-        self.known: dict[int, Any] = {}
-        pending: list[Any] = []
-        for cell in cells.all.values():
-            try:
-                pending.append(cell.cell_contents)
-            except ValueError:
-                continue
-        while pending and len(self.known) < _MANY:
-            value = pending.pop()
-            if isinstance(value, _NO_STATE) or id(value) in self.known:
-                continue
-            inside: Iterable[Any] = ()
-            if isinstance(value, list | tuple | set | deque):
-                inside = value
-            elif isinstance(value, dict):
-                inside = value.values()
-            elif hasattr(value, "__dict__"):
-                inside = vars(value).values()
-            else:
-                continue
-            self.known[id(value)] = value
-            if hasattr(value, "__dict__"):
-                self.known[id(vars(value))] = vars(value)
-            pending += [one for one in inside if not isinstance(one, int | float | str | bytes | Tensor)]
+        self.outside = Outside(cells.all.values(), sys._getframe(1))
+        self.known = self.outside.known
+
+    def require_unchanged(self) -> None:
+        """Raise if the body changed what existed before it in a way that was not noticed at its line.
+
+        Raises:
+            MutationError: it did.
+        """
+        value = self.outside.changed()
+        if value is not UNSET:
+            raise _changed_in_body(value, "", user_place(3), _HINT)
+
 
 
 LEFT_BODY = "__hybridflow_left_body__"
@@ -94,11 +84,25 @@ def region(cells: Cells, rows: bool = False, code: Any = None) -> Generator[Regi
     token = _REGIONS.set((*_REGIONS.get(), made))
     try:
         yield made
+        made.require_unchanged()
     except Exception as error:
         error.__dict__.setdefault(LEFT_BODY, format_where(user_place(3)))
         raise
     finally:
         _REGIONS.reset(token)
+
+
+@contextmanager
+def apart() -> Generator[None, None, None]:
+    """Run code that is no part of the bodies that are being traced: what it changes is as if changed before them."""
+    bodies = _REGIONS.get()
+    for one in bodies:
+        one.require_unchanged()
+    try:
+        yield
+    finally:
+        for one in bodies:
+            one.outside.renew()
 
 
 _HANDLERS: ContextVar[tuple[Callable[[], Any], ...]] = ContextVar("handlers", default=())
@@ -229,12 +233,16 @@ def changed(obj: Any, what: str) -> None:
     regions = _REGIONS.get()
     if not regions or not any(id(obj) in one.known for one in regions):
         return
-    hint = "Return the new value through a variable, or make the object inside."
+    hint = _HINT
     if type(obj) is list and what == ".append(...)":
         hint = "Append in a loop over a tensor's rows, use hf.TensorArray, or keep a tensor and its .at[i].set(value)."
-    raise MutationError(
+    raise _changed_in_body(obj, what, user_place(3), hint)
+
+
+def _changed_in_body(obj: Any, what: str, place: Where | None, hint: str) -> MutationError:
+    return MutationError(
         message(f"{type(obj).__name__}{what}: changes Python state in a branch or loop body on tensors, "
-                f"at {format_where(user_place(3))}",
+                f"at {format_where(place)}",
                 got=f"a {type(obj).__name__} made outside of that body", hint=hint)
     )  # fmt: skip
 

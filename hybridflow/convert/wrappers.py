@@ -16,6 +16,7 @@ from typing import Any, cast
 
 import jax
 
+from hybridflow.convert import regions
 from hybridflow.convert.values import is_traced
 from hybridflow.core.attached import attached
 from hybridflow.core.context import context_of, current
@@ -110,7 +111,7 @@ def _kept_outside(what: Any, make: Callable[[], Any], traced: Callable[[], Any])
     context = current()
     if observe.has_assigned() and _traced(traced()):
         raise _not_kept(what, "is made of a Variable that this call has assigned")
-    with context_of(None, context.tapes, context.device):
+    with regions.apart(), context_of(None, context.tapes, context.device):
         value = make()
     leaves = jax.tree_util.tree_leaves(value)
     if context.tapes and any(isinstance(leaf, Tensor) and leaf._edge is not None for leaf in leaves):

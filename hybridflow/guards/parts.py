@@ -184,7 +184,7 @@ def _of_object(value: Any, kind: type) -> Iterator[Part]:
     if attributes is not MISSING:
         inside = True
         yield Part(None, RAW, "__dict__", attributes)
-    for name in _slots(kind):
+    for name in slots(kind):
         inside = True
         yield Part(None, RAW, name, RAW.get(value, name))
     if is_users_class(kind):
@@ -209,12 +209,13 @@ def _has_memory(value: Any) -> bool:
     return True
 
 
-def _slots(kind: type) -> Iterator[str]:
+def slots(kind: type) -> Iterator[str]:
+    """Yield the names of the slots of a class, as they are stored."""
     for one in kind.__mro__:
         if one.__module__.startswith("hybridflow."):
             continue  # no result depends on these
-        slots = one.__dict__.get("__slots__", ())
-        for name in (slots,) if isinstance(slots, str) else slots:
+        names = one.__dict__.get("__slots__", ())
+        for name in (names,) if isinstance(names, str) else names:
             if name not in ("__dict__", "__weakref__"):
                 private = name.startswith("__") and not name.endswith("__")
                 yield f"_{one.__name__.lstrip('_')}{name}" if private else name

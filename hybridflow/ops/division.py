@@ -425,7 +425,10 @@ def _power_lower(a: Any, b: Any) -> Any:
     a, b = broadcast_lowered(a, shape), broadcast_lowered(b, shape)
     if is_integer(a.dtype):
         return _integer_power_lower(a, b)
-    return hidden_result(lax.pow(a, b))
+    y = hidden_result(lax.pow(a, b))
+    if not np.issubdtype(a.dtype, np.complexfloating):
+        return y
+    return lax.select((a == 0) & (lax.real(b) > 0), lax.full_like(y, 0), y)  # XLA takes the logarithm of 0: NaN
 
 
 def _power_of_base(F: Any, g: Any, y: Any, a: Any, b: Any) -> Any:
@@ -451,6 +454,8 @@ def _power_samples(rng: np.random.Generator) -> Any:
     yield Sample((bases, np.array([-1, -3, -3, -2, -1, 0, 30], np.int32)))
     zeros = np.array([0.0, 0.0, 2.0, -2.0, np.inf, np.nan], np.float32)
     yield Sample((zeros, np.array([0.0, 2.0, 0.0, 3.0, -1.0, 0.0], np.float32)), gradient=False)
+    origins = np.array([0, 0, 0, -0.0, 1], np.complex64)
+    yield Sample((origins, np.array([2 + 3j, 1, 0, 0.5 - 2j, 2 + 3j], np.complex64)), gradient=False)
     yield Bad((np.array([True]), np.array([True])), error=TypeError, text="does not take bool")
 
 

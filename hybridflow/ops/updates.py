@@ -311,12 +311,12 @@ def _scaled_vjp(F: Any, g: Any, x: Any, value: Any, indices: Any, axes: Axes) ->
         return g * F.index_update(ones, value, *indices, axes=axes, how="multiply")
 
     def of_value() -> Any:
-        zero = F.equal(value, 0)
+        zero = value == 0
         factors = F.where(zero, 1, value)
         product = F.index_update(ones, factors, *indices, axes=axes, how="multiply")
         zeros = F.index_add(F.astype(zero, dtype=g.dtype), *indices, axes=axes, shape=x.shape)
         other_zeros = F.gather(zeros, *indices, axes=axes) - F.astype(zero, dtype=g.dtype)
-        others = F.where(F.equal(other_zeros, 0), F.gather(product, *indices, axes=axes) / factors, 0)
+        others = F.where(other_zeros == 0, F.gather(product, *indices, axes=axes) / factors, 0)
         return F.gather(g * x, *indices, axes=axes) * others
 
     return of_x, of_value
@@ -453,6 +453,8 @@ class IndexUpdate:
             if how != "set":
                 value = _COMBINE[how](bind(getitem.op, (x,), {"index": index}), value)
             return slice_set(x, _to_shape(value, static_shape(index), how), index=index)
+        if how != "set":
+            require_kind("index_update", NUMERIC, x.spec)
         selected = x if parsed.static is None else bind(getitem.op, (x,), {"index": index})
         indices = checked_indices("index_update", parsed.tensors, selected.shape, parsed.axes)
         shape = gathered_shape("index_update", selected.shape, [tensor.spec for tensor in indices], parsed.axes)
