@@ -7,7 +7,10 @@ the state may live and for each kind of body. Compiled it gives eager's results,
 from __future__ import annotations
 
 import linecache
+import logging
+import queue
 import textwrap
+import threading
 import types
 from typing import Any
 
@@ -15,10 +18,12 @@ import numpy as np
 import pytest
 
 import hybridflow as hf
+from hybridflow.convert.outside import Outside
 from hybridflow.core.errors import MutationError, TraceError
 
+LOG = logging.getLogger(__name__)
 PRELUDE = """
-import array, bisect, collections, contextlib, contextvars, functools, heapq, io, itertools, operator, queue, random
+import array, bisect, collections, contextlib, contextvars, functools, heapq, io, itertools, operator, random
 import types, weakref
 import numpy as np
 import hybridflow as hf
@@ -69,7 +74,6 @@ CHANGES = {
     "a set": ("s = {1}", "s.add(5)", "sum(s)"),
     "a deque": ("q = collections.deque([1, 2])", "q.rotate(1)", "q[0]"),
     "a UserList": ("l = collections.UserList([1])", "l.append(5)", "sum(l)"),
-    "a queue": ("q = queue.Queue()", "q.put(5)", "q.qsize()"),
     "an attribute": ("p = Plain()", "p.y = 5.0", "p.y"),
     "a namespace": ("p = types.SimpleNamespace(y=1)", "p.y = 5", "p.y"),
     "vars": ("p = Plain()", "vars(p)['y'] = 5.0", "p.y"),
@@ -217,3 +221,46 @@ def test_what_a_body_makes_may_be_changed_in_it():
 
     for sign in (1.0, -1.0):
         hf.testing.assert_same(lambda x: helper(x) + 1.0, hf.asarray([1.0, 2.0]) * sign)
+
+
+def test_what_libraries_keep_in_their_objects_may_change():
+    class Trainer:
+        def __init__(self) -> None:
+            self.ready: queue.Queue[int] = queue.Queue()
+            self.ends = threading.Event()
+            self.thread = threading.Thread(target=self.fill, daemon=True)
+            self.thread.start()
+
+        def fill(self) -> None:
+            while not self.ends.wait(1e-4):
+                self.ready.put(1)
+
+        @hf.compile
+        def step(self, x: hf.Tensor) -> hf.Tensor:
+            for _ in range(4):
+                if hf.sum(x) > 0:
+                    LOG.debug("a branch")
+                    x = x * 2
+            return x
+
+    trainer = Trainer()
+    try:
+        assert trainer.step(hf.asarray(1.0)).item() == 16.0
+        assert trainer.ready.qsize() >= 0
+    finally:
+        trainer.ends.set()
+        trainer.thread.join()
+
+
+def test_a_trace_does_not_look_through_a_whole_data_set():
+    class Held:
+        def __init__(self) -> None:
+            self.far = [[number] for number in range(100_000)]
+
+    held = Held()
+    cells = (lambda: held).__closure__
+    assert cells is not None
+    before = Outside(cells, None)
+    assert len(before.known) < 30_000
+    held.far.append([1])
+    assert before.changed() is held.far

@@ -50,6 +50,9 @@ _CLOSED = (
     CodeType, FrameType, TracebackType,
 )  # fmt: skip
 """Types that cannot change, or whose changes are recorded as operations."""
+_CONTAINERS_FROM = ("builtins", "collections", "functools", "types")
+"""The modules whose objects hold what users put there. Inside of others (queues, loggers, threads), libraries keep
+books of their own, which may change at any time."""
 _MOST = 10_000
 """How many objects are looked at, those that fewer steps lead to first: a trace shall not wait for a whole data set."""
 _LARGE, _HUGE = 1 << 16, 1 << 24
@@ -117,10 +120,12 @@ class Outside:
         if own and not isinstance(value, tuple):  # a namedtuple's class has the module of its maker's caller
             return
         attributes = RAW.get(value, "__dict__")
+        state = _state_of(value) or _slots_of(kind)
         if attributes is not MISSING:
+            if state is None and not is_users_class(kind) and module not in _CONTAINERS_FROM:
+                return
             self.known[id(attributes)] = attributes
             pending += attributes.values()
-        state = _state_of(value) or _slots_of(kind)
         if state is not None:
             self._states.append((value, state, state(value)))
         inside = [value()] if isinstance(value, weakref.ref) else gc.get_referents(value)
