@@ -43,7 +43,7 @@ from hybridflow.guards.access import MISSING, RAW
 from hybridflow.guards.contents import in_sequence, pairs_of
 from hybridflow.guards.guards import PLAIN
 from hybridflow.guards.parts import slots
-from hybridflow.guards.users import OWN_LIBRARIES, is_users_class, is_users_file, is_users_module_name
+from hybridflow.guards.users import OWN_LIBRARIES, is_users_class, is_users_file
 
 _CLOSED = (
     Tensor, Variable, TracedArray, TracedFloat, jax.Array, np.dtype, np.generic, np.ufunc,
@@ -104,7 +104,7 @@ class Outside:
             return
         self.known[id(value)] = value
         if isinstance(value, FunctionType):
-            if is_users_module_name(str(value.__module__)):
+            if is_users_file(value.__code__.co_filename):  # not its module: `functools.wraps` copies that
                 pending += [*(value.__closure__ or ()), value.__defaults__, value.__kwdefaults__, value.__dict__]
                 self._global += _globals_of(value.__code__, value.__globals__)
             return
