@@ -2,7 +2,7 @@
 
 It follows the rules of XLA's CPU backend (jaxlib 0.10):
 
-- Products, convolutions and steps of long reductions are kernels of their own.
+- Products, convolutions and steps of long reductions are kernels of their own; on several devices all reductions are.
 - Other operations are fused into every reader, and so computed once for each. There are two exceptions. An expensive
   operation is stored if it has several readers or if a reader repeats its elements. An operation that is stored anyway
   and has several large operands is not computed again.
@@ -107,12 +107,17 @@ def buffers(
 # -- fusion -------------------------------------------------------------------------------------------------------
 
 
-def _runs_alone(primitive: Primitive) -> bool:
-    return primitive.name.startswith(_NEVER_FUSED)
+def _runs_alone(primitive: Primitive, program: Program) -> bool:
+    """Whether a primitive is a kernel of its own, which reads and stores whole values."""
+    return primitive.name.startswith(_NEVER_FUSED) or (program.parts is not None and _is_reduction(primitive))
+
+
+def _is_reduction(primitive: Primitive) -> bool:
+    return primitive.name.startswith("reduce_")
 
 
 def _is_expensive(primitive: Primitive) -> bool:
-    return primitive.name in _EXPENSIVE or primitive.name.startswith("reduce_")
+    return primitive.name in _EXPENSIVE or _is_reduction(primitive)
 
 
 def _is_unary(primitive: Primitive) -> bool:
@@ -148,7 +153,7 @@ def _fuse(program: Program) -> dict[Primitive, dict[Primitive, bool]]:
             for user in value.users:
                 if not kernels[user]:
                     continue
-                if _runs_alone(primitive) or _runs_alone(user):
+                if _runs_alone(primitive, program) or _runs_alone(user, program):
                     stored = True
                     continue
                 repeats = _repeats(user, value)
@@ -178,7 +183,7 @@ def _kernels(program: Program) -> list[Kernel]:
     for primitive in program.primitives:
         for root in members[primitive]:
             kernel = kernels[root]
-            kernel.moves |= primitive.name in _MOVES or _runs_alone(primitive) or primitive.name.startswith("reduce_")
+            kernel.moves |= primitive.name in _MOVES or _runs_alone(primitive, program) or _is_reduction(primitive)
             for value in primitive.inputs:
                 producer = value.made
                 if value.constant or (producer is not None and producer is not primitive and root in members[producer]):
