@@ -11,6 +11,7 @@ from __future__ import annotations
 import weakref
 from collections.abc import Callable, Iterable, Sequence
 from fractions import Fraction
+from typing import Any
 
 from hybridflow.autodiff.walk import reachable
 from hybridflow.core.context import context_of, current
@@ -29,7 +30,7 @@ class _Deferred:
 
     Attributes:
         walk: the function that runs it; None once it is recorded.
-        edges: the gradients' edges once it is recorded; None for a gradient that depends on nothing recorded.
+        edges: per gradient, its edge once it is recorded; None if there is none.
     """
 
     def __init__(self, walk: Walk) -> None:
@@ -43,7 +44,7 @@ class _Deferred:
             return
         start = next_sequence()
         with context_of(None, (), current().device):
-            edges = [tensor._edge for tensor in self.walk() if tensor is not None]
+            edges = [None if tensor is None else tensor._edge for tensor in self.walk()]
         nodes = reachable([edge for edge in edges if edge is not None], [(start, _YOUNGEST)])
         for number, node in enumerate(nodes, 1):
             _read_recorded(node)
@@ -77,17 +78,15 @@ def differentiable_on_demand(
     if not edges:
         return list(gradients)
     deferred, inputs, where = _Deferred(walk), tuple(edges), user_place(4)
-    made: list[Tensor | None] = []
-    for tensor in gradients:
-        if tensor is not None:
-            attrs = {"deferred": deferred, "index": len(made) - made.count(None)}
-            outputs = ((tensor._value.shape, tensor._value.dtype),)
-            node = make_node(_GRADIENT, inputs, attrs, outputs, where=where, backend="host")
-            node.stamp = FOREVER
-            _DEFERRED.add(node)
-            tensor = make_tensor(tensor._value, (node, 0))
-        made.append(tensor)
-    return made
+
+    def made(index: int, value: Any) -> Tensor:
+        node = make_node(_GRADIENT, inputs, {"deferred": deferred, "index": index}, ((value.shape, value.dtype),),
+                         where=where, backend="host")  # fmt: skip
+        node.stamp = FOREVER
+        _DEFERRED.add(node)
+        return make_tensor(value, (node, 0))
+
+    return [None if tensor is None else made(index, tensor._value) for index, tensor in enumerate(gradients)]
 
 
 def recorded_edge(edge: Edge | None) -> Edge | None:

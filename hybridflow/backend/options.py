@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cache
 from importlib.metadata import version as installed_version
@@ -122,6 +123,8 @@ MESH_OPTIONS: tuple[XlaOption, ...] = (
 """Options for programs on several devices; they replace others of the same name."""
 PIECE = 1 << 24
 """The largest number of bytes in which a program allocates its temporary memory, where it does so in pieces."""
+SMALL_VALUE = PIECE * 5 // 8
+"""The largest number of bytes of a value in such a program; XLA joins some, and warns of any beyond a piece."""
 CONVOLUTION_OPTIONS: tuple[XlaOption, ...] = (
     XlaOption(
         name="xla_multiheap_size_constraint_per_heap",
@@ -135,7 +138,7 @@ CONVOLUTION_OPTIONS: tuple[XlaOption, ...] = (
         for_speed=True,
     ),
 )
-"""Options for programs with convolutions of values that are much smaller than a piece; XLA warns of larger ones."""
+"""Options for programs with convolutions of values up to `SMALL_VALUE`."""
 CALL_OPTIONS: tuple[XlaOption, ...] = (
     XlaOption(
         name="xla_cpu_flatten_after_fusion",
@@ -186,21 +189,18 @@ def compiler_options(
     backend = backend or jax.default_backend()
     table = OPTIONS + EAGER_OPTIONS * eager + PRODUCT_OPTIONS * large_products
     table += MESH_OPTIONS * several + CONVOLUTION_OPTIONS * small_convolutions
-    chosen = {
-        option.name: option.value
-        for option in table
-        if _applies(option, backend) and (is_measured() or _is_known(option))
-    }
-    return {name: value for name, value in chosen.items() if value is not None}
+    return _values([option for option in table if _applies(option, backend) and (is_measured() or _is_known(option))])
 
 
 def call_options(backend: str) -> dict[str, str | bool | int]:
     """Return the extra options for a program with functions that are not inlined; XLA ignores unknown ones."""
-    return {
-        option.name: option.value
-        for option in CALL_OPTIONS
-        if _applies(option, backend) and option.value is not None
-    }
+    return _values([option for option in CALL_OPTIONS if _applies(option, backend)])
+
+
+def _values(options: Iterable[XlaOption]) -> dict[str, str | bool | int]:
+    """Return the values of options, except those left to XLA; of several with one name, the last one counts."""
+    last = {option.name: option.value for option in options}
+    return {name: value for name, value in last.items() if value is not None}
 
 
 def _applies(option: XlaOption, backend: str) -> bool:

@@ -71,7 +71,6 @@ class Region:
             raise _changed_in_body(value, "", user_place(3), _HINT)
 
 
-
 LEFT_BODY = "__hybridflow_left_body__"
 """An attribute of exceptions that left the body of a branch or loop on tensors: the line where they did."""
 _REGIONS: ContextVar[tuple[Region, ...]] = ContextVar("regions", default=())

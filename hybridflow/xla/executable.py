@@ -24,7 +24,7 @@ from hybridflow.backend.jax_shim import (
     enable_x64,
     without_locations,
 )
-from hybridflow.backend.options import PIECE, call_options, compiler_options
+from hybridflow.backend.options import SMALL_VALUE, call_options, compiler_options
 from hybridflow.core.activity import doing
 from hybridflow.core.dims import evaluate as evaluate_size
 from hybridflow.core.dtypes import WIDE
@@ -192,7 +192,7 @@ class _Compilation:
         self.donated = () if self.calls_host else tuple(donate)
         if options is None:
             large, several = has_large_products(graph, sizes), placing is not None
-            small = self.backend == "cpu" and has_small_convolutions(graph, sizes, PIECE * 5 // 8)
+            small = self.backend == "cpu" and has_small_convolutions(graph, sizes, SMALL_VALUE)
             options = compiler_options(
                 large_products=large, small_convolutions=small, backend=self.backend, several=several
             )
