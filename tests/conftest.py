@@ -15,6 +15,8 @@ from hypothesis import settings
 
 import hybridflow as hf
 from hybridflow.core.context import CONTEXT
+from hybridflow.core.device import default_is_host
+from tests import stand_in
 
 settings.register_profile("ci", max_examples=60, derandomize=True, deadline=None)
 settings.register_profile("thorough", max_examples=3000, deadline=None)
@@ -23,7 +25,14 @@ settings.load_profile("ci")
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Add what tests a second version in a part of the time."""
+    parser.addoption("--stand-in", action="store_true", help="run with a second CPU device as the accelerator")
     parser.addoption("--every", type=int, default=1, help="run every N-th case of each test; the first one always")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Prepare the accelerator's stand-in before XLA starts."""
+    if config.getoption("--stand-in"):
+        stand_in.use()
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -38,7 +47,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if left_out:
         config.hook.pytest_deselected(items=left_out)
         items[:] = chosen
-    if jax.default_backend() != "cpu":
+    if not default_is_host():
         return
     skip = pytest.mark.skip(reason="jax has no accelerator here")
     for item in items:

@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from hybridflow.core.context import context_of
+from hybridflow.core.device import device
 from hybridflow.core.dtypes import as_dtype, kind_of
 from hybridflow.core.node import Node, where_file_line
 from hybridflow.ir.evaluate import evaluate, run_eagerly
@@ -27,7 +28,7 @@ def has_subnormals(value: Any) -> bool:
 
 
 def first_subnormal(graph: Graph, inputs: Sequence[Any]) -> str:
-    """Run a graph eagerly, and return a text on the first subnormal number; empty if there is none.
+    """Run a graph eagerly on the host, and return a text on the first subnormal number; empty if there is none.
 
     Branches and loops count as one operation each: nothing inside them is looked at.
     """
@@ -44,6 +45,6 @@ def first_subnormal(graph: Graph, inputs: Sequence[Any]) -> str:
                 sentences.append(f"{node.op.name}{at} {what} numbers that compiled code takes for 0: subnormal ones")
         return outputs
 
-    with context_of(None), np.errstate(all="ignore"):
-        evaluate(graph, inputs, run)
+    with context_of(None), device("cpu"), np.errstate(all="ignore"):
+        evaluate(graph, [np.asarray(value) for value in inputs], run)
     return sentences[0] if sentences else ""

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from hybridflow.core.device import device_of, place
+from hybridflow.core.device import device_of, is_host, place
 from hybridflow.core.errors import ArgumentError, message
 from hybridflow.core.mesh import lies_on_several, local_bytes
 from hybridflow.core.tensor import Tensor, as_tensor, make_tensor, require_value
@@ -56,7 +56,7 @@ def assign_all(
     if wrong:
         step = None if arrays["of another shape or dtype"] else hint
         raise ArgumentError(message(f"{what}: the values do not fit, and nothing is changed", got=wrong, hint=step))
-    placed = {path: _beside(known[path], tensor) for path, tensor in given.items()}
+    placed = {path: beside(known[path], tensor) for path, tensor in given.items()}
     with WRITES:
         for path, tensor in placed.items():
             known[path].assign(tensor)
@@ -73,14 +73,15 @@ def _contradictions(known: Mapping[str, Variable], given: Mapping[str, Tensor]) 
     ]
 
 
-def _beside(variable: Variable, tensor: Tensor) -> Tensor:
-    """Return a value on the device of a Variable's current value."""
+def beside(variable: Variable, tensor: Tensor) -> Tensor:
+    """Return a value on the device of a Variable's current value; one that is traced or lies on several as it is."""
+    value = tensor._value
+    if value is None or lies_on_several(value):
+        return tensor
     now = variable.current()
-    if lies_on_several(tensor._value):
-        return tensor
-    if isinstance(now, np.ndarray) or device_of(now).platform == "cpu":
-        return tensor
-    return make_tensor(place(tensor._value, device_of(now)))
+    if not isinstance(now, np.ndarray) and not is_host(device_of(now)):
+        return make_tensor(place(value, device_of(now)))
+    return tensor if isinstance(value, np.ndarray) or is_host(device_of(value)) else tensor.to("cpu")
 
 
 def listed(paths: list[str]) -> str:

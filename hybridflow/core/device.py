@@ -25,7 +25,26 @@ def default_is_host() -> bool:
     """Whether jax's default device is the CPU, so that values live in NumPy arrays."""
     if cast(Any, jax.config).jax_platforms == "cpu":
         return True  # answered without starting XLA, so that the process can still be forked
-    return jax.default_backend() == "cpu"
+    return is_host(default_device())
+
+
+def is_host(device: Any) -> bool:
+    """Whether values on a jax device are NumPy arrays on the host."""
+    return device.platform == "cpu"
+
+
+def makes_on_host() -> bool:
+    """Whether operations without operands make NumPy arrays here: as `hf.device` says, or the default device."""
+    chosen = current().device
+    return default_is_host() if chosen is None else is_host(chosen)
+
+
+def default_device() -> Any:
+    """Return the jax device of new values, where the code names none."""
+    chosen = cast(Any, jax.config).jax_default_device
+    if chosen is None:
+        return jax.local_devices()[0]
+    return jax.local_devices(backend=chosen)[0] if isinstance(chosen, str) else chosen
 
 
 def find_device(name: str | device) -> Any:
@@ -62,11 +81,21 @@ def device_of(value: Any) -> Any:
     return next(iter(value.devices()))
 
 
+def device_like(tensor: Any) -> device | None:
+    """Return the device of a tensor for what is made beside it; None if new values are there anyway."""
+    value = tensor._value
+    if isinstance(value, np.ndarray):
+        return None if makes_on_host() else device("cpu")
+    if value is None or len(value.devices()) > 1:  # it is traced, or lies on several
+        return None
+    return device(device_string(value))
+
+
 def device_string(value: Any) -> str:
     """Return the device of a raw value as a string."""
     if value is None:
         device = current().device
-        return "cpu" if device is None and default_is_host() else device_name(device or jax.local_devices()[0])
+        return "cpu" if device is None and default_is_host() else device_name(device or default_device())
     return "cpu" if isinstance(value, np.ndarray) else device_name(device_of(value))
 
 
@@ -77,18 +106,18 @@ def device_label(device: Any) -> str:
 
 def device_name(device: Any) -> str:
     """Return the name of a jax device."""
-    return "cpu" if device.platform == "cpu" else f"{device.platform}:{device.id}"
+    return "cpu" if is_host(device) else f"{device.platform}:{device.id}"
 
 
 def place(value: Any, device: Any) -> Any:
     """Move a raw value to a device (None: the default one): a NumPy array on the host, a `jax.Array` elsewhere."""
-    host = default_is_host() if device is None else device.platform == "cpu"
+    host = default_is_host() if device is None else is_host(device)
     if host:
         return value if isinstance(value, np.ndarray) else np.asarray(value)
     require_xla("moving a tensor to a device")
 
     with enable_x64():
-        return jax.device_put(value, device or jax.local_devices()[0])
+        return jax.device_put(value, device or default_device())
 
 
 class device(ContextDecorator):  # noqa: N801 (used like a function)
@@ -116,7 +145,7 @@ class device(ContextDecorator):  # noqa: N801 (used like a function)
     def __enter__(self) -> None:
         chosen = find_device(self.name)
         context = current()
-        if chosen is jax.local_devices()[0]:
+        if chosen is default_device():
             chosen = None  # the default device, named explicitly: calls still share their executables
         block = context_of(context.tracer, context.tapes, chosen, context.grad, context.autocast)
         block.__enter__()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Container, Iterable
+from contextlib import nullcontext
 from functools import partial
 from typing import Any, cast
 
@@ -14,8 +15,8 @@ from hybridflow.backend.jax_shim import enable_x64
 from hybridflow.backend.options import compiler_options
 from hybridflow.backend.parallel import LARGE
 from hybridflow.core.attrs import attrs_key
-from hybridflow.core.context import Context, context_now
-from hybridflow.core.device import default_is_host, device_of, device_string
+from hybridflow.core.context import Context, context_now, current
+from hybridflow.core.device import default_is_host, device_of, device_string, is_host, makes_on_host
 from hybridflow.core.dims import SIZES
 from hybridflow.core.dtypes import LOW_PRECISION, is_differentiable
 from hybridflow.core.errors import DeviceError, HybridflowError, LeakError, message
@@ -190,7 +191,7 @@ def execute(op: Op, inputs: tuple[Tensor, ...], attrs: dict[str, Any]) -> tuple[
         dtypes = dtypes << 10 | number
         if good and number in LOW_PRECISION and ANY_DTYPE.isdisjoint(op.traits):
             good = False
-    if not good or not (values or default_is_host()):
+    if not good or not (values or makes_on_host()):
         return _run_lowered(op, inputs, values, attrs), values, "xla"
     if dtypes not in op.accepted:
         # NumPy takes more dtypes than the op does: the op's shape rule checks each combination once.
@@ -225,7 +226,7 @@ def raw_input(tensor: Tensor) -> Any:
         node = cast(Edge, tensor._edge)[0]
         if node.scope is not None:
             raise LeakError(leak_text(tensor))
-    return host_array(tensor) if device_of(value).platform == "cpu" else value
+    return host_array(tensor) if is_host(device_of(value)) else value
 
 
 def _explain(op: Op, inputs: tuple[Tensor, ...], attrs: dict[str, Any], error: Exception) -> None:
@@ -275,8 +276,9 @@ def _run_lowered(op: Op, inputs: tuple[Tensor, ...], values: list[Any], attrs: d
     op.infer(*[tensor.spec for tensor in inputs], **attrs)
     require_xla(op.name)
     _check_devices(op, inputs, values)
-    on_host = all(type(value) is _ndarray for value in values) and (bool(values) or default_is_host())
-    with enable_x64():
+    on_host = all(type(value) is _ndarray for value in values) if values else makes_on_host()
+    chosen = None if values else current().device
+    with enable_x64(), nullcontext() if chosen is None else jax.default_device(chosen):
         if on_host and not default_is_host():
             cpu = jax.local_devices(backend="cpu")[0]
             values = [jax.device_put(value, cpu) for value in values]

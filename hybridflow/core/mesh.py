@@ -11,7 +11,7 @@ import jax
 import numpy as np
 
 from hybridflow.backend.jax_shim import enable_x64
-from hybridflow.core.device import find_device
+from hybridflow.core.device import find_device, is_host
 from hybridflow.core.errors import ArgumentTypeError, LayoutError, NotLocalError, message
 from hybridflow.core.forked import require_xla
 
@@ -131,7 +131,7 @@ class Mesh:
     @cached_property
     def on_host(self) -> bool:
         """Whether the devices are CPUs."""
-        return self.devices[0].platform == "cpu"
+        return is_host(self.devices[0])
 
     @cached_property
     def spans_processes(self) -> bool:
@@ -419,7 +419,7 @@ def on_one_device(value: Any) -> Any:
     if value.is_fully_replicated:
         return value.addressable_data(0)
     require_local(value)
-    if value.addressable_data(0).device.platform == "cpu":
+    if is_host(value.addressable_data(0).device):
         return np.asarray(value)
     return jax.device_put(value, value.addressable_data(0).device)
 

@@ -6,6 +6,9 @@ of these events:
 - the thread that made the call reads any result;
 - any thread reads one of the call's own results;
 - the same trace is called again, and the outcome is known by then, at most `MOST` calls later.
+
+To read one bool from an accelerator takes longer than many programs run. There, outcomes are left alone until a result
+is read or a trace has `MOST_AWAY` of them, which are then read together.
 """
 
 from __future__ import annotations
@@ -14,10 +17,16 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
-from hybridflow.core.forked import PROCESS
+import jax
+import jax.numpy as jnp
+
+from hybridflow.core.device import default_is_host, device_of, is_host
+from hybridflow.core.forked import PROCESS, require_xla
 
 MOST = 16
 """The largest number of unsettled calls of one trace."""
+MOST_AWAY = 64
+"""The same, on an accelerator."""
 
 
 class PendingChecks:
@@ -36,10 +45,10 @@ class PendingChecks:
         self.owner = owner
         self._fail = fail
 
-    def settle(self) -> None:
-        """Wait for the outcome; raise if a check failed."""
+    def settle(self, known: Any = None) -> None:
+        """Wait for the outcome, unless it is known; raise if a check failed."""
         self.forget()
-        flags = PROCESS.read(self.flags)
+        flags = PROCESS.read(self.flags) if known is None else known
         if not flags.all():
             self._fail(flags)
 
@@ -51,7 +60,7 @@ class PendingChecks:
 
     def later(self) -> None:
         """Settle the checks now if the outcome is known, else later."""
-        if self.flags.is_ready():
+        if self.flags.is_ready() and not _is_away(self.flags):
             self.settle()
         else:
             LOCAL.calls.append(self)
@@ -76,7 +85,11 @@ def settle_calls() -> None:
     Raises:
         HybridflowError: if a check failed.
     """
-    for call in tuple(LOCAL.calls):
+    calls = tuple(LOCAL.calls)
+    if len(calls) > 1 and _is_away(calls[0].flags):
+        for call in calls:
+            call.flags.copy_to_host_async()
+    for call in calls:
         call.settle()
 
 
@@ -89,7 +102,31 @@ def settle_known(owner: object) -> None:
         HybridflowError: if a check failed.
     """
     calls = [call for call in LOCAL.calls if call.owner is owner]
+    if calls and _is_away(calls[0].flags):
+        if len(calls) >= MOST_AWAY:
+            _settle_together(calls)
+        return
     for number, call in enumerate(calls):
         if not call.flags.is_ready() and number >= len(calls) - MOST:
             break  # later calls are not ready either
         call.settle()
+
+
+def _is_away(flags: Any) -> bool:
+    """Whether an outcome is on an accelerator."""
+    return not (default_is_host() or is_host(device_of(flags)))
+
+
+def _settle_together(calls: list[PendingChecks]) -> None:
+    """Settle calls of one trace after one transfer of all their outcomes.
+
+    Raises:
+        HybridflowError: if a check failed.
+    """
+    require_xla("reading the checks of compiled calls")
+    flags = PROCESS.read(_stacked(*[call.flags for call in calls]))
+    for call, outcome in zip(calls, flags, strict=True):
+        call.settle(outcome)
+
+
+_stacked = jax.jit(lambda *flags: jnp.stack(flags))

@@ -10,10 +10,19 @@ import jax
 import numpy as np
 
 from hybridflow.core.attached import attached
-from hybridflow.core.context import context_now, current
+from hybridflow.core.context import context_now
 from hybridflow.core.convert import NUMBERS, common_dtype, is_number
 from hybridflow.core.convert import to_numpy as to_numpy
-from hybridflow.core.device import DeviceLike, device_name, device_of, device_string, find_device, place
+from hybridflow.core.device import (
+    DeviceLike,
+    default_is_host,
+    device_name,
+    device_of,
+    device_string,
+    find_device,
+    is_host,
+    place,
+)
 from hybridflow.core.device import device as device_type
 from hybridflow.core.dims import Dim, SizeFloat
 from hybridflow.core.dtypes import (
@@ -318,7 +327,7 @@ class Tensor(TensorMethods):
         return self
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _unpickle, (np.array(host_array(self)),)
+        return new_tensor, (np.array(host_array(self)),)
 
     def __format__(self, spec: str) -> str:
         return format(self.item(), spec) if spec else str(self)
@@ -360,8 +369,10 @@ def format_tensor(kind: str, tensor: Tensor, name: str | None = None) -> str:
     return f"{kind}({body}{shape}, dtype={array.dtype}{label}{device})"
 
 
-def _unpickle(array: np.ndarray[Any, Any]) -> Tensor:
-    return make_tensor(place(array, current().device))
+def new_tensor(array: np.ndarray[Any, Any]) -> Tensor:
+    """Return a NumPy array as a tensor where new tensors are made: it is not copied if that is the host."""
+    context = context_now()
+    return make_tensor(place(array, None if context is None else context.device))
 
 
 def require_value(tensor: Tensor, wanted: str) -> None:
@@ -396,6 +407,8 @@ def settle_reads(tensor: Tensor) -> None:
     if type(tensor._value) is np.ndarray:
         return  # it was read before
     if PENDING.calls:
+        if not default_is_host() and isinstance(tensor._value, jax.Array):
+            tensor._value.copy_to_host_async()  # the value then comes together with the outcomes of checks
         settle_calls()
     if type(tensor._alt) is PendingChecks:
         tensor._alt.settle()
@@ -421,7 +434,7 @@ def host_array(tensor: Tensor) -> np.ndarray[Any, Any]:
     if type(value) is np.ndarray:
         return value
     require_value(tensor, "numpy")
-    if device_of(value).platform == "cpu":
+    if is_host(device_of(value)):
         # A jax array on the CPU and its NumPy view are the same memory: keep both.
         tensor._alt = value
         tensor._value = array = PROCESS.read(value)
@@ -490,7 +503,7 @@ def asarray(obj: Any, /, *, dtype: Any = None, device: DeviceLike = None, copy: 
         return context.tracer.constant(array)
     if device is not None:
         return make_tensor(place(array, find_device(device)))
-    return make_tensor(place(array, None if context is None else context.device))
+    return new_tensor(array)
 
 
 def _size_tensor(size: Dim | SizeFloat, dtype: DType) -> Tensor:

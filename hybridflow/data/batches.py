@@ -11,7 +11,7 @@ import numpy as np
 
 from hybridflow.core.errors import ArgumentError, ArgumentTypeError, ShapeError, message
 from hybridflow.core.mesh import Mesh
-from hybridflow.core.tensor import Tensor, make_tensor
+from hybridflow.core.tensor import Tensor, new_tensor
 from hybridflow.core.variable import Variable
 from hybridflow.data.prefetch import Prefetched
 from hybridflow.data.share import Share, shared_seed
@@ -130,14 +130,14 @@ class Batches:
     def _batch(self, rows: Any) -> Any:
         if self._examples is None:
             if type(rows) is slice:
-                made = [make_tensor(array[rows].copy()) for array in self._arrays]
+                made = [new_tensor(array[rows].copy()) for array in self._arrays]
             else:
-                made = [make_tensor(array[rows]) for array in self._arrays]
+                made = [new_tensor(array[rows]) for array in self._arrays]
             return made[0] if self._tree is None else jax.tree_util.tree_unflatten(self._tree, made)
         numbers = range(rows.start, rows.stop) if type(rows) is slice else rows.tolist()
         examples = [self._examples[number] for number in numbers]
         return jax.tree_util.tree_map(
-            lambda *leaves: make_tensor(np.stack([np.asarray(leaf) for leaf in leaves])), *examples
+            lambda *leaves: new_tensor(np.stack([np.asarray(leaf) for leaf in leaves])), *examples
         )
 
 

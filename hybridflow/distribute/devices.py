@@ -9,6 +9,7 @@ import numpy as np
 
 from hybridflow.backend.jax_shim import enable_x64, xla_has_started
 from hybridflow.core.context import is_tracing
+from hybridflow.core.device import is_host
 from hybridflow.core.errors import ArgumentError, ArgumentTypeError, DeviceError, LayoutError, message
 from hybridflow.core.mesh import on_one_device
 from hybridflow.core.processes.member import member
@@ -98,7 +99,7 @@ def _from_all(value: Any) -> Any:
         with enable_x64(), joined.running():
             value = jax.block_until_ready(jax.jit(_itself, out_shardings=whole)(value))
     part = value.addressable_data(0)
-    return np.asarray(part) if part.device.platform == "cpu" else part
+    return np.asarray(part) if is_host(part.device) else part
 
 
 def _itself(x: Any) -> Any:

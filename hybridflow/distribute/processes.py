@@ -18,7 +18,7 @@ from hybridflow.core.processes.environment import place_of
 from hybridflow.core.processes.host import start_beside
 from hybridflow.core.processes.member import MEMBER, Member, member
 from hybridflow.core.processes.wire import encoded
-from hybridflow.core.tensor import Tensor, as_tensor, host_array, make_tensor
+from hybridflow.core.tensor import Tensor, as_tensor, host_array, make_tensor, new_tensor
 from hybridflow.distribute.devices import cpu_devices
 from hybridflow.ops.random import seed
 
@@ -156,7 +156,7 @@ def broadcast(x: Any) -> Any:
     spread = from_local(parts, mesh, ("process", *(None,) * array.ndim))
     with enable_x64(), joined.running():
         first = jax.jit(lambda parts: parts[0], out_shardings=mesh.sharding(()))(spread._value)
-        return make_tensor(np.asarray(first.addressable_data(0)))
+        return new_tensor(np.asarray(first.addressable_data(0)))
 
 
 def from_local(x: Any, mesh: Mesh, layout: Layout) -> Tensor:

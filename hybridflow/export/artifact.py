@@ -22,7 +22,7 @@ from hybridflow.core.functions import is_whole
 from hybridflow.core.node import Edge, Node, format_where, short_where
 from hybridflow.core.sources import CONSTANT
 from hybridflow.core.spec import TensorSpec
-from hybridflow.core.tensor import Tensor, make_tensor
+from hybridflow.core.tensor import Tensor, new_tensor
 from hybridflow.core.variable import Variable
 from hybridflow.export.samples import Sample, arrays_of, by_function
 from hybridflow.export.structure import structure_of
@@ -395,7 +395,7 @@ def _numbers(name: str, trace: Trace, end: int) -> list[Tensor]:
     arrays = trace.numbers([*answer] if isinstance(answer, tuple) else [])
     if len(arrays) != end - trace.arguments:
         raise ExportError(message(f"export: {name} takes Python numbers", hint="Give tensors, or bind them before."))
-    return [make_tensor(np.asarray(one)) for one in arrays]
+    return [new_tensor(np.asarray(one)) for one in arrays]
 
 
 def _paths(function: Any) -> dict[int, str]:

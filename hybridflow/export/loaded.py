@@ -26,7 +26,7 @@ from hybridflow.core.errors import (
 from hybridflow.core.node import Node
 from hybridflow.core.sources import INPUT
 from hybridflow.core.spec import TensorSpec
-from hybridflow.core.tensor import Tensor, describe, make_tensor
+from hybridflow.core.tensor import Tensor, describe, new_tensor
 from hybridflow.core.variable import Variable
 from hybridflow.export import samples
 from hybridflow.export.artifact import FORMAT, MANIFEST, PLAIN_ERRORS, RANDOM, RESERVED, SAMPLE, VERSION, WEIGHTS
@@ -390,7 +390,7 @@ def _weights(path: Path, manifest: dict[str, Any], limits: Limits, copy: bool) -
         raise FileFormatError(f"weights that are trainable are not there: {shown(sorted(absent))}")
     weights: dict[str, Any] = {}
     for name, array in arrays.items():
-        weights[name] = Variable(make_tensor(array), name=name, trainable=name in trained)
+        weights[name] = Variable(new_tensor(array), name=name, trainable=name in trained)
         if name in leaves:
             weights[name].require_gradient()
     return weights

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from hybridflow.core.padding import NoRule
-from hybridflow.core.tensor import Tensor, make_tensor
+from hybridflow.core.tensor import Tensor, new_tensor
 from hybridflow.export.loaded import Function
 from hybridflow.tracing.bounded import Compiled, compile_bounded, cutting_to, padding_to
 from hybridflow.tracing.predicted import next_bound
@@ -70,7 +70,7 @@ class Programs:
         bounds, (made, executable) = program
         outputs = executable.call(*padding_to(made, sizes)([one._value for one in values]))
         cut: Sequence[Any] = cutting_to(made.outputs, sizes, bounds)(outputs)
-        return self._function.named([make_tensor(np.asarray(one)) for one in cut])
+        return self._function.named([new_tensor(np.asarray(one)) for one in cut])
 
     def _tightest(self, sizes: Sizes) -> tuple[dict[str, int], Compiled] | None:
         return next((one for one in self._made if all([size <= one[0][name] for name, size in sizes.items()])), None)

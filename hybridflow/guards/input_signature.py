@@ -12,7 +12,7 @@ import numpy as np
 from hybridflow.core.dtypes import kind_of
 from hybridflow.core.errors import ArgumentError, ArgumentTypeError, HybridflowError, message
 from hybridflow.core.spec import SizeName, TensorSpec, example_size, format_spec, is_open_size
-from hybridflow.core.tensor import Tensor, as_tensor, asarray, describe, make_tensor, tensors_in, to_numpy
+from hybridflow.core.tensor import Tensor, as_tensor, asarray, describe, make_tensor, new_tensor, tensors_in, to_numpy
 from hybridflow.core.variable import Variable
 from hybridflow.guards.dynamic import ANY, Pattern, with_patterns
 from hybridflow.guards.signature import LEAF, Signature
@@ -184,7 +184,7 @@ def _as_spec(value: Any, spec: TensorSpec) -> Tensor:
     if array.dtype != spec.dtype and _KINDS.index(kind_of(array.dtype)) <= _KINDS.index(kind_of(spec.dtype)):
         with np.errstate(all="ignore"):
             array = array.astype(spec.dtype)
-    return make_tensor(array)
+    return new_tensor(array)
 
 
 def _shown(value: Any) -> str:

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from jax import lax
 
-from hybridflow.core.device import DeviceLike
+from hybridflow.core.device import DeviceLike, device_like
 from hybridflow.core.device import device as on_device
 from hybridflow.core.dims import Dim, SizeFloat
 from hybridflow.core.dispatch import bind
@@ -200,7 +200,7 @@ def full_like(
         x: the tensor whose shape it gets.
         fill_value: the value.
         dtype: its dtype; that of `x` if not given.
-        device: where to put it.
+        device: where to put it; where `x` is if not given.
 
     Returns:
         The tensor.
@@ -213,7 +213,8 @@ def full_like(
     if other:
         plain("full_like", other)
     tensor = as_tensor(x)
-    return full(tensor.shape, fill_value, dtype=tensor.dtype if dtype is None else dtype, device=device)
+    there = device_like(tensor) if device is None else device
+    return full(tensor.shape, fill_value, dtype=tensor.dtype if dtype is None else dtype, device=there)
 
 
 def zeros_like(x: TensorLike, /, *, dtype: Any = None, device: DeviceLike = None, **other: Any) -> Tensor:

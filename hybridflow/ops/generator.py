@@ -8,10 +8,13 @@ from typing import Any
 
 import numpy as np
 
+from hybridflow.core.assignments import beside
+from hybridflow.core.context import context_now
+from hybridflow.core.device import place
 from hybridflow.core.dims import Dim
 from hybridflow.core.dtypes import as_differentiable, float32, int32
 from hybridflow.core.errors import ArgumentError, ArgumentTypeError, message
-from hybridflow.core.tensor import Tensor
+from hybridflow.core.tensor import Tensor, make_tensor
 from hybridflow.core.variable import Variable
 from hybridflow.ops import discrete_draws, draws
 from hybridflow.ops.common import TensorLike, as_tensor, broadcast_shapes, is_number, normalize_axis
@@ -31,6 +34,14 @@ def _initial_state(seed: Any) -> np.ndarray[Any, Any]:
             raise ArgumentError(message(f"seed: {seed} is negative", hint="Use an integer from 0 on."))
     key = np.random.SeedSequence(None if seed is None else int(seed)).generate_state(2, np.uint32)
     return np.concatenate([key, np.zeros(2, np.uint32)])
+
+
+def _here(state: Tensor) -> Tensor:
+    """Return a state on the device that `hf.device` names for what is drawn."""
+    context = context_now()
+    if context is None or context.device is None or context.tracer is not None:
+        return state
+    return make_tensor(place(state._value, context.device))
 
 
 class RandomState(Variable):
@@ -65,7 +76,7 @@ class Generator(Distributions):
 
     @state.setter
     def state(self, value: TensorLike) -> None:
-        self._state.assign(value)
+        self._move_to(value)
 
     def named_variables(self) -> dict[str, Variable]:
         """Return the Variable that holds the state, by name."""
@@ -81,7 +92,7 @@ class Generator(Distributions):
             ArgumentError: a negative seed.
             ArgumentTypeError: a seed that is no integer.
         """
-        self._state.assign(_initial_state(seed))
+        self._move_to(_initial_state(seed))
 
     def split(self, count: int = 2) -> list[Generator]:
         """Return generators whose streams are independent of this one and of each other; see `hf.random.split`."""
@@ -99,11 +110,15 @@ class Generator(Distributions):
     def __repr__(self) -> str:
         return f"<Generator state={self._state.read()!r}>"
 
+    def _move_to(self, state: TensorLike) -> None:
+        """Assign the state; it stays on its device, whatever `hf.device` says."""
+        self._state.assign(beside(self._state, as_tensor(state)))
+
     def _draw(self, draw: Callable[..., Tensor], *args: Any) -> Tensor:
         """Draw, and advance the counter if the draw succeeded."""
         with self._lock:
             state = self._state.read()
-            result = draw(state, *args)
+            result = draw(_here(state), *args)
             self._state.assign(draws.random_advance(state))
         return result
 

@@ -7,7 +7,7 @@ from typing import Any
 import jax
 
 from hybridflow.core import dtypes
-from hybridflow.core.device import device_string, find_device
+from hybridflow.core.device import device_name, device_string, find_device, is_host
 from hybridflow.core.dtypes import DType
 from hybridflow.ops.dtype_functions import isdtype
 
@@ -36,7 +36,7 @@ class NamespaceInfo:
 
     def devices(self) -> list[str]:
         """Return the available devices."""
-        names = [f"{device.platform}:{device.id}" for device in jax.devices() if device.platform != "cpu"]
+        names = [device_name(device) for device in jax.devices() if not is_host(device)]
         return ["cpu", *names]
 
     def default_dtypes(self, *, device: str | None = None) -> dict[str, DType]:

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple, cast
 
 import numpy as np
 
+from hybridflow.core.assignments import beside
 from hybridflow.core.context import init_scope, is_tracing
 from hybridflow.core.dtypes import float64, int32
 from hybridflow.core.errors import ArgumentError, ArgumentTypeError, TraceError, message
@@ -208,7 +209,7 @@ class LBFGS(Optimizer):
         kept = memory.values(self._kept)
         assign_all([
             *line.pairs(end),
-            *[(variable, make_tensor(kept[name])) for name, variable in self._kept.items()],
+            *[(variable, beside(variable, make_tensor(kept[name]))) for name, variable in self._kept.items()],
             (self._steps, self._steps.read() + 1),
         ])  # fmt: skip
         return loss
@@ -281,7 +282,7 @@ class _Line:
         for one in self._found:
             variable, size = one.variable, int(one.variable.size)
             part = x[start : start + size].reshape(cast(Any, variable.shape)).astype(variable.dtype)
-            made.append((variable, make_tensor(part)))
+            made.append((variable, beside(variable, make_tensor(part))))
             start += size
         return made
 

@@ -12,7 +12,7 @@ import numpy as np
 from hybridflow.autodiff.requires_grad import no_grad
 from hybridflow.core.errors import ArgumentError, ArgumentTypeError, ShapeError, message
 from hybridflow.core.mesh import Axis, Mesh
-from hybridflow.core.tensor import Tensor, as_tensor, make_tensor
+from hybridflow.core.tensor import Tensor, as_tensor, new_tensor
 from hybridflow.data.batches import Batches
 from hybridflow.metrics.metric import Metric
 from hybridflow.nn.layers.module import Module
@@ -186,7 +186,7 @@ def predict(
     data = Batches(x, batch_size) if arrays else require_iterable("predict", x)
     with mode(model, False), no_grad():
         results = list(_results(forward_of(model, compile, mesh, batch), data))
-    return jax.tree_util.tree_map(lambda *parts: make_tensor(np.concatenate(parts)), *results)
+    return jax.tree_util.tree_map(lambda *parts: new_tensor(np.concatenate(parts)), *results)
 
 
 def _results(forward: Any, data: Any) -> Iterator[Any]:

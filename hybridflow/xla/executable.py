@@ -230,6 +230,8 @@ class _Compilation:
         if self.placing is not None:
             lowering = self.placing.around(lowering, concrete_specs(self.graph.input_specs, self.sizes))
             options["out_shardings"] = self.placing.outputs_for()
+        elif self.device is not None:  # a program without inputs runs there too
+            options["out_shardings"] = jax.sharding.SingleDeviceSharding(self.device)
         function = jax.jit(lowering, donate_argnums=self.donated, compiler_options=dict(self.options), **options)
         return function.lower(*self.arguments())
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any, ClassVar, overload
 
-from hybridflow.core.tensor import Tensor, as_tensor, make_tensor
+from hybridflow.core.tensor import Tensor, as_tensor, make_tensor, new_tensor
 from hybridflow.core.variable import Variable
 from hybridflow.nn import init
 from hybridflow.nn.layers.module import Module
@@ -17,7 +17,9 @@ from hybridflow.ops.nn.embeddings import embedding
 
 def parameter(values: Any, name: str) -> Variable:
     """Return a trainable Variable with an array of its own."""
-    return Variable(make_tensor(values), name=name, requires_grad=not init.ABSTRACT.get())
+    if init.ABSTRACT.get():
+        return Variable(make_tensor(values), name=name)
+    return Variable(new_tensor(values), name=name, requires_grad=True)
 
 
 class Linear(Module):

@@ -88,11 +88,3 @@ def settings_text() -> str:
 def _cores() -> int:
     """Return the number of cores this process may use, among which XLA splits work."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
-def default_device() -> Any:
-    """Return the device used by a compilation that names none."""
-    chosen = cast(Any, jax.config).jax_default_device
-    if chosen is None:
-        return jax.local_devices()[0]
-    return jax.local_devices(backend=chosen)[0] if isinstance(chosen, str) else chosen

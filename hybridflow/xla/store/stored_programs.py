@@ -12,10 +12,11 @@ import jax
 import numpy as np
 
 from hybridflow.backend.jax_shim import load_executable, save_executable, x64_enabled
+from hybridflow.core.device import default_device
 from hybridflow.ir.graph import Graph
 from hybridflow.xla.store.ahead import Head, remember, taken, with_head, without_head
 from hybridflow.xla.store.directory import Directory, Unsafe
-from hybridflow.xla.store.environment import default_device, device_text, installation, settings_text
+from hybridflow.xla.store.environment import device_text, installation, settings_text
 from hybridflow.xla.store.fingerprint import NotPlain, fingerprint, text_fingerprint
 from hybridflow.xla.store.location import place, warn_once
 
