@@ -177,6 +177,19 @@ def test_a_failed_check_is_raised_when_a_result_is_read_or_some_calls_later(read
     assert total.read().item() % 3 == 0
 
 
+def test_a_compiled_call_on_another_device_is_refused() -> None:
+    double, weight = hf.compile(lambda x: x * 2), hf.Variable([1.0, 2.0])
+    scaled = hf.compile(lambda x: x * weight)
+    x = hf.ones(2)
+    with hf.device("cpu"):
+        with pytest.raises(DeviceError, match=f"takes a value on {x.device}"):
+            double(x)
+        with pytest.raises(DeviceError, match=f"takes a value on {x.device}"):
+            scaled(hf.ones(2))
+    assert double(x).device == x.device
+    assert scaled(x).tolist() == [1.0, 2.0]
+
+
 def test_a_comparison_reads_both_sides() -> None:
     comparison = hf.compare(lambda x: hf.exp(x) / hf.sum(x), hf.ones(3))
     assert comparison.same

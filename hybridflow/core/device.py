@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from contextlib import AbstractContextManager, ContextDecorator, nullcontext
 from functools import cache
 from typing import Any, TypeAlias, cast
@@ -118,6 +119,22 @@ def place(value: Any, device: Any) -> Any:
 
     with enable_x64():
         return jax.device_put(value, device or default_device())
+
+
+def require_on(device: Any, values: Iterable[Any]) -> None:
+    """Raise if a value lies on another device than the program that takes it.
+
+    Raises:
+        DeviceError: the text names both devices.
+    """
+    for value in values:
+        if isinstance(value, jax.Array) and len(value.devices()) == 1 and device_of(value) != device:
+            here, there = device_name(device), device_name(device_of(value))
+            raise DeviceError(
+                message(f"a compiled call in the block of hf.device({here!r}) takes a value on {there}",
+                        got=f"{value.dtype}{[*value.shape]}",
+                        hint=f"Move it with .to({here!r}), or make the call outside of the block.")
+            )  # fmt: skip
 
 
 class device(ContextDecorator):  # noqa: N801 (used like a function)

@@ -17,6 +17,7 @@ from hybridflow.autodiff.dependence import dependence
 from hybridflow.backend.host import run_quietly
 from hybridflow.backend.jax_shim import looks_at_results
 from hybridflow.core.context import Context, context_of, current
+from hybridflow.core.device import require_on
 from hybridflow.core.dispatch import record as record_node
 from hybridflow.core.errors import GradientError, message
 from hybridflow.core.mesh import SEVERAL
@@ -231,6 +232,8 @@ class Trace(Fit):
             return profiler.executable(self, values, device)
         if self.only is not None and device is None:
             return self.only
+        if device is not None:
+            require_on(device, values)
         sizes = {name: values[i].shape[axis] for i, axis, name in self.symbols}
         key = (device, *sizes.items())
         executable = self.executables.get(key)

@@ -9,6 +9,7 @@ import sys
 import time
 from pathlib import Path
 
+import jax
 from rich.console import Console
 from rich.markup import escape
 
@@ -55,6 +56,8 @@ def main(arguments: list[str] | None = None) -> int:
         return 0
     if not rows:
         parser.error(f"no row or group matches {' '.join(options.rows)}; --list shows them")
+    if jax.default_backend() == "gpu":  # there jax multiplies in a lower precision than the other sides, if not asked
+        jax.config.update("jax_default_matmul_precision", "highest")
     facts = report.environment()
     progress = Console(stderr=True)
     with progress.status("") as status, hf.config.cache(False):  # so that every first call compiles

@@ -115,6 +115,8 @@ class Case:
                 self.notes.append(f"{name}: torch cannot use the GPU here")
                 return
 
+            torch.backends.cudnn.allow_tf32 = False  # convolutions in float32, as the other sides compute them
+
             def put(array: Any) -> Any:
                 return torch.tensor(array, device="cuda" if on_gpu else "cpu")
 
