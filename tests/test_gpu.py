@@ -177,6 +177,16 @@ def test_a_failed_check_is_raised_when_a_result_is_read_or_some_calls_later(read
     assert total.read().item() % 3 == 0
 
 
+def test_large_values_on_the_host_go_to_both_devices() -> None:
+    total = hf.compile(lambda x: hf.sum(x * 2))
+    with hf.device("cpu"):
+        x = hf.ones((300, 300))
+        assert total(x).device == "cpu"
+    assert total(x).device == hf.ones(2).device
+    with hf.device("cpu"):
+        assert total(x).item() == 180_000.0
+
+
 def test_a_compiled_call_on_another_device_is_refused() -> None:
     double, weight = hf.compile(lambda x: x * 2), hf.Variable([1.0, 2.0])
     scaled = hf.compile(lambda x: x * weight)

@@ -85,9 +85,11 @@ def device_of(value: Any) -> Any:
 def device_like(tensor: Any) -> device | None:
     """Return the device of a tensor for what is made beside it; None if new values are there anyway."""
     value = tensor._value
+    if current().tracer is not None or value is None:
+        return None
     if isinstance(value, np.ndarray):
         return None if makes_on_host() else device("cpu")
-    if value is None or len(value.devices()) > 1:  # it is traced, or lies on several
+    if len(value.devices()) > 1:
         return None
     return device(device_string(value))
 

@@ -9,6 +9,7 @@ import jax
 import numpy as np
 
 from hybridflow.backend.jax_shim import enable_x64
+from hybridflow.core.context import context_now
 from hybridflow.core.errors import LeakError
 from hybridflow.core.tensor import Tensor, leak_text
 from hybridflow.core.variable import WRITES, Variable
@@ -29,10 +30,15 @@ def raw_value(tensor: Tensor) -> Any:
         if value is None:
             raise LeakError(leak_text(tensor))
         return value
-    if tensor._alt is None and value.nbytes >= WORTH_KEEPING:
+    if tensor._alt is None and value.nbytes < WORTH_KEEPING:
+        return value
+    context = context_now()
+    if context is not None and context.device is not None:
+        return value  # the copy is for the default device
+    if tensor._alt is None:
         with enable_x64():
             tensor._alt = jax.device_put(value)
-    return value if tensor._alt is None else tensor._alt
+    return tensor._alt
 
 
 def value_for_mesh(tensor: Tensor) -> Any:
