@@ -14,7 +14,7 @@ from hybridflow.core.device import place
 from hybridflow.core.dims import Dim
 from hybridflow.core.dtypes import as_differentiable, float32, int32
 from hybridflow.core.errors import ArgumentError, ArgumentTypeError, message
-from hybridflow.core.tensor import Tensor, make_tensor
+from hybridflow.core.tensor import Tensor, asarray, make_tensor
 from hybridflow.core.variable import Variable
 from hybridflow.ops import discrete_draws, draws
 from hybridflow.ops.common import TensorLike, as_tensor, broadcast_shapes, is_number, normalize_axis
@@ -112,7 +112,8 @@ class Generator(Distributions):
 
     def _move_to(self, state: TensorLike) -> None:
         """Assign the state; it stays on its device, whatever `hf.device` says."""
-        self._state.assign(beside(self._state, as_tensor(state)))
+        tensor = as_tensor(state) if hasattr(state, "dtype") else asarray(state, dtype=self._state.dtype)
+        self._state.assign(beside(self._state, tensor))
 
     def _draw(self, draw: Callable[..., Tensor], *args: Any) -> Tensor:
         """Draw, and advance the counter if the draw succeeded."""
