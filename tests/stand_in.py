@@ -11,8 +11,6 @@ from typing import Any
 
 import jax
 
-NAME = "cpu:1"
-
 
 def use() -> None:
     """Let the second CPU device be the accelerator of this process. XLA must not have started."""

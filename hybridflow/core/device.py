@@ -34,10 +34,14 @@ def is_host(device: Any) -> bool:
     return device.platform == "cpu"
 
 
+def holds_arrays(device: Any) -> bool:
+    """Whether values on a jax device (None: the default one) are NumPy arrays on the host."""
+    return default_is_host() if device is None else is_host(device)
+
+
 def makes_on_host() -> bool:
     """Whether operations without operands make NumPy arrays here: as `hf.device` says, or the default device."""
-    chosen = current().device
-    return default_is_host() if chosen is None else is_host(chosen)
+    return holds_arrays(current().device)
 
 
 def default_device() -> Any:
@@ -114,8 +118,7 @@ def device_name(device: Any) -> str:
 
 def place(value: Any, device: Any) -> Any:
     """Move a raw value to a device (None: the default one): a NumPy array on the host, a `jax.Array` elsewhere."""
-    host = default_is_host() if device is None else is_host(device)
-    if host:
+    if holds_arrays(device):
         return value if isinstance(value, np.ndarray) else np.asarray(value)
     require_xla("moving a tensor to a device")
 

@@ -12,7 +12,7 @@ from jax import lax
 from hybridflow.backend.host import run_quietly
 from hybridflow.core.context import context_now, current
 from hybridflow.core.convert import is_number
-from hybridflow.core.device import default_is_host, is_host, place
+from hybridflow.core.device import default_is_host, makes_on_host, place
 from hybridflow.core.dims import Size, same_shape, same_size
 from hybridflow.core.dispatch import bind
 from hybridflow.core.dtypes import (
@@ -54,13 +54,12 @@ def number_tensor(number: Any, dtype: DType) -> Tensor:
     """
     check_fits(number, dtype)
     context = context_now()
-    if context is not None and context.tracer is not None:
+    if (context is None or (context.tracer is None and context.device is None)) and default_is_host():
+        return make_tensor(run_quietly(np.array, number, dtype))
+    if makes_on_host() or (context is not None and context.tracer is not None):
         return asarray(number, dtype=dtype)
-    array = run_quietly(np.array, number, dtype)
     device = None if context is None else context.device
-    if default_is_host() if device is None else is_host(device):
-        return make_tensor(array)
-    return make_tensor(_number_on(device, dtype, array.tobytes()))
+    return make_tensor(_number_on(device, dtype, run_quietly(np.array, number, dtype).tobytes()))
 
 
 @lru_cache(maxsize=1024)

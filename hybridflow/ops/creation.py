@@ -223,7 +223,7 @@ def zeros_like(x: TensorLike, /, *, dtype: Any = None, device: DeviceLike = None
     Args:
         x: the tensor whose shape it gets.
         dtype: its dtype; that of `x` if not given.
-        device: where to put it.
+        device: where to put it; where `x` is if not given.
 
     Returns:
         The tensor.
@@ -244,7 +244,7 @@ def ones_like(x: TensorLike, /, *, dtype: Any = None, device: DeviceLike = None,
     Args:
         x: the tensor whose shape it gets.
         dtype: its dtype; that of `x` if not given.
-        device: where to put it.
+        device: where to put it; where `x` is if not given.
 
     Returns:
         The tensor.
@@ -287,7 +287,7 @@ def empty_like(x: TensorLike, /, *, dtype: Any = None, device: DeviceLike = None
     Args:
         x: the tensor whose shape it gets.
         dtype: its dtype; that of `x` if not given.
-        device: where to put it.
+        device: where to put it; where `x` is if not given.
 
     Returns:
         The tensor.
