@@ -64,7 +64,7 @@ def fusion_break(x: Any) -> Any:
         return lax.optimization_barrier(x)
     # A conditional would work too, but costs XLA more and copies the value.
     with set_xla_metadata(inlineable="false"):
-        return _identity(x)
+        return _identity(row_major(x))
 
 
 def stored_on_cpus(x: Any) -> Any:

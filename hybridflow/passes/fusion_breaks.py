@@ -129,7 +129,8 @@ def _ends_of_chains(
 def _goes_on(node: Node, readers: Mapping[Node, Sequence[Node]], kept: Set[Node]) -> bool:
     """Whether several operations read a node, and XLA recomputes at least one of these in its own readers."""
     reading = readers.get(node, ())
-    return len(node.outputs) == 1 and len(reading) > 1 and any(one not in kept for one in reading)
+    breakable = len(node.outputs) == 1 or node.op.has("windowed")  # a pooling and its positions
+    return breakable and len(reading) > 1 and any(one not in kept for one in reading)
 
 
 def _dear(graph: Graph, readers: Mapping[Node, Sequence[Node]], kept: Set[Node], limits: Limits) -> set[Node]:
