@@ -64,7 +64,12 @@ def fusion_break(x: Any) -> Any:
         return lax.optimization_barrier(x)
     # A conditional would work too, but costs XLA more and copies the value.
     with set_xla_metadata(inlineable="false"):
-        return _identity(row_major(x))
+        return _identity(x)
+
+
+def row_major_break(x: Any) -> Any:
+    """Lower a value as `fusion_break` does, stored in row-major order; XLA else keeps the order of a convolution."""
+    return fusion_break(x if never() is None else row_major(x))
 
 
 def stored_on_cpus(x: Any) -> Any:
