@@ -11,7 +11,7 @@ import hybridflow as hf
 from hybridflow.core.node import make_node
 from hybridflow.core.op import No, Op
 from hybridflow.ir.evaluate import evaluate
-from hybridflow.ir.fusion import BREAK, OUTLINED, reads_never
+from hybridflow.ir.fusion import BREAK, OUTLINED, ROW_MAJOR_BREAK, reads_never
 from hybridflow.ir.graph import Graph, clone_node
 from hybridflow.testing.check_pass import run_eagerly
 from hybridflow.xla.executable import compile_graph
@@ -106,9 +106,29 @@ def test_large_random_draws_are_made_once():
     assert broken(hf.compile(drop), hf.ones((8, 8))) == []
 
 
-def broken(compiled: Any, *args: Any) -> list[str]:
+@pytest.mark.parametrize("pooled", [True, False])
+def test_what_a_pooling_reads_is_stored_in_its_order_and_its_positions_are_computed_once(pooled: bool):
+    def slopes(x: Any, kernel: Any, bias: Any) -> Any:
+        with hf.GradientTape() as tape:
+            tape.watch(bias)
+            y = hf.nn.relu(hf.nn.conv(x, kernel, padding="same") + bias)
+            loss = hf.sum(hf.tanh(hf.nn.max_pool(y, 2) if pooled else y))
+        return tape.gradient(loss, bias)
+
+    args = hf.random.normal((8, 16, 64, 64)), hf.random.normal((8, 16, 3, 3)), hf.random.normal((8, 1, 1))
+    compiled = hf.compile(slopes)
+    assert hf.compare(slopes, *args).same
+    ordered, others = (["relu", "max_pool", "max_pool"], []) if pooled else ([], ["relu"])
+    assert broken(compiled, *args, op=ROW_MAJOR_BREAK) == ordered
+    assert broken(compiled, *args) == others
+    if pooled:  # whether XLA else leaves the channels last depends on its version
+        text = compile_graph(compiled.graph(*args), sizes={}).compiled.as_text()
+        assert " = f32[8,8,64,64]{3,2,1,0} call(" in text
+
+
+def broken(compiled: Any, *args: Any, op: Op = BREAK) -> list[str]:
     """Return the operations that there is a break behind."""
-    return [node.inputs[0][0].op.name for node in compiled.graph(*args).nodes if node.op is BREAK]
+    return [node.inputs[0][0].op.name for node in compiled.graph(*args).nodes if node.op is op]
 
 
 def test_an_outlined_graph_is_one_function_however_often_it_is_called():
@@ -131,7 +151,7 @@ def test_an_outlined_graph_is_one_function_however_often_it_is_called():
     assert made.compiled.as_text().count(" call(") == 2 * 2  # of the block, and of the break in it
 
 
-@pytest.mark.parametrize("op", [BREAK, OUTLINED])
+@pytest.mark.parametrize("op", [BREAK, ROW_MAJOR_BREAK, OUTLINED])
 def test_nobody_differentiates_them(op: Op):
     assert isinstance(op.vjp, No)
     assert "nobody" in op.vjp.why

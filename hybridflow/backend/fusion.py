@@ -67,6 +67,11 @@ def fusion_break(x: Any) -> Any:
         return _identity(x)
 
 
+def row_major_break(x: Any) -> Any:
+    """Lower a value as `fusion_break` does, stored in row-major order; XLA else keeps the order of a convolution."""
+    return fusion_break(x if never() is None else row_major(x))
+
+
 def stored_on_cpus(x: Any) -> Any:
     """Lower a value on a mesh of CPUs so that XLA does not make its transposition a part of the product it goes to.
 

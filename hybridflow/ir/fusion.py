@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from hybridflow.backend.fusion import after, fusion_break, never, outlined, stored_on_cpus
+from hybridflow.backend.fusion import after, fusion_break, never, outlined, row_major_break, stored_on_cpus
 from hybridflow.backend.jax_shim import eval_jaxpr
 from hybridflow.core.dispatch import run_raw
 from hybridflow.core.op import REGISTRY, No, Op, register
@@ -39,6 +39,22 @@ BREAK = register(
     )
 )
 """The identity, as a fusion break: XLA computes its input once, however many fusions read it."""
+
+
+ROW_MAJOR_BREAK = register(
+    Op(
+        "row_major_break",
+        _same,
+        row_major_break,
+        _same,
+        No(NOT_DIFFERENTIATED),
+        samples=No(MADE_BY_PASSES),
+        traits=frozenset({"identity", "layout", "reads_never"}),
+        ulp=0,
+        onnx=lambda o, x: x,  # pyright: ignore[reportUnknownLambdaType]
+    )
+)
+"""A fusion break whose value is stored in row-major order, also where a convolution left its channels last."""
 
 
 STORED = register(

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from hybridflow.core.dims import evaluate as evaluate_size
 from hybridflow.core.node import Edge, Node, make_node, short_where
-from hybridflow.ir.fusion import BREAK
+from hybridflow.ir.fusion import BREAK, ROW_MAJOR_BREAK
 from hybridflow.ir.graph import Graph, edges_of, nested_graphs
 from hybridflow.passes.lib.graph_pass import PassContext, graph_pass
 from hybridflow.passes.lib.rewrite import followed, placed, readers_of, rebuilt
@@ -54,7 +54,7 @@ def fusion_breaks(graph: Graph, context: PassContext, limits: Limits = LIMITS) -
     maximum must see the same bits, and computing it again in another fusion may round differently.
 
     Large random draws, and values computed from large convolutions and poolings, get a break at the first value with
-    several readers, however short the chain is.
+    several readers, however short the chain is. What a pooling reads is stored in row-major order there.
 
     Before (where 1 is enough):
         graph f(%x: f32[2], %w: f32[2]) -> (f32[2], f32[2]) {
@@ -89,10 +89,11 @@ def fusion_breaks(graph: Graph, context: PassContext, limits: Limits = LIMITS) -
     long = _ends_of_chains(graph, readers, kept, dear, limits)
     if len(long) < limits.fewest and _longest(graph, readers, kept) <= limits.long:
         long = set()
-    return _broken(graph, dear | long | _compared(graph, readers), context)
+    ends = dear | long | _compared(graph, readers)
+    return _broken(graph, ends, ends & _pooled(graph, readers), context)
 
 
-def _broken(graph: Graph, ends: Set[Node], context: PassContext) -> Graph:
+def _broken(graph: Graph, ends: Set[Node], pooled: Set[Node], context: PassContext) -> Graph:
     """Put a break after each output of the nodes `ends`."""
     if not ends:
         return graph
@@ -102,7 +103,8 @@ def _broken(graph: Graph, ends: Set[Node], context: PassContext) -> Graph:
         current = followed(node, moved) if moved else node
         nodes.append(current)
         for index, spec in enumerate(current.outputs if node in ends else ()):
-            made = make_node(BREAK, ((current, index),), {}, (spec,), where=node.where, scope=node.scope)
+            op = ROW_MAJOR_BREAK if node in pooled else BREAK
+            made = make_node(op, ((current, index),), {}, (spec,), where=node.where, scope=node.scope)
             nodes.append(placed(made, node))
             moved[node, index] = (made, 0)
     context.notes.update([_place(node) for node in graph.nodes if node in ends])
@@ -129,7 +131,8 @@ def _ends_of_chains(
 def _goes_on(node: Node, readers: Mapping[Node, Sequence[Node]], kept: Set[Node]) -> bool:
     """Whether several operations read a node, and XLA recomputes at least one of these in its own readers."""
     reading = readers.get(node, ())
-    return len(node.outputs) == 1 and len(reading) > 1 and any(one not in kept for one in reading)
+    breakable = len(node.outputs) == 1 or node.op.has("windowed")  # a pooling and its positions
+    return breakable and len(reading) > 1 and any(one not in kept for one in reading)
 
 
 def _dear(graph: Graph, readers: Mapping[Node, Sequence[Node]], kept: Set[Node], limits: Limits) -> set[Node]:
@@ -148,6 +151,27 @@ def _dear(graph: Graph, readers: Mapping[Node, Sequence[Node]], kept: Set[Node],
         else:
             costly.add(node)
     return ends
+
+
+def _pooled(graph: Graph, readers: Mapping[Node, Sequence[Node]]) -> set[Node]:
+    """Return the nodes on the way from a convolution to a pooling.
+
+    A pooling's windows lie in row-major order, so what it and its gradient read is stored in that order.
+    """
+    pooled: set[Node] = set()
+    for node in reversed(graph.nodes):
+        reading = readers.get(node, ())
+        if any(_is_pooling(one) or (one in pooled and not _is_convolution(one)) for one in reading):
+            pooled.add(node)
+    return pooled
+
+
+def _is_pooling(node: Node) -> bool:
+    return node.op.has("windowed")
+
+
+def _is_convolution(node: Node) -> bool:
+    return node.op.has("convolution")
 
 
 def _compared(graph: Graph, readers: Mapping[Node, Sequence[Node]]) -> set[Node]:
