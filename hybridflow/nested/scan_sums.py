@@ -31,7 +31,8 @@ def scan_with_sums(
         state, rows, constants: jax's arrays.
         length: the number of steps; None to take it from the rows.
     """
-    mesh, axes = LOWERED_FOR.get(), BATCH_AXES.get()
+    mesh: Any = LOWERED_FOR.get()
+    axes = BATCH_AXES.get()
     parts = 1 if mesh is None else mesh.parts(axes)
     if parts == 1:
         return None
@@ -88,7 +89,7 @@ def _without_sums(body: Graph, found: dict[int, Edge]) -> Graph:
     """Return a body that returns what is added to carried values instead of their sums."""
     sums = {body.outputs[index][0] for index in found}
     nodes = type(body.nodes)([node for node in body.nodes if node not in sums])
-    outputs = [found.get(index, edge) for index, edge in enumerate(body.outputs)]
+    outputs = tuple([found.get(index, edge) for index, edge in enumerate(body.outputs)])
     return Graph(body.name, body.inputs, nodes, outputs, body.dims)
 
 
