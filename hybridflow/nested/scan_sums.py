@@ -31,11 +31,10 @@ def scan_with_sums(
         state, rows, constants: jax's arrays.
         length: the number of steps; None to take it from the rows.
     """
-    mesh: Any = LOWERED_FOR.get()
-    axes = BATCH_AXES.get()
-    parts = 1 if mesh is None else mesh.parts(axes)
-    if parts == 1:
+    mesh, axes = LOWERED_FOR.get(), BATCH_AXES.get()
+    if mesh is None or mesh.parts(axes) == 1:
         return None
+    parts, devices = mesh.parts(axes), mesh.of_jax
     found = _added(body, carry)
     steps = _without_sums(body, found)
     late = late_nodes(steps, list(found), parts)
@@ -46,7 +45,7 @@ def scan_with_sums(
 
     def divided(value: Any, dim: int) -> Any:
         layout = [axes if index == dim else PartitionSpec.UNCONSTRAINED for index in range(value.ndim)]
-        return lax.with_sharding_constraint(value, NamedSharding(mesh.of_jax, PartitionSpec(*layout)))
+        return lax.with_sharding_constraint(value, NamedSharding(devices, PartitionSpec(*layout)))
 
     def step(now: tuple[Any, ...], x: tuple[Any, ...]) -> Any:
         made = list(run(*now, *x, *constants))
