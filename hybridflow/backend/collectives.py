@@ -12,6 +12,8 @@ import jax
 
 LOWERED_FOR: ContextVar[Any] = ContextVar("hybridflow mesh", default=None)
 """The mesh of the program that is being lowered, or None."""
+BATCH_AXES: ContextVar[tuple[str, ...]] = ContextVar("hybridflow batch axes", default=())
+"""The mesh axes over which the batch of the program that is being lowered is split."""
 
 _RUNNING = threading.RLock()
 if hasattr(os, "register_at_fork"):

@@ -35,7 +35,8 @@ def accumulate_gradients(
 
     Only one micro-batch's activations are alive at a time. The micro-batches are the steps of a loop, in eager code a
     Python loop. Random draws and assignments to Variables in `fn` happen once per micro-batch. Sums of float16 and
-    bfloat16 gradients are kept in float32.
+    bfloat16 gradients are kept in float32. On a mesh that splits the rows of a micro-batch evenly, each device adds
+    up the gradients of its rows; those of products and sums are reduced over the devices once, after the last step.
 
     Args:
         fn: a function with a scalar floating-point result (or ``(result, aux)`` with `has_aux`).

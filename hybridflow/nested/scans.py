@@ -39,6 +39,7 @@ from hybridflow.nested.bodies import (
     own_leaves,
     zeros,
 )
+from hybridflow.nested.scan_sums import scan_with_sums
 from hybridflow.ops.joining import stack
 from hybridflow.ops.onnx import backwards
 
@@ -250,8 +251,11 @@ def _lower(
         outputs = _run_counted(step, count, state, rows, length, reverse)
     else:
         steps = length if isinstance(length, int) else None  # otherwise jax takes the length from the rows
-        last, ys = lax.scan(step, tuple(state), tuple(rows), length=steps, reverse=reverse)
-        outputs = (*last, *ys)
+        summed = None if residuals or reverse else scan_with_sums(body, carry, state, rows, constants, steps)
+        if summed is None:
+            last, ys = lax.scan(step, tuple(state), tuple(rows), length=steps, reverse=reverse)
+            summed = (*last, *ys)
+        outputs = summed
     return outputs[0] if len(outputs) == 1 else outputs
 
 

@@ -10,8 +10,8 @@ import jax
 import numpy as np
 from jax import lax
 
-from hybridflow.backend.collectives import LOWERED_FOR, run_alone
-from hybridflow.core.mesh import Mesh, check_fits, indivisible, placed
+from hybridflow.backend.collectives import BATCH_AXES, LOWERED_FOR, run_alone
+from hybridflow.core.mesh import Mesh, check_fits, indivisible, names_of, placed
 from hybridflow.core.spec import TensorSpec
 from hybridflow.xla.joint import Joint
 
@@ -75,15 +75,18 @@ class Placing:
     def around(self, lowering: Callable[..., Any], specs: Sequence[TensorSpec]) -> Callable[..., Any]:
         """Return a function to lower that lowers another one for the mesh."""
         uneven = [index for index, spec in enumerate(specs) if self._uneven(index, spec)]
+        split = [layout for layout in [self.inputs[index] for index in sorted(self.batch)] if isinstance(layout, tuple)]
+        axes = names_of(split[0][0]) if split else ()
 
         def lowered(*arrays: Any) -> Any:
             given = list(arrays)
             for index in uneven:
                 given[index] = lax.with_sharding_constraint(given[index], self._sharding(self.inputs[index]))
-            token = LOWERED_FOR.set(self.mesh)
+            token, of_batch = LOWERED_FOR.set(self.mesh), BATCH_AXES.set(axes)
             try:
                 return lowering(*given)
             finally:
+                BATCH_AXES.reset(of_batch)
                 LOWERED_FOR.reset(token)
 
         lowered.__name__ = lowering.__name__

@@ -161,8 +161,35 @@ def test_accumulation_by_hand_reduces_once(mesh):
         np.testing.assert_allclose(got.numpy(), want.numpy(), atol=1e-6)
     parameters = sum([variable.size * 4 for variable in net.parameters()])
     assert hf.cost(once, many, labels).communication.bytes["all-reduce"] - parameters < 64
-    each_step = hf.compile(lambda x, y: accumulated(net, x, y), mesh=mesh, batch="data")
-    assert hf.cost(each_step, many, labels).communication.bytes["all-reduce"] > 4 * parameters
+
+
+@pytest.mark.parametrize("full", [False, True])
+def test_accumulation_reduces_once(mesh, full):
+    net = made()
+    many, labels = np.tile(X, (4, 1, 1)), np.tile(Y, (4, 1))
+
+    def loss(m, x, y):
+        return hf.mean(nn.softmax_cross_entropy(m(x), y))
+
+    expected = jax.tree_util.tree_leaves(hf.accumulate_gradients(loss, 4)(net, many, labels))
+    if full:
+        hf.distribute.shard(net, mesh, fsdp="data", reshard=False)
+    sent = []
+    for micro_batches in (1, 4):
+        accumulated = hf.accumulate_gradients(loss, micro_batches)
+        step = hf.compile(lambda x, y, accumulated=accumulated: accumulated(net, x, y), mesh=mesh, batch="data")
+        for got, want in zip(jax.tree_util.tree_leaves(step(many, labels)), expected, strict=True):
+            np.testing.assert_allclose(got.numpy(), want.numpy(), atol=1e-6)
+        report = hf.cost(step, many, labels)
+        report.against_xla()
+        (found,) = step._last.executables.values()
+        text = found.compiled.as_text()
+        inside = text[: text.index("\nENTRY ")]
+        for shape in re.findall(r"= (.*) all-reduce\(", inside):
+            assert not re.search(r"\[\d", shape), f"reduced in each step: {shape}"
+        sent.append(report.communication.bytes)
+    assert sent[1]["all-reduce"] - sent[0]["all-reduce"] < 64  # the loss, for each micro-batch
+    assert sent[1].get("all-gather") == sent[0].get("all-gather")
 
 
 def test_mixed_precision_under_full_sharding(mesh):
