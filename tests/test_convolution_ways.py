@@ -11,8 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import hybridflow as hf
+from hybridflow.backend.parallel import POOL
 from hybridflow.core.op import REGISTRY
-from hybridflow.ops.nn import host_convolution, lowered_convolution
+from hybridflow.ops.nn import convolution_shapes, host_convolution, lowered_convolution, shifted_convolution
 from hybridflow.ops.nn.windows import paddings, reach
 
 NAMES = ("conv", "conv_input_gradient", "conv_kernel_gradient")
@@ -56,20 +57,51 @@ def on_host(op: Any, *arrays: Any, **attrs: Any) -> Any:
     return op.kernel(*arrays, **attrs)
 
 
+WAYS: dict[str, dict[str, Any]] = {
+    "rows": {"_ROWS": 1 << 30, "_TURNED": 1 << 30},
+    "lines": {"_ROWS": 0, "_TURNED": 1 << 30, "_WASTE": 100.0},
+    "turned": {"_ROWS": 1 << 30, "_TURNED": 0},
+    "shifted": {"_CHANNELS": 1, "_LARGE": 0, "_FEW": 0, "_WASTE": 100.0},
+}
+"""The ways on the host, each with the limits that choose it."""
+
+
+def by_hand(way: str, *case: Any) -> list[Any]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(shifted_convolution, "_CHANNELS", 1 << 30)
+        for name, value in WAYS[way].items():
+            for module in (host_convolution, shifted_convolution, convolution_shapes):
+                if hasattr(module, name):
+                    patch.setattr(module, name, value)
+        with np.errstate(all="ignore"):
+            return all_three(on_host, *case)
+
+
 @settings(deadline=None, max_examples=60)
 @given(convolutions())
-def test_columns_as_lines_are_columns_cut_into_rows(case: Any):
-    before = host_convolution._ROWS
-    try:
-        host_convolution._ROWS = 1 << 30
-        expected = all_three(on_host, *case)
-        host_convolution._ROWS = 0
-        host_convolution._WASTE = 100.0
-        found = all_three(on_host, *case)
-    finally:
-        host_convolution._ROWS, host_convolution._WASTE = before, 1.25
-    for a, b in zip(found, expected, strict=True):
-        np.testing.assert_allclose(a, b, rtol=1e-10, atol=1e-12)
+def test_every_way_on_the_host_is_the_convolution(case: Any):
+    expected = by_hand("rows", *case)
+    for way in ("lines", "turned", "shifted"):
+        for a, b in zip(by_hand(way, *case), expected, strict=True):
+            np.testing.assert_allclose(a, b, rtol=1e-10, atol=1e-12, err_msg=way)
+
+
+def test_threads_do_not_change_the_bits(monkeypatch: pytest.MonkeyPatch):
+    rng = np.random.default_rng(0)
+    arrays = [rng.normal(size=size).astype(np.float32) for size in ((9, 16, 20, 20), (32, 16, 3, 3), (9, 32, 20, 20))]
+    taken: list[int] = []
+    results: list[list[Any]] = []
+    for threads in (1, 3):
+        monkeypatch.setattr(POOL, "threads", threads)
+        monkeypatch.setattr(POOL, "resume", 0.0)
+        monkeypatch.setattr(convolution_shapes, "_PIECE", 1)
+        run = POOL.run_pieces
+        with monkeypatch.context() as patch:
+            patch.setattr(POOL, "run_pieces", lambda *args, run=run: (taken.append(POOL._parts(args[2])), run(*args)))
+            results.append(all_three(on_host, *arrays, {**PADDED, "dilation": (1, 1)}))
+    assert taken == [1, 1, 1, 3, 3, 3]
+    for one, other in zip(*results, strict=True):
+        np.testing.assert_array_equal(one, other)
 
 
 @pytest.mark.parametrize("way", ["images", "columns", "zeros"])
@@ -97,16 +129,10 @@ def test_what_is_not_finite_does_not_spread_between_rows(where: str, value: floa
     x, kernel, g = rng.normal(size=(1, 6, 9, 9)), rng.normal(size=(2, 6, 3, 3)), rng.normal(size=(1, 2, 7, 7))
     attrs = {"stride": (1, 1), "padding": ((0, 0),) * 2, "dilation": (1, 1), "groups": 1, "channels_last": False}
     (x if where == "x" else kernel)[0, 0, 0, 0] = value
-    ways = []
-    for rows in (0, 1 << 30):
-        before, host_convolution._ROWS = host_convolution._ROWS, rows
-        try:
-            with np.errstate(all="ignore"):
-                ways.append(all_three(on_host, x, kernel, g, attrs))
-        finally:
-            host_convolution._ROWS = before
-    for a, b in zip(*ways, strict=True):
-        np.testing.assert_allclose(a, b, rtol=1e-10)
+    expected = by_hand("rows", x, kernel, g, attrs)
+    for way in ("lines", "turned", "shifted"):
+        for a, b in zip(by_hand(way, x, kernel, g, attrs), expected, strict=True):
+            np.testing.assert_allclose(a, b, rtol=1e-10, err_msg=way)
 
 
 CPU_ONLY = pytest.mark.skipif(jax.default_backend() != "cpu", reason="other ways are for XLA:CPU")

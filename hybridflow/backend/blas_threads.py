@@ -79,7 +79,7 @@ def one_thread(package: str) -> OneThread | None:
         ...     float(np.matmul(np.ones((2, 300)), np.ones((300, 2)))[0, 0])
         300.0
     """
-    for library in map(str, _libraries(package)):
+    for library in map(str, libraries(package)):
         # `PyDLL` keeps the interpreter's lock: releasing it would take longer than the calls.
         loaded = ctypes.PyDLL(library)
         for symbol in _SYMBOLS:
@@ -95,7 +95,8 @@ def one_thread(package: str) -> OneThread | None:
     return None
 
 
-def _libraries(package: str) -> list[Path]:
+def libraries(package: str) -> list[Path]:
+    """Return the files of the OpenBLAS in a package's wheel."""
     spec = importlib.util.find_spec(package)
     if spec is None or spec.origin is None:
         return []
