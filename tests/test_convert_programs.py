@@ -23,7 +23,7 @@ from reference import without_xla
 
 import hybridflow as hf
 
-PROGRAMS, ITEMS, XLA_EVERY = 2000, 40, 50
+PROGRAMS, ITEMS, XLA_EVERY = 1200, 24, 30
 
 
 def kind_of(seed: int) -> Kind:

@@ -125,7 +125,11 @@ def loss_of(result: Any) -> Any:
     return sum(hf.mean(leaf * leaf) for leaf in jax.tree_util.tree_leaves(result))
 
 
-@pytest.mark.parametrize("name", SMALL)
+ALIKE = {"mobilenet_v1", "mobilenet_v2", "efficientnet"}
+"""Families whose steps have no operation that "mobilenet_v3" lacks, and take long to compile."""
+
+
+@pytest.mark.parametrize("name", [name for name in SMALL if name not in ALIKE])
 def test_a_step_is_the_same_eager_and_compiled(name: str):
     model, inputs = made(name)
     optimizer = hf.optim.SGD(model, rate=0.1)

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from functools import cache
-
 import pytest
 
 import hybridflow as hf  # noqa: F401  (fills the registry)
 from hybridflow.core.op import REGISTRY, No, Sample
-from hybridflow.testing.calls import Call, capture
+from hybridflow.testing.calls import capture
 from hybridflow.testing.checks import CALL_CHECKS, OP_CHECKS, samples_of
 
 OPS = sorted(name for name, op in REGISTRY.items() if not isinstance(op.samples, No))
@@ -20,24 +18,20 @@ CASES = [
 ]
 
 
-@cache
-def calls(name: str, number: int) -> list[Call]:
+@pytest.mark.parametrize(("name", "number"), CASES, ids=[f"{name}-{number}" for name, number in CASES])
+def test_calls(name: str, number: int):
+    """All checks of a sample are one test: they share what was compiled, and thousands of tests take time themselves."""
     sample = samples_of(REGISTRY[name], 0)[number]
     assert isinstance(sample, Sample)
-    return capture(REGISTRY[name], sample)
+    for call in capture(REGISTRY[name], sample):
+        for check in CALL_CHECKS.values():
+            check(call)
 
 
-@pytest.mark.parametrize("check", CALL_CHECKS)
-@pytest.mark.parametrize(("name", "number"), CASES, ids=[f"{name}-{number}" for name, number in CASES])
-def test_call(name: str, number: int, check: str):
-    for call in calls(name, number):
-        CALL_CHECKS[check](call)
-
-
-@pytest.mark.parametrize("check", OP_CHECKS)
 @pytest.mark.parametrize("name", OPS)
-def test_record(name: str, check: str):
-    OP_CHECKS[check](REGISTRY[name], 0)
+def test_record(name: str):
+    for check in OP_CHECKS.values():
+        check(REGISTRY[name], 0)
 
 
 def test_ops_without_samples_say_why():

@@ -22,12 +22,16 @@ from hybridflow.core.dtypes import is_differentiable
 from hybridflow.core.errors import HybridflowError
 from hybridflow.core.tensor import host_array
 
+few = settings(max_examples=settings().max_examples * 2 // 3)
 
+
+@few
 @given(programs())
 def test_eager_is_compiled(program: Program) -> None:
     hf.testing.assert_same(program.function(), *program.inputs, gradients=True)
 
 
+@few
 @given(programs())
 def test_recorded_is_eager(program: Program) -> None:
     gradients = hf.compile(with_gradients(program.function()))
@@ -47,6 +51,7 @@ def test_recorded_is_eager(program: Program) -> None:
         assert judgement.same, judgement
 
 
+@few
 @given(programs())
 def test_errors_are_the_same_too(program: Program) -> None:
     for upto, step in program.errors:
@@ -58,11 +63,13 @@ def test_errors_are_the_same_too(program: Program) -> None:
         assert found[0] == found[1]
 
 
+@few
 @given(programs(for_jax=True))
 def test_values_are_those_of_jax(program: Program) -> None:
     require_same(program.function(), program.inputs, jax.jit(program.jax_function()))
 
 
+@few
 @given(programs(for_jax=True))
 def test_gradients_are_those_of_jax(program: Program) -> None:
     floats = [i for i, a in enumerate(program.inputs) if is_differentiable(a.dtype)]

@@ -98,13 +98,10 @@ def test_without_torch_a_row_says_so(monkeypatch: pytest.MonkeyPatch):
 
 def test_the_command_writes_json(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     path = tmp_path / "figures.json"
-    assert main(["add", "call_*", "--smoke", "--json", str(path)]) == 0
+    assert main(["add", "call_f*", "--smoke", "--json", str(path)]) == 0
     assert "a + b, 64 floats" in capsys.readouterr().out
     figures = json.loads(path.read_text())
-    assert {row["name"] for row in figures["rows"]} == {
-        "add", "call_device", "call_float", "call_guards", "call_host", "call_many_guards", "call_of_two",
-        "call_variables",
-    }  # fmt: skip
+    assert {row["name"] for row in figures["rows"]} == {"add", "call_float"}
     add = next(row for row in figures["rows"] if row["name"] == "add")
     assert add["hybridflow"]["median"] > 0
     assert all(peer["ratio"] > 0 for peer in add["peers"])
