@@ -43,6 +43,7 @@ JAX = SimpleNamespace(
     scan=jax.lax.scan,
     cond=lambda p, t, f: jax.lax.cond(p, t, f),
 )
+JAX.abs = lambda x: jnp.where(x == 0, 0, jnp.abs(x))  # jax's own slope at 0 is 0 or 1, as its version has it
 HF = SimpleNamespace(
     **{name: getattr(hf, name) for name in [*NAMES, "astype", "scan", "cond"]},
     relu=hf.nn.relu,
@@ -283,6 +284,10 @@ class Drawing:
         kind = kind_of(x.dtype)
         if self.for_jax and kind != "float":
             names = ["max", "min"]
+        if self.for_jax and 0 in x.shape and kind != "bool":  # there is nothing to choose from
+            if kind != "float":
+                return
+            names = ["sum"]
         if kind == "bool":
             names = ["any", "all"]
         name, keepdims, axis = self.draw(st.sampled_from(names)), self.draw(st.booleans()), self.axis(x)

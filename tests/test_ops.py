@@ -20,7 +20,7 @@ CASES = [
 
 @pytest.mark.parametrize(("name", "number"), CASES, ids=[f"{name}-{number}" for name, number in CASES])
 def test_calls(name: str, number: int):
-    """All checks of a sample are one test: they share what was compiled, and thousands of tests take time themselves."""
+    """All checks of a sample are one test: they share what was compiled, and a test takes time itself."""
     sample = samples_of(REGISTRY[name], 0)[number]
     assert isinstance(sample, Sample)
     for call in capture(REGISTRY[name], sample):
