@@ -869,6 +869,33 @@ def at_the_top(x):
 def test_functions_are_copied_and_pickled_like_pythons():
     assert copy.deepcopy(at_the_top) is at_the_top
     assert pickle.loads(pickle.dumps(at_the_top)) is at_the_top
+    again = pickle.loads(pickle.dumps(hf.compile(not_at_the_top, dynamic=False)))  # no name leads to it
+    assert again(ones(1)).tolist() == [3.0] and again._options["dynamic"] is False
+
+
+def not_at_the_top(x):
+    return x + 2
+
+
+class WithMethods:
+    def __init__(self):
+        self.k = 2.0
+
+    def _plain(self, x):
+        return x * self.k
+
+    step = hf.compile(_plain)
+
+
+@pytest.mark.parametrize("copied", [copy.deepcopy, lambda method: pickle.loads(pickle.dumps(method))])
+def test_a_copied_method_reads_its_own_instance(copied):
+    method = WithMethods().step
+    assert method(ones(1)).tolist() == [2.0] and copy.copy(method) is method
+    other = copied(method)
+    assert type(other) is type(method) and other.__self__ is not method.__self__
+    other.__self__.k = 5.0
+    for _ in range(2):
+        assert (other(ones(1)).tolist(), method(ones(1)).tolist()) == ([5.0], [2.0])
 
 
 # -- arguments stay what they were --------------------------------------------------------------------------------

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import sys
 from typing import TYPE_CHECKING, Any
 
 from hybridflow.guards.input_signature import ConcreteFunction
@@ -12,6 +14,25 @@ from hybridflow.tracing.tracebacks import trimmed
 if TYPE_CHECKING:
     from hybridflow.tracing.lowered import Lowered
     from hybridflow.tracing.replay import Replay
+
+
+def pickled(compiled: Any, function: Any, options: dict[str, Any]) -> str | tuple[Any, ...]:
+    """Return what `pickle` keeps: a name, as of functions, if it leads to what is pickled; else what makes it anew.
+
+    Args:
+        compiled: the compiled function.
+        function: the function that it compiles.
+        options: its options.
+    """
+    name = getattr(function, "__qualname__", "")
+    found: Any = sys.modules.get(getattr(function, "__module__", None) or "")
+    for part in name.split("."):
+        found = getattr(found, part, None)
+    return name if found is compiled else (_made_again, (type(compiled), function, options))
+
+
+def _made_again(kind: type, function: Any, options: dict[str, Any]) -> Any:
+    return kind(function, **options)
 
 
 class CompiledMethod(BoundCall):
@@ -48,6 +69,21 @@ class CompiledMethod(BoundCall):
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.__func__, name)
+
+    def __copy__(self) -> CompiledMethod:
+        return self  # like a bound method of Python
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> CompiledMethod:
+        # The copy has a cache of its own: an instance's traces hold what they read of that instance.
+        return self._descriptor.__get__(copy.deepcopy(self.__self__, memo))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return getattr, (self.__self__, self._descriptor._attribute or self.python_function.__name__)
+
+    @property
+    def _descriptor(self) -> Any:
+        """The compiled function that the class has, which makes each instance's own."""
+        return self.__func__._descriptor or self.__func__
 
     def __repr__(self) -> str:
         return f"<CompiledMethod {self.__func__!r} of {type(self.__self__).__name__}>"
