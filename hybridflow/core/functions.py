@@ -5,7 +5,7 @@ from __future__ import annotations
 import weakref
 from collections.abc import Callable
 from types import CodeType, FunctionType
-from typing import Any, TypeVar, cast
+from typing import Any, ClassVar, TypeVar, cast
 
 from hybridflow.core.attached import attached
 from hybridflow.core.context import context_now
@@ -49,6 +49,20 @@ class Whole:
 def is_whole(value: Any) -> bool:
     """Whether a compiled function takes a value as it is, although it is a pytree to jax."""
     return isinstance(value, Whole) and value.is_whole
+
+
+class Attributed:
+    """Base of classes of hybridflow whose objects hold attributes that users set, as functions of Python do."""
+
+    __slots__ = ()
+
+    internal: ClassVar[frozenset[str]] = frozenset()
+    """The attributes that hybridflow sets itself."""
+
+
+def is_users_attribute(obj: Any, name: str) -> bool:
+    """Whether an attribute of an object of hybridflow, there or not, is one that users set."""
+    return isinstance(obj, Attributed) and name not in obj.internal and not hasattr(type(obj), name)
 
 
 def as_traced(function: Any) -> Any:

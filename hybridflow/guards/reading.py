@@ -17,7 +17,7 @@ from weakref import WeakKeyDictionary, WeakSet
 import numpy as np
 
 from hybridflow.core.attached import attached
-from hybridflow.core.functions import is_layers
+from hybridflow.core.functions import is_layers, is_users_attribute
 from hybridflow.core.tensor import Tensor
 from hybridflow.core.traced_array import TracedArray
 from hybridflow.core.variable import Variable
@@ -28,6 +28,7 @@ from hybridflow.guards.guards import CONTAINERS, MAPPINGS, PLAIN, Origin
 from hybridflow.guards.observations import Observations
 from hybridflow.guards.parts import Opaque, Part, is_watched_module, items_of, of_call, parts_of
 from hybridflow.guards.questions import Question
+from hybridflow.guards.signature import BoundCall
 from hybridflow.guards.users import is_users, is_users_class
 
 _BY_CONTENT = frozenset({list, tuple, dict, set, frozenset, bytearray, np.ndarray, Tensor, Variable}) | PLAIN
@@ -59,6 +60,8 @@ def attribute(observations: Observations, obj: Any, name: str, value: Any, *, se
     """
     if isinstance(obj, MethodType) and name not in ("__self__", "__func__"):
         obj = obj.__func__  # a bound method has the attributes of its function
+    if isinstance(obj, BoundCall):
+        obj = obj.attributed
     kind = type(obj)
     if kind in _BY_CONTENT:
         if kind is Variable and name in _SETTINGS:
@@ -67,7 +70,7 @@ def attribute(observations: Observations, obj: Any, name: str, value: Any, *, se
     if kind is super:
         of_super(observations, obj, name)
         return value
-    origin = observations.origin_of(obj)
+    origin = holder(observations, obj, name)
     if isinstance(obj, ModuleType):
         if not is_watched_module(obj):
             return value
@@ -90,6 +93,14 @@ def attribute(observations: Observations, obj: Any, name: str, value: Any, *, se
     else:
         observations.look(origin, ATTRIBUTE, name, value)
     return value
+
+
+def holder(observations: Observations, obj: Any, name: str) -> Origin | None:
+    """Return the origin of an object whose attribute is read or written; None if it is not watched."""
+    origin = observations.origin_of(obj)
+    if origin is None and is_users_attribute(obj, name) and not observations.is_made_here(obj):
+        return observations.origin_or_root(obj)
+    return origin
 
 
 def _held(observations: Observations, value: Any) -> None:

@@ -22,7 +22,7 @@ from hybridflow.core.device import device_label
 from hybridflow.core.dims import NeedsSizes
 from hybridflow.core.errors import ArgumentError, ArgumentTypeError, RetraceWarning, TraceError, message
 from hybridflow.core.forked import require_xla
-from hybridflow.core.functions import as_traced
+from hybridflow.core.functions import Attributed, as_traced
 from hybridflow.core.mesh import Axis, Mesh
 from hybridflow.core.node import format_where, user_place, warn_at
 from hybridflow.core.profiling import PROFILER
@@ -83,7 +83,7 @@ _RECORDS = 256
 """The number of traces that `explain` remembers."""
 
 
-class CompiledFunction(Entry, Views[P, R]):
+class CompiledFunction(Entry, Attributed, Views[P, R]):
     """A function that is traced once per signature and then runs as one XLA executable.
 
     `hf.compile` creates it. On a class it is a method, with a cache per instance that is freed with the instance.
@@ -588,3 +588,6 @@ def _exact_first(signature: Signature) -> int:
     if any([type(size) is SizeName and size.max is not None for size in sizes]):
         return 0
     return 1 if None in sizes else 2
+
+
+CompiledFunction.internal = frozenset(vars(CompiledFunction(_cache_key)))

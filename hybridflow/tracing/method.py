@@ -6,6 +6,7 @@ import copy
 import sys
 from typing import TYPE_CHECKING, Any
 
+from hybridflow.core.functions import is_users_attribute
 from hybridflow.guards.input_signature import ConcreteFunction
 from hybridflow.guards.signature import BoundCall
 from hybridflow.ir.graph import Graph
@@ -67,23 +68,32 @@ class CompiledMethod(BoundCall):
         """See `CompiledFunction.concrete`."""
         return self.__func__._concrete((self.__self__,), specs)
 
+    @property
+    def attributed(self) -> Any:
+        """The function of the class, which has the attributes that the user set."""
+        return self.__func__._descriptor or self.__func__
+
     def __getattr__(self, name: str) -> Any:
-        return getattr(self.__func__, name)
+        function = self.attributed if is_users_attribute(self.__func__, name) else self.__func__
+        return getattr(function, name)
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, CompiledMethod):
+            return NotImplemented
+        return self.__self__ is other.__self__ and self.attributed is other.attributed
+
+    def __hash__(self) -> int:
+        return hash((id(self.__self__), id(self.attributed)))
 
     def __copy__(self) -> CompiledMethod:
         return self  # like a bound method of Python
 
     def __deepcopy__(self, memo: dict[int, Any]) -> CompiledMethod:
         # The copy has a cache of its own: an instance's traces hold what they read of that instance.
-        return self._descriptor.__get__(copy.deepcopy(self.__self__, memo))
+        return self.attributed.__get__(copy.deepcopy(self.__self__, memo))
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return getattr, (self.__self__, self._descriptor._attribute or self.python_function.__name__)
-
-    @property
-    def _descriptor(self) -> Any:
-        """The compiled function that the class has, which makes each instance's own."""
-        return self.__func__._descriptor or self.__func__
+        return getattr, (self.__self__, self.attributed._attribute or self.python_function.__name__)
 
     def __repr__(self) -> str:
         return f"<CompiledMethod {self.__func__!r} of {type(self.__self__).__name__}>"
