@@ -201,7 +201,7 @@ def test_updates_of_masked_elements_in_a_trace(how: str, mask: Any, value: Any):
 @pytest.mark.parametrize("cut", [lambda x, i: x[i:], lambda x, i: x[:i], lambda x, i: x[0, i : i + 1]])
 def test_a_slice_whose_size_depends_on_a_tensor(cut: Any):
     assert cut(hf.asarray(X), hf.asarray(1)).shape == cut(X, 1).shape
-    with pytest.raises(TraceError, match=r"the size of a slice .* depends on its value(.|\n)*hf.take\(x, i \+ hf.arange"):
+    with pytest.raises(TraceError, match=r"size of a slice .* depends on its value(.|\n)*hf.take\(x, i \+"):
         hf.compile(cut)(hf.asarray(X), hf.asarray(1))
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import weakref
 from collections.abc import Callable
 from types import CodeType, FunctionType
-from typing import Any, ClassVar, TypeVar, cast
+from typing import Any, TypeVar, cast
 
 from hybridflow.core.attached import attached
 from hybridflow.core.context import context_now
@@ -51,18 +51,13 @@ def is_whole(value: Any) -> bool:
     return isinstance(value, Whole) and value.is_whole
 
 
-class Attributed:
-    """Base of classes of hybridflow whose objects hold attributes that users set, as functions of Python do."""
+def is_of_users(obj: Any, name: str) -> bool:
+    """Whether an attribute of an object of hybridflow, there or not, is one that users set.
 
-    __slots__ = ()
-
-    internal: ClassVar[frozenset[str]] = frozenset()
-    """The attributes that hybridflow sets itself."""
-
-
-def is_users_attribute(obj: Any, name: str) -> bool:
-    """Whether an attribute of an object of hybridflow, there or not, is one that users set."""
-    return isinstance(obj, Attributed) and name not in obj.internal and not hasattr(type(obj), name)
+    A class whose objects have private attributes of users too names its own in ``internal_attributes``.
+    """
+    internal = getattr(type(obj), "internal_attributes", None)
+    return not hasattr(type(obj), name) and (name[:1] != "_" if internal is None else name not in internal)
 
 
 def as_traced(function: Any) -> Any:

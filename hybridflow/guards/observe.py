@@ -198,7 +198,7 @@ def has_assigned() -> bool:
 def keeps(obj: Any, name: str) -> None:
     """Record that an object is about to keep a value under a name, and how to undo that."""
     observations, nested = current_observations()
-    origin = None if observations is None else observations.origin_of(obj)
+    origin = None if observations is None else reading.holder(observations, obj, name)
     if observations is not None and origin is not None:
         observations.keeps(origin, obj, name, nested=nested)
 

@@ -169,13 +169,14 @@ def _steps(nodes: Sequence[Node]) -> tuple[Step, ...]:
 
 def _numbers(node: Node) -> tuple[Any, ...]:
     """Return an operation's plain attributes and the numbers among its inputs: a result may not show their change."""
-    plain = [(name, repr(value)) for name, value in node.attrs.items() if type(value) in _PLAIN]
+    plain: list[tuple[str, Any]] = [(name, repr(value)) for name, value in node.attrs.items() if type(value) in _PLAIN]
     saved, specs = node.saved, node.input_specs
     for index, edge in enumerate(node.inputs):
         if edge is None:
             value = None if saved is None or index + 1 >= len(saved) else saved[index + 1]
-            if value is None and specs is not None and specs[index] is not None:
-                value = specs[index][2]
+            spec = None if specs is None else specs[index]
+            if value is None and spec is not None:
+                value = spec[2]
             if isinstance(value, np.ndarray | np.generic) and not value.ndim:
                 plain.append((str(index), value.tobytes()))
     return tuple(plain)

@@ -69,7 +69,7 @@ def _no_bounds(item: slice) -> Exception:
     if any(end.ndim == 0 and end.dtype.kind in "iu" for end in ends) and is_tracing():
         shown = ":".join("" if end is None else str(getattr(end, "spec", end)) for end in (item.start, item.stop))
         return TraceError(
-            message("getitem: the size of a slice from or to a tensor depends on its value, which a trace does not have",
+            message("getitem: the size of a slice from or to a tensor depends on its value, unknown in a trace",
                     got=f"x[{shown}]", hint="For n elements from i on: hf.take(x, i + hf.arange(n)). For all sizes: "
                     "hf.where(mask, x, other) with a mask such as hf.arange(len(x)) >= i.")
         )  # fmt: skip

@@ -12,7 +12,7 @@ import threading
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, cast, overload
+from typing import TYPE_CHECKING, Any, ClassVar, ParamSpec, TypeVar, cast, overload
 
 import jax
 
@@ -22,7 +22,7 @@ from hybridflow.core.device import device_label
 from hybridflow.core.dims import NeedsSizes
 from hybridflow.core.errors import ArgumentError, ArgumentTypeError, RetraceWarning, TraceError, message
 from hybridflow.core.forked import require_xla
-from hybridflow.core.functions import Attributed, as_traced
+from hybridflow.core.functions import as_traced
 from hybridflow.core.mesh import Axis, Mesh
 from hybridflow.core.node import format_where, user_place, warn_at
 from hybridflow.core.profiling import PROFILER
@@ -83,11 +83,14 @@ _RECORDS = 256
 """The number of traces that `explain` remembers."""
 
 
-class CompiledFunction(Entry, Attributed, Views[P, R]):
+class CompiledFunction(Entry, Views[P, R]):
     """A function that is traced once per signature and then runs as one XLA executable.
 
     `hf.compile` creates it. On a class it is a method, with a cache per instance that is freed with the instance.
     """
+
+    internal_attributes: ClassVar[frozenset[str]]
+    """See `is_of_users`."""
 
     def __init__(
         self,
@@ -590,4 +593,4 @@ def _exact_first(signature: Signature) -> int:
     return 1 if None in sizes else 2
 
 
-CompiledFunction.internal = frozenset(vars(CompiledFunction(_cache_key)))
+CompiledFunction.internal_attributes = frozenset(vars(CompiledFunction(_cache_key)))

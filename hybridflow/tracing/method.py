@@ -6,7 +6,7 @@ import copy
 import sys
 from typing import TYPE_CHECKING, Any
 
-from hybridflow.core.functions import is_users_attribute
+from hybridflow.core.functions import is_of_users
 from hybridflow.guards.input_signature import ConcreteFunction
 from hybridflow.guards.signature import BoundCall
 from hybridflow.ir.graph import Graph
@@ -74,7 +74,7 @@ class CompiledMethod(BoundCall):
         return self.__func__._descriptor or self.__func__
 
     def __getattr__(self, name: str) -> Any:
-        function = self.attributed if is_users_attribute(self.__func__, name) else self.__func__
+        function = self.attributed if is_of_users(self.__func__, name) else self.__func__
         return getattr(function, name)
 
     def __eq__(self, other: object) -> bool:
