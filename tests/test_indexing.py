@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from modes import both
 
 import hybridflow as hf
 from hybridflow.core.context import context_of
@@ -181,6 +182,27 @@ def test_masks_in_a_trace():
     x = hf.asarray(X)
     with pytest.raises(TraceError, match=r"the shape of x\[mask\] depends on values.*\n.*\n.*hf.where"):
         hf.compile(lambda x: x[x > 3])(x)
+
+
+@pytest.mark.parametrize("how", ["set", "add"])
+@pytest.mark.parametrize(("mask", "value"), [([True, False], 2.0), ([True, False], X[0]), (X % 2 < 1, -0.0)])
+def test_updates_of_masked_elements_in_a_trace(how: str, mask: Any, value: Any):
+    def update(x: Any, mask: Any, value: Any) -> Any:
+        return getattr(x.at[mask], how)(value)
+
+    x, mask, value = hf.asarray(np.where(X > 3, X, -np.float32(0))), hf.asarray(mask), hf.asarray(np.float32(value))
+    found, expected = hf.compile(update)(x, mask, value), update(x, mask, value)
+    assert np.asarray(found).tobytes() == np.asarray(expected).tobytes()
+    both(hf.grad(lambda x, mask, value: hf.sum(update(x, mask, value) * X), argnums=(0, 2)), x, mask, value)
+    with pytest.raises(TraceError, match="depends on values"):
+        hf.compile(update)(x, mask, update(x, mask, value)[None])  # a value of its own for each
+
+
+@pytest.mark.parametrize("cut", [lambda x, i: x[i:], lambda x, i: x[:i], lambda x, i: x[0, i : i + 1]])
+def test_a_slice_whose_size_depends_on_a_tensor(cut: Any):
+    assert cut(hf.asarray(X), hf.asarray(1)).shape == cut(X, 1).shape
+    with pytest.raises(TraceError, match=r"size of a slice .* depends on its value(.|\n)*hf.take\(x, i \+"):
+        hf.compile(cut)(hf.asarray(X), hf.asarray(1))
 
 
 @pytest.mark.parametrize(

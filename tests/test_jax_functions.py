@@ -111,6 +111,16 @@ def test_closed_over_arrays_are_seen_when_they_change():
     assert "weights" in str(compiled.explain())
 
 
+def test_a_closed_over_numpy_array_that_is_written_to_is_the_same_in_both_modes():
+    weights = np.ones(3, np.float32)
+    f = hf.from_jax(lambda x: x * weights)
+    compiled = hf.compile(lambda x: f(x))
+    for value in (1.0, 5.0):  # the function is pure to JAX: what it read first stays
+        weights[:] = value
+        close(f(tensor(*X)), X)
+        close(compiled(tensor(*X)), X)
+
+
 def test_python_values_and_static_arguments():
     traces = []
 

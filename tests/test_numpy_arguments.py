@@ -195,6 +195,14 @@ def set_item(x: Any) -> Any:
     return x
 
 
+@pytest.mark.parametrize("name", ["ravel", "flatten"])
+def test_flat_in_another_order_is_refused(name: str) -> None:
+    x = np.arange(6, dtype=np.float32).reshape(2, 3)
+    assert hf.compile(lambda x: getattr(x, name)("C"))(x).tolist() == [*range(6)]
+    with pytest.raises(DTypeError, match="the order 'F' is not traced"):
+        hf.compile(lambda x: getattr(x, name)(order="F"))(x)
+
+
 @pytest.mark.parametrize("fn", [in_place, set_item, lambda x: np.add(x, 1, out=x), lambda x: x.sort()])
 def test_what_changes_the_callers_array_is_an_error(fn: Callable[[Any], Any]) -> None:
     x = np.array([3.0, 1.0], np.float32)

@@ -869,6 +869,73 @@ def at_the_top(x):
 def test_functions_are_copied_and_pickled_like_pythons():
     assert copy.deepcopy(at_the_top) is at_the_top
     assert pickle.loads(pickle.dumps(at_the_top)) is at_the_top
+    again = pickle.loads(pickle.dumps(hf.compile(not_at_the_top, dynamic=False)))  # no name leads to it
+    assert again(ones(1)).tolist() == [3.0]
+    assert again._options["dynamic"] is False
+
+
+def not_at_the_top(x):
+    return x + 2
+
+
+class WithMethods:
+    def __init__(self):
+        self.k = 2.0
+
+    def _plain(self, x):
+        return x * self.k
+
+    step = hf.compile(_plain)
+
+
+@pytest.mark.parametrize("copied", [copy.deepcopy, lambda method: pickle.loads(pickle.dumps(method))])
+def test_a_copied_method_reads_its_own_instance(copied):
+    method = WithMethods().step
+    assert method(ones(1)).tolist() == [2.0]
+    assert copy.copy(method) is method
+    other = copied(method)
+    assert type(other) is type(method)
+    assert other.__self__ is not method.__self__
+    other.__self__.k = 5.0
+    for _ in range(2):
+        assert (other(ones(1)).tolist(), method(ones(1)).tolist()) == ([5.0], [2.0])
+
+
+def test_compiled_methods_are_equal_like_bound_methods():
+    one, other = WithMethods(), WithMethods()
+    assert one.step == one.step
+    assert one.step not in (other.step, 1)
+    assert len({one.step, one.step, other.step}) == 2
+
+
+def test_attributes_of_compiled_functions_are_state_like_those_of_functions():
+    @hf.compile
+    def counted(x):
+        counted.calls += 1
+        return x * counted.calls * getattr(counted, "factor", 1.0)
+
+    counted.calls = 0
+    assert [counted(ones(1)).tolist() for _ in range(3)] == [[1.0], [2.0], [3.0]]
+    assert counted.calls == 3
+    counted.factor = 5.0
+    assert counted(ones(1)).tolist() == [20.0]
+    reader = hf.compile(lambda x: x * counted.factor)
+    assert reader(ones(1)).tolist() == [5.0]
+    counted.factor = 7.0
+    assert reader(ones(1)).tolist() == [7.0]
+
+
+def test_a_compiled_method_has_the_attributes_of_its_function():
+    class Model:
+        @hf.compile
+        def step(self, x):
+            Model.step.calls += 1
+            return x * self.step.calls
+
+    Model.step.calls = 0
+    model = Model()
+    assert [model.step(ones(1)).tolist() for _ in range(3)] == [[1.0], [2.0], [3.0]]
+    assert model.step.calls == Model.step.calls == 3
 
 
 # -- arguments stay what they were --------------------------------------------------------------------------------

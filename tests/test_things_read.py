@@ -302,6 +302,55 @@ def test_changes_beside_floats_that_move(change, moves):
 COUNTED = 0
 
 
+OWN = {
+    "a metric": hf.metrics.Mean,
+    "a scale": hf.LossScale,
+    "a generator": lambda: hf.random.Generator(1),
+    "a function": lambda: hf.compile(lambda x: x),
+}
+
+
+@pytest.mark.parametrize("name", OWN)
+def test_attributes_that_users_set_on_objects_of_hybridflow(name):
+    def make():
+        one = OWN[name]()
+        one.calls, one.k = 0, {"a": 1.0}
+
+        def function(x):
+            one.calls += 1
+            return x * one.calls + one.k["a"] * getattr(one, "later", 1.0)
+
+        changes = [lambda: one.k.update(a=3.0), lambda: setattr(one, "k", {"a": 5.0})]
+        return function, [*changes, lambda: setattr(one, "later", 2.0)], lambda: one.calls
+
+    same(make)
+
+
+def test_a_subclass_of_an_optimizer_or_metric_may_override_update():
+    def make():
+        class Scaled(hf.optim.SGD):
+            factor = 1.0
+
+            def update(self, gradients):
+                return super().update([one * self.factor for one in gradients])
+
+        class Doubled(hf.metrics.Mean):
+            def update(self, value):
+                return super().update(value * 2.0)
+
+        weight, mean = hf.Variable(np.ones(2, np.float32)), Doubled()
+        optimizer = Scaled([weight], 0.5)
+
+        def function(x):
+            optimizer.update([x])
+            mean.update(x)
+            return weight + mean.result()
+
+        return function, [lambda: setattr(Scaled, "factor", 3.0)]
+
+    same(make)
+
+
 def test_what_is_stored_where_it_is_already():
     """A trace that finds what it stores stores it again once somebody else has stored something else."""
     global COUNTED

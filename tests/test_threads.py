@@ -182,6 +182,16 @@ def test_random_draws_in_threads_are_all_different():
     assert len(found) == 10 * THREADS
 
 
+def test_a_thread_of_a_traced_function_takes_no_part_in_the_trace():
+    @hf.compile
+    def f(x):
+        with ThreadPoolExecutor(1) as pool:
+            return pool.submit(lambda: x * 2.0).result()
+
+    with pytest.raises(hf.core.errors.LeakError, match=r"'f': it is an input(.|\n)*in another thread"):
+        f(hf.ones(3))
+
+
 def test_clearing_the_cache_while_others_call():
     f = hf.compile(lambda x: x + 1, max_traces=2)
 

@@ -147,7 +147,10 @@ def converted_function(original: FunctionType) -> FunctionType:
 def reason_of(code: CodeType) -> str | None:
     """Return why control flow in a function with this code stays Python's in a trace."""
     if is_converted(code):
-        return "Conditions of a yield, of a generator's exits and of := in a lambda's later operands stay Python's."
+        return (
+            "Conditions of a yield, of a generator's exits, of := in a lambda's later operands, of a pattern's value "
+            "in match, and those that a function written in C asks for stay Python's."
+        )
     entry = _entries.get(id(code))
     if entry is not None and entry.of() is code and entry.code is None:
         why = entry.reason

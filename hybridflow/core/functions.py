@@ -51,6 +51,15 @@ def is_whole(value: Any) -> bool:
     return isinstance(value, Whole) and value.is_whole
 
 
+def is_of_users(obj: Any, name: str) -> bool:
+    """Whether an attribute of an object of hybridflow, there or not, is one that users set.
+
+    A class whose objects have private attributes of users too names its own in ``internal_attributes``.
+    """
+    internal = getattr(type(obj), "internal_attributes", None)
+    return not hasattr(type(obj), name) and (name[:1] != "_" if internal is None else name not in internal)
+
+
 def as_traced(function: Any) -> Any:
     """Return a user's function, converted if a trace is running."""
     context = context_now()

@@ -419,12 +419,13 @@ def leak_text(tensor: Tensor) -> str:
     """Describe a traced tensor that outlived its trace."""
     node = cast(Edge, tensor._edge)[0]
     scope = node.scope
-    origin = f" by {node.op.name} at {format_where(node.where)}" if node.where is not None else ""
+    where = format_where(node.where)
+    origin = "it is an input" if where is None else f"it was made by {node.op.name} at {where}"
     name = getattr(scope, "name", None)
     return message(
-        f"{getattr(scope, 'leaked', 'a traced tensor leaked')} {name!r}: it was made{origin}",
+        f"{getattr(scope, 'leaked', 'a traced tensor leaked')} {name!r}: {origin}",
         got=str(tensor.spec),
-        hint=getattr(scope, "hint", None),
+        hint=getattr(scope, "elsewhere" if getattr(scope, "alive", False) else "hint", None),
     )
 
 

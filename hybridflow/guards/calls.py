@@ -176,7 +176,7 @@ def before_call(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any], *,
     owner = getattr(function, "__self__", None)
     values = (*args, *kwargs.values())
     observations.choices.read(values if owner is None or isinstance(owner, ModuleType) else (owner, *values))
-    if owner is not None and observations.is_outside(owner):
+    if owner is not None and (not own or isinstance(owner, CONTAINERS)) and observations.is_outside(owner):
         _is_changed(observations, function, args, kwargs, nested=nested)
     if isinstance(owner, dict) and getattr(function, "__name__", "") not in _UNORDERED:
         observations.use_order(owner)

@@ -33,8 +33,14 @@ def is_leaf(value: Any) -> bool:
         return True
     if kind is types.BuiltinFunctionType:
         return value.__self__ is None or isinstance(value.__self__, types.ModuleType)
-    ours = is_own(str(kind.__module__))
-    return ours or isinstance(value, Tensor | Variable | np.generic | jax.Array)
+    if is_own(str(kind.__module__)):
+        return not holds_attributes(value)
+    return isinstance(value, Tensor | Variable | np.generic | jax.Array)
+
+
+def holds_attributes(value: Any) -> bool:
+    """Whether a value is an object of hybridflow on which users can set attributes, and thereby state."""
+    return is_own(str(type(value).__module__)) and not isinstance(value, type) and hasattr(value, "__dict__")
 
 
 def is_structure(value: Any) -> bool:

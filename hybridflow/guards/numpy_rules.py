@@ -301,8 +301,8 @@ def _reshape(self: TracedArray, *shape: Any, order: str = "C") -> TracedArray:
     return _array_like(self, PUBLIC.reshape(self.tensor, tuple(sizes)))
 
 
-def _ravel(self: TracedArray) -> TracedArray:
-    return _reshape(self, -1)
+def _ravel(self: TracedArray, order: str = "C") -> TracedArray:
+    return _reshape(self, -1, order=order)
 
 
 def _transpose(self: TracedArray, *axes: Any) -> TracedArray:

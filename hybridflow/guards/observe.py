@@ -198,7 +198,7 @@ def has_assigned() -> bool:
 def keeps(obj: Any, name: str) -> None:
     """Record that an object is about to keep a value under a name, and how to undo that."""
     observations, nested = current_observations()
-    origin = None if observations is None else observations.origin_of(obj)
+    origin = None if observations is None else reading.holder(observations, obj, name)
     if observations is not None and origin is not None:
         observations.keeps(origin, obj, name, nested=nested)
 
@@ -280,7 +280,7 @@ def load_attr(obj: Any, name: str) -> Any:
     if hasattr(type(IN_CLASS.get(type(obj), name)), "__set__"):
         return MISSING
     observations, _ = current_observations()
-    origin = None if observations is None else observations.origin_of(obj)
+    origin = None if observations is None else reading.holder(observations, obj, name)
     if observations is not None and origin is not None:
         observations.load(origin, ATTRIBUTE, name, value)
     return value
@@ -467,7 +467,7 @@ def writes_attr(
 ) -> None:
     """Record that an attribute is about to be stored or deleted, and how to undo that."""
     observations, nested = current_observations()
-    origin = None if observations is None else observations.origin_of(obj)
+    origin = None if observations is None else reading.holder(observations, obj, name)
     if observations is None or origin is None or type(name) is not str:
         return
     before = stored(obj, name)

@@ -17,7 +17,7 @@ from weakref import WeakKeyDictionary, WeakSet
 import numpy as np
 
 from hybridflow.core.attached import attached
-from hybridflow.core.functions import is_layers
+from hybridflow.core.functions import is_layers, is_of_users
 from hybridflow.core.tensor import Tensor
 from hybridflow.core.traced_array import TracedArray
 from hybridflow.core.variable import Variable
@@ -25,9 +25,11 @@ from hybridflow.guards import numpy_rules
 from hybridflow.guards.access import ATTRIBUTE, GLOBAL, IN_CLASS, IN_INSTANCE, ITEM, METHOD, MISSING, TYPE
 from hybridflow.guards.contents import keys_of
 from hybridflow.guards.guards import CONTAINERS, MAPPINGS, PLAIN, Origin
+from hybridflow.guards.kinds import holds_attributes
 from hybridflow.guards.observations import Observations
 from hybridflow.guards.parts import Opaque, Part, is_watched_module, items_of, of_call, parts_of
 from hybridflow.guards.questions import Question
+from hybridflow.guards.signature import BoundCall
 from hybridflow.guards.users import is_users, is_users_class
 
 _BY_CONTENT = frozenset({list, tuple, dict, set, frozenset, bytearray, np.ndarray, Tensor, Variable}) | PLAIN
@@ -57,8 +59,7 @@ def attribute(observations: Observations, obj: Any, name: str, value: Any, *, se
         value: the value that Python found; `MISSING` if there is none.
         seen: whether the code receives the value returned here; if not, no stand-in can replace a float.
     """
-    if isinstance(obj, MethodType) and name not in ("__self__", "__func__"):
-        obj = obj.__func__  # a bound method has the attributes of its function
+    obj = _attributed(obj, name)
     kind = type(obj)
     if kind in _BY_CONTENT:
         if kind is Variable and name in _SETTINGS:
@@ -67,7 +68,7 @@ def attribute(observations: Observations, obj: Any, name: str, value: Any, *, se
     if kind is super:
         of_super(observations, obj, name)
         return value
-    origin = observations.origin_of(obj)
+    origin = holder(observations, obj, name)
     if isinstance(obj, ModuleType):
         if not is_watched_module(obj):
             return value
@@ -75,7 +76,7 @@ def attribute(observations: Observations, obj: Any, name: str, value: Any, *, se
     elif origin is None and isinstance(obj, type):
         origin = observations.root(obj, obj.__name__)
     elif origin is None and not observations.is_made_here(obj):
-        origin = observations.doubtful(obj)
+        origin = None if holds_attributes(obj) else observations.doubtful(obj)
     if origin is None:
         if IN_INSTANCE.get(obj, name) is MISSING:
             class_attribute(observations, obj, name)
@@ -90,6 +91,19 @@ def attribute(observations: Observations, obj: Any, name: str, value: Any, *, se
     else:
         observations.look(origin, ATTRIBUTE, name, value)
     return value
+
+
+def _attributed(obj: Any, name: str) -> Any:
+    """Return the object that has an attribute: a bound method has those of its function."""
+    if isinstance(obj, MethodType) and name not in ("__self__", "__func__"):
+        return obj.__func__
+    return obj.attributed if isinstance(obj, BoundCall) else obj
+
+
+def holder(observations: Observations, obj: Any, name: str) -> Origin | None:
+    """Return the origin of an object whose attribute is read or written; None if the attribute is not watched."""
+    origin = observations.origin_of(obj)
+    return None if origin is not None and holds_attributes(obj) and not is_of_users(obj, name) else origin
 
 
 def _held(observations: Observations, value: Any) -> None:

@@ -122,6 +122,11 @@ class BoundCall:
         self.__self__ = instance
 
     @property
+    def attributed(self) -> Any:
+        """The function that has the attributes which the user set."""
+        return self.__func__
+
+    @property
     def __signature__(self) -> inspect.Signature:
         """The signature for `inspect.signature`: the function's, without the instance."""
         return inspect.signature(types.MethodType(self.__func__, self.__self__))

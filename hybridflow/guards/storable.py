@@ -64,9 +64,10 @@ def refuse_nested(label: str, what: str) -> NoReturn:
     """
     raise MutationError(
         message(
-            f"compile: {label} changes Python state in a branch or loop on tensors, which is traced once",
+            f"compile: {label} changes Python state in a branch or loop on tensors, a checkpoint or a custom "
+            "gradient, whose body is traced by itself",
             got=f"{what} at {format_where(user_place(5))}",
-            hint="Return the new value from the branch or carry it through the loop; keep state in an hf.Variable.",
+            hint="Return the new value from the body or carry it through the loop; keep state in an hf.Variable.",
         )
     )
 

@@ -43,6 +43,11 @@ class Scope:
     leaked = "a traced tensor leaked out of the compiled function"
     """For messages: what is wrong with a tensor that is used outside the trace; `hint` says what to do."""
     hint = "Return the value from the function instead of storing it."
+    elsewhere = (
+        "The function is still being traced, and this is outside of the trace: in another thread, in hf.init_scope or "
+        "in a function of the host. Use the value in the function itself."
+    )
+    """What to do if the trace goes on."""
 
     def __init__(self, name: str, parent: Scope | None) -> None:
         self.name = name

@@ -32,7 +32,7 @@ class GraphScope(Scope):
     when = "while a graph is being made"
     where = "the graph"
     leaked = "a tensor has no value outside of the graph"
-    hint = reading = "Run it: with hf.Session(graph) as s: s.run(tensor, feed={...})."
+    hint = elsewhere = reading = "Run it: with hf.Session(graph) as s: s.run(tensor, feed={...})."
 
 
 class Construction(GraphBuilder):

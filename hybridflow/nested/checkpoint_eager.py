@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from typing import Any, NamedTuple
+
+import numpy as np
 
 from hybridflow.autodiff.backprop import BOUND, RAW, backprop
 from hybridflow.autodiff.functional import fresh
@@ -23,8 +26,10 @@ from hybridflow.nested.checkpoint_calls import Call
 from hybridflow.nested.checkpoint_policies import Policy, keeps
 from hybridflow.nested.custom_gradient import Free, free_edges
 
-Step = tuple[str, tuple[Any, ...]]
-"""What two runs are compared by: an operation's name, and the shapes and dtypes of its outputs."""
+Step = tuple[str, tuple[Any, ...], tuple[Any, ...]]
+"""What two runs are compared by: an operation's name, the shapes and dtypes of its outputs, and its numbers."""
+_PLAIN = frozenset({bool, int, float, complex, str, tuple})
+"""Types of attributes by which two runs are compared; others may be equal without comparing so."""
 
 
 class _Recording:
@@ -101,6 +106,7 @@ class _Run(NamedTuple):
         values: the values that Variables had.
         steps: the operations that led to its outputs.
         edges: the recorded outer values that it read.
+        sums: checksums of its outputs; see `_checksum`.
     """
 
     call: Call
@@ -110,6 +116,7 @@ class _Run(NamedTuple):
     values: dict[Any, Any]
     steps: tuple[Step, ...]
     edges: tuple[Edge, ...]
+    sums: tuple[int | None, ...]
 
 
 def _keeper(policy: Policy, kept: Sequence[Any] | None = None) -> _Keeper | None:
@@ -138,7 +145,7 @@ def run_recorded(call: Call, policy: Policy) -> Any:
     values = [tensor._value for tensor in tensors] + [None] * len(around)
     raw = [tensor._value for tensor in outcome.tensors]
     kept = () if keeper is None else keeper.kept
-    run = _Run(call, context, policy, kept, log.values, _steps(free.nodes), around)
+    run = _Run(call, context, policy, kept, log.values, _steps(free.nodes), around, tuple(map(_checksum, raw)))
     made = record(
         CHECKPOINTED, (*connected, *around), {"run": run}, values, raw[0] if len(raw) == 1 else tuple(raw), "host"
     )
@@ -155,7 +162,24 @@ def _edges(tensors: Sequence[Tensor]) -> set[Edge]:
 
 
 def _steps(nodes: Sequence[Node]) -> tuple[Step, ...]:
-    return tuple([(node.op.name, tuple([_shape_and_dtype(one) for one in node.outputs])) for node in nodes])
+    return tuple([
+        (node.op.name, tuple([_shape_and_dtype(one) for one in node.outputs]), _numbers(node)) for node in nodes
+    ])  # fmt: skip
+
+
+def _numbers(node: Node) -> tuple[Any, ...]:
+    """Return an operation's plain attributes and the numbers among its inputs: a result may not show their change."""
+    plain: list[tuple[str, Any]] = [(name, repr(value)) for name, value in node.attrs.items() if type(value) in _PLAIN]
+    saved, specs = node.saved, node.input_specs
+    for index, edge in enumerate(node.inputs):
+        if edge is None:
+            value = None if saved is None or index + 1 >= len(saved) else saved[index + 1]
+            spec = None if specs is None else specs[index]
+            if value is None and spec is not None:
+                value = spec[2]
+            if isinstance(value, np.ndarray | np.generic) and not value.ndim:
+                plain.append((str(index), value.tobytes()))
+    return tuple(plain)
 
 
 def _shape_and_dtype(output: Any) -> tuple[Any, Any]:
@@ -176,6 +200,7 @@ def _gradients(F: Any, g: Any, y: Any, *xs: Any, wanted: tuple[bool, ...], run: 
     outputs = [tensor._edge for tensor in outcome.tensors]
     free = free_edges(start, outputs, _edges(arguments), None)
     _require_same(run, free)
+    _require_equal(run, outcome.tensors)
     gs = g if isinstance(g, tuple) else (g,)
     starts = [
         (edge, one if higher else one._value)
@@ -226,7 +251,9 @@ def _require_same(run: _Run, free: Free) -> None:
             what, place = f"makes {len(steps)} operations, and made {len(run.steps)}", None
         else:
             now, before = steps[index], run.steps[index]
-            what, place = f"has {_text(now)} where it had {_text(before)}", free.nodes[index].where
+            other = f"{_text(now)} where it had {_text(before)}"
+            what = f"has {other if now[:2] != before[:2] else f'other numbers in {_text(now)}'}"
+            place = free.nodes[index].where
     raise GradientError(
         message(f"checkpoint: {run.call.name} does something else when it is called again: it {what}",
                 got=f"at {format_where(place)}" if place is not None else "",
@@ -234,8 +261,31 @@ def _require_same(run: _Run, free: Free) -> None:
     )  # fmt: skip
 
 
+def _checksum(value: Any) -> int | None:
+    """Return a checksum of a result's bytes, for which it need not be kept; None if it is not in the host's memory."""
+    if not isinstance(value, np.ndarray | np.generic):
+        return None
+    return zlib.crc32(np.ascontiguousarray(value).view(np.uint8).data) if value.size else 0
+
+
+def _require_equal(run: _Run, tensors: Sequence[Tensor]) -> None:
+    """Raise if a function gave other values in its second run: its gradient would belong to another function.
+
+    Raises:
+        GradientError: if it did.
+    """
+    for index, (tensor, before) in enumerate(zip(tensors, run.sums, strict=True)):
+        if before is not None and _checksum(tensor._value) not in (before, None):
+            raise GradientError(
+                message(f"checkpoint: {run.call.name} gives other values when it is called again",
+                        got=f"result {index} of {len(run.sums)}, {tensor.spec}, differs from the first call's",
+                        hint="Python state that it reads has changed since. Pass what changes as an argument, or keep "
+                             "it in a Variable.")
+            )  # fmt: skip
+
+
 def _text(step: Step) -> str:
-    name, outputs = step
+    name, outputs, _ = step
     return f"{name} giving {', '.join(str(make_spec(*one)) for one in outputs)}"
 
 

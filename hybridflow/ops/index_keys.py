@@ -63,6 +63,21 @@ def _bound(value: Any, size: Any, low: Any, high: Any, default: Any) -> Any:
     return high if value > high else value
 
 
+def _no_bounds(item: slice) -> Exception:
+    """Return the error of a slice whose ends are no integers."""
+    ends = [end for end in (item.start, item.stop, item.step) if isinstance(end, Tensor | Variable)]
+    if any(end.ndim == 0 and end.dtype.kind in "iu" for end in ends) and is_tracing():
+        shown = ":".join("" if end is None else str(getattr(end, "spec", end)) for end in (item.start, item.stop))
+        return TraceError(
+            message("getitem: the size of a slice from or to a tensor depends on its value, unknown in a trace",
+                    got=f"x[{shown}]", hint="For n elements from i on: hf.take(x, i + hf.arange(n)). For all sizes: "
+                    "hf.where(mask, x, other) with a mask such as hf.arange(len(x)) >= i.")
+        )  # fmt: skip
+    return ArgumentTypeError(
+        message("getitem: a slice takes integers", got=repr(item), hint="Use hf.take for other positions.")
+    )
+
+
 def normalize_slice(item: slice, size: Any) -> tuple[Any, Any, int]:
     """Return a slice of an axis as ``(start, size, step)``.
 
@@ -73,9 +88,7 @@ def normalize_slice(item: slice, size: Any) -> tuple[Any, Any, int]:
         try:
             start, stop, step = item.indices(size)
         except TypeError:
-            raise ArgumentTypeError(
-                message("getitem: a slice takes integers", got=repr(item), hint="Use hf.take for other positions.")
-            ) from None
+            raise _no_bounds(item) from None
         count = len(range(start, stop, step))
         return (start, count, step) if count else (0, 0, 1)
     try:
@@ -91,9 +104,7 @@ def normalize_slice(item: slice, size: Any) -> tuple[Any, Any, int]:
             stop = _bound(item.stop, size, -1, size - 1, -1)
             count = start - stop if step == -1 else (start - stop + (-step - 1)) // -step
     except AttributeError:
-        raise ArgumentTypeError(
-            message("getitem: a slice takes integers", got=repr(item), hint="Use hf.take for other positions.")
-        ) from None
+        raise _no_bounds(item) from None
     if count <= 0:
         return (0, 0, 1)
     return (start, count, step)
@@ -209,6 +220,14 @@ def mask_positions(mask: np.ndarray[Any, Any], shape: Shape, axis: int) -> list[
                     hint="A mask has the sizes of the axes that it covers.")
         )  # fmt: skip
     return [asarray(positions.astype(np.int32)) for positions in np.nonzero(mask)]
+
+
+def traced_mask(key: Any, shape: Shape) -> Tensor | None:
+    """Return the mask that a key is, if it covers the first axes and its values are not known in a trace, else None."""
+    item = key[0] if type(key) is tuple and len(key) == 1 else key
+    if not isinstance(item, Tensor | Variable) or item.dtype.kind != "b" or not is_tracing():
+        return None
+    return as_tensor(item) if item.ndim and item.shape == shape[: item.ndim] else None
 
 
 def parse_key(key: Any, shape: Shape) -> ParsedKey:

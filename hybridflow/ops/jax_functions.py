@@ -75,7 +75,10 @@ class JaxFunction:
                 )
             leaves, tree = jax.tree_util.tree_flatten(shapes)
             specs = tuple([make_spec(tuple(leaf.shape), as_dtype(leaf.dtype)) for leaf in leaves])
-            traced = self._traced[key] = TracedByJax(jaxpr_as_function(jaxpr), tree, specs, bool(jaxpr.effects))
+            # A NumPy array that the function closes over may be written to later; the program keeps what it was.
+            consts = [const.copy() if isinstance(const, np.ndarray) else const for const in jaxpr.consts]
+            run = jaxpr_as_function(jaxpr.replace(consts=consts))
+            traced = self._traced[key] = TracedByJax(run, tree, specs, bool(jaxpr.effects))
         return traced
 
     def pullback(self, wanted: tuple[int, ...], given: tuple[bool, ...]) -> JaxFunction:
@@ -190,7 +193,8 @@ def from_jax(
     Args:
         fn: a pure function of JAX arrays; if left out, `from_jax` returns a decorator. JAX arrays that the function
             closes over are constants: pass them as arguments to get their gradients. If a global or
-            enclosing variable that it reads is bound to another object, the function is traced again.
+            enclosing variable that it reads is bound to another object, the function is traced again; what such an
+            object holds is read once.
         static_argnames: parameters that the function gets unchanged; their values must be hashable.
         name: a name for graphs; the function's own if not given.
 

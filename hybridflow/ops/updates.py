@@ -15,7 +15,7 @@ from hybridflow.core.errors import ArgumentError, DTypeError, IndexRangeError, S
 from hybridflow.core.op import Bad, No, Sample, Saves, Stops, op
 from hybridflow.core.operators import add_method
 from hybridflow.ops.arithmetic import add, multiply
-from hybridflow.ops.choice import maximum, minimum
+from hybridflow.ops.choice import maximum, minimum, where
 from hybridflow.ops.common import (
     NUMERIC,
     Shape,
@@ -41,11 +41,11 @@ from hybridflow.ops.index_checks import (
     index_key,
     lowered_key,
 )
-from hybridflow.ops.index_keys import StaticIndex, numpy_index, parse_key, static_shape
+from hybridflow.ops.index_keys import StaticIndex, numpy_index, parse_key, static_shape, traced_mask
 from hybridflow.ops.indexing import getitem
 from hybridflow.ops.onnx import positions, scatter_rows, scattered
 from hybridflow.ops.padding_updates import last_updates, replaced_part, updated
-from hybridflow.ops.shape import broadcast_to
+from hybridflow.ops.shape import broadcast_to, reshape
 from hybridflow.ops.sizes import Axes
 
 # -- static indices -----------------------------------------------------------------------------------------------
@@ -447,6 +447,10 @@ class IndexUpdate:
     def _update(self, value: TensorLike, how: str) -> Tensor:
         x = self._x
         value = _in_dtype(value, x)
+        # Other updates share gradients in their own way where values tie or are not finite.
+        mask = traced_mask(self._key, x.shape) if how in ("set", "add") else None
+        if mask is not None and value.ndim <= x.ndim - mask.ndim:
+            return _where_masked(x, mask, value, how)
         parsed = parse_key(self._key, x.shape)
         index = parsed.static if parsed.static is not None else tuple([(0, size, 1) for size in x.shape])
         if not parsed.tensors:
@@ -461,6 +465,15 @@ class IndexUpdate:
         attrs = {"axes": parsed.axes, "how": how}
         selected = bind(index_update.op, (selected, _to_shape(value, shape, how), *indices), attrs)
         return selected if parsed.static is None else slice_set(x, selected, index=index)
+
+
+def _where_masked(x: Tensor, mask: Tensor, value: Tensor, how: str) -> Tensor:
+    """Replace, or add to, the elements where a mask without known values is True, all by one value."""
+    if how != "set":
+        require_kind("index_update", NUMERIC, x.spec)
+    value = broadcast_to(_to_shape(value, x.shape[mask.ndim :], how), x.shape)
+    mask = reshape(mask, (*mask.shape, *[1] * (x.ndim - mask.ndim)))
+    return where(mask, value if how == "set" else add(x, value), x)
 
 
 _COMBINE = {"add": add, "multiply": multiply, "min": minimum, "max": maximum}

@@ -12,7 +12,7 @@ import threading
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, cast, overload
+from typing import TYPE_CHECKING, Any, ClassVar, ParamSpec, TypeVar, cast, overload
 
 import jax
 
@@ -58,7 +58,7 @@ from hybridflow.tracing.calls import as_outputs, call_with_tensors, holds_arrays
 from hybridflow.tracing.costing import Specs
 from hybridflow.tracing.entry import Entry, general_call
 from hybridflow.tracing.layouts import Layouts, check_inside
-from hybridflow.tracing.method import CompiledMethod
+from hybridflow.tracing.method import CompiledMethod, pickled
 from hybridflow.tracing.views import Views
 
 if TYPE_CHECKING:
@@ -88,6 +88,9 @@ class CompiledFunction(Entry, Views[P, R]):
 
     `hf.compile` creates it. On a class it is a method, with a cache per instance that is freed with the instance.
     """
+
+    internal_attributes: ClassVar[frozenset[str]]
+    """See `is_of_users`."""
 
     def __init__(
         self,
@@ -126,6 +129,8 @@ class CompiledFunction(Entry, Views[P, R]):
         self._function = function
         self._autograph = autograph
         self._bound = bound
+        self._descriptor: CompiledFunction[Any, Any] | None = None
+        self._attribute: str | None = None
         self._name = name or getattr(function, "__name__", type(function).__name__)
         self._static = frozenset([static_argnames] if isinstance(static_argnames, str) else static_argnames)
         self._take_parameters()
@@ -436,16 +441,17 @@ class CompiledFunction(Entry, Views[P, R]):
 
     def __set_name__(self, owner: type, name: str) -> None:
         """Record that this is a method: `input_signature` has no entry for the instance, whatever its name."""
+        self._attribute = name
         if not self._bound:
             self._inputs = InputSignature.of(
                 self._options["input_signature"], without_first(self._parameters), self._name
             )
 
     @overload
-    def __get__(self, instance: None, owner: type) -> CompiledFunction[P, R]: ...
+    def __get__(self, instance: None, owner: type | None = None) -> CompiledFunction[P, R]: ...
     @overload
-    def __get__(self, instance: object, owner: type) -> Any: ...
-    def __get__(self, instance: object | None, owner: type) -> Any:
+    def __get__(self, instance: object, owner: type | None = None) -> Any: ...
+    def __get__(self, instance: object | None, owner: type | None = None) -> Any:
         """Return the function of a class, or the method of an instance."""
         if instance is None:
             return self
@@ -470,7 +476,9 @@ class CompiledFunction(Entry, Views[P, R]):
                     reference = weakref.ref(instance, lambda _: self._instances.pop(key, None))
                 except TypeError:
                     return None
-                bound = self._instances[key] = (reference, self._like(self._function, bound=True))
+                made = self._like(self._function, bound=True)
+                made._descriptor = self
+                bound = self._instances[key] = (reference, made)
             return bound
 
     def _like(
@@ -534,8 +542,10 @@ class CompiledFunction(Entry, Views[P, R]):
         function = copy.deepcopy(self._function, memo)
         return self if function is self._function else self._like(function)
 
-    def __reduce__(self) -> str:
-        return getattr(self._function, "__qualname__", self._name)  # pickled by name, as functions are
+    def __reduce__(self) -> str | tuple[Any, ...]:
+        options = {"static_argnames": self._static, "autograph": self._autograph, "max_traces": self._max_traces,
+                   "name": self._name, **self._options}  # fmt: skip
+        return pickled(self, self._function, options)
 
     def __repr__(self) -> str:
         return f"<CompiledFunction {self._name}, {self._trace_count} traces>"
@@ -581,3 +591,6 @@ def _exact_first(signature: Signature) -> int:
     if any([type(size) is SizeName and size.max is not None for size in sizes]):
         return 0
     return 1 if None in sizes else 2
+
+
+CompiledFunction.internal_attributes = frozenset(vars(CompiledFunction(_cache_key)))
