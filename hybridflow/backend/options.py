@@ -137,8 +137,8 @@ GATHER_OPTIONS: tuple[XlaOption, ...] = (
         backend="cpu",
         since=(0, 10),
         until=None,
-        why="otherwise XLA gathers all weights before the first layer: with both options, the temporary memory of 3 and "
-        "8 blocks of an MLP fell from 12.6 and 33.6 MB to 3.4 and 3.5; small programs take longer",
+        why="otherwise XLA gathers all weights before the first layer: with both options, the temporary memory of 3 "
+        "and 8 blocks of an MLP fell from 12.6 and 33.6 MB to 3.4 and 3.5; small programs take longer",
         test="tests/meshes/mesh_sharding.py::test_resharding_holds_two_blocks_weights",
     ),
 )
