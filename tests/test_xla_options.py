@@ -23,6 +23,7 @@ from hybridflow.backend.options import (
     CALL_OPTIONS,
     CONVOLUTION_OPTIONS,
     EAGER_OPTIONS,
+    GATHER_OPTIONS,
     MESH_OPTIONS,
     OPTIONS,
     PIECE,
@@ -324,10 +325,11 @@ def test_extra_options_are_those_of_one_compilation_alone():
 
 
 def test_every_row_has_a_reason_and_a_test():
-    for table in (OPTIONS + EAGER_OPTIONS + CALL_OPTIONS, PRODUCT_OPTIONS, MESH_OPTIONS, CONVOLUTION_OPTIONS):
+    extra = (PRODUCT_OPTIONS, MESH_OPTIONS, GATHER_OPTIONS, CONVOLUTION_OPTIONS)
+    for table in (OPTIONS + EAGER_OPTIONS + CALL_OPTIONS, *extra):
         for before, row in itertools.combinations(table, 2):  # of one name, one row at a time
             assert before.name != row.name or before.until == row.since
-    for row in OPTIONS + EAGER_OPTIONS + CALL_OPTIONS + PRODUCT_OPTIONS + MESH_OPTIONS + CONVOLUTION_OPTIONS:
+    for row in itertools.chain(OPTIONS, EAGER_OPTIONS, CALL_OPTIONS, *extra):
         assert row.why
         file, _, test = row.test.partition("::")
         assert f"def {test}(" in (Path(__file__).parent.parent / file).read_text()

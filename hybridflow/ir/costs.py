@@ -221,6 +221,12 @@ def has_small_convolutions(graph: Graph, sizes: Sizes, limit: int) -> bool:
     return all(int(concrete(spec, sizes).nbytes) <= limit for spec in {*specs, *graph.input_specs})
 
 
+def bytes_gathered_again(graph: Graph, sizes: Sizes) -> int:
+    """Return the bytes of the Variables whose parts a graph gathers, and again for gradients."""
+    gathers = [node for node in graph.walk() if node.op.has("gathers") and node.attrs["again"]]
+    return sum([int(concrete(node.spec(0), sizes).nbytes) for node in gathers])
+
+
 def node_costs(graph: Graph, sizes: Sizes | None = None) -> list[NodeCost]:
     """Return the cost of every node in one run of a graph; nodes that carry graphs are replaced by the nodes inside.
 

@@ -14,6 +14,7 @@ from typing import Any
 import jax
 from jax.sharding import PartitionSpec
 
+from hybridflow.core.dtypes import is_differentiable
 from hybridflow.core.node import Node
 from hybridflow.ir.evaluate import RUN_NODE, evaluate
 from hybridflow.ir.graph import Graph, edges_of
@@ -75,9 +76,13 @@ def summed_axes(node: Node, parts: int) -> Axes | None:
 
 
 def _is_linear(node: Node) -> bool:
-    """Whether a node may be run on parts of a sum: it rearranges or converts one value."""
+    """Whether a node may be run on parts of a sum: it rearranges one value, or converts it without a whole number."""
     kinds = {"reshape", "layout", "identity", "conversion"}
-    return len(edges_of(node)) == 1 and len(node.outputs) == 1 and bool(kinds & set(node.op.traits))
+    if len(edges_of(node)) != 1 or len(node.outputs) != 1 or not kinds & set(node.op.traits):
+        return False
+    ((source, index),) = edges_of(node)
+    before, after = source.spec(index).dtype, node.spec(0).dtype
+    return before == after or (is_differentiable(before) and is_differentiable(after))
 
 
 def late_nodes(graph: Graph, outputs: Sequence[int], parts: int) -> set[Node]:

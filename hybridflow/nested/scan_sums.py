@@ -62,7 +62,7 @@ def scan_with_sums(
     cut = [divided(one, 1) if one.ndim > 1 and one.shape[1] % parts == 0 else one for one in rows]
     last, ys = lax.scan(step, tuple(first), tuple(cut), length=length)
     total = [
-        state[index] + _placing(found[index][0])(jnp.sum(one, axis=0)) if index in split else one
+        state[index] + _placing(found[index][0])(jnp.sum(one, axis=0, dtype=one.dtype)) if index in split else one
         for index, one in enumerate(last)
     ]
     return (*total, *ys)

@@ -43,7 +43,7 @@ def gather_parts(graph: Graph, context: PassContext) -> Graph:
     again: dict[Node, Edge] = {}
     for node in graph.nodes:
         current = relinked(node, moved)
-        for source in {edge[0] for edge in edges_of(node) if edge[0].op.has("gathers")}:
+        for source in dict.fromkeys([edge[0] for edge in edges_of(node) if edge[0].op.has("gathers")]):
             parts = edges_of(source)[0]
             parts = moved.get(parts, parts)
             instead: Edge | None = None

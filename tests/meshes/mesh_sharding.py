@@ -6,6 +6,7 @@ import copy
 import re
 from collections import Counter
 
+import jax
 import numpy as np
 import pytest
 
@@ -133,6 +134,29 @@ def test_fully_sharded_training(mesh, eager, reshard, late):
     else:
         assert sizes["all-gather"] == whole
         assert kinds["all-gather"] == len(net.parameters())
+
+
+def test_resharding_holds_two_blocks_weights(mesh):
+    """A block has two layers. Without the options, all gathered weights or all gradients are there at once."""
+    layers = [nn.Linear(512, 512) for _ in range(6)]
+    x = np.random.default_rng(1).normal(size=(8, 512)).astype(np.float32)
+
+    def gradients(x):
+        with hf.GradientTape() as tape:
+            h = x
+            for up, down in zip(layers[::2], layers[1::2], strict=True):
+                h = hf.checkpoint(lambda h, up=up, down=down: h + down(nn.gelu(up(h))))(h)
+            loss = hf.mean(h**2)
+        return tape.gradient(loss, layers)
+
+    expected = jax.tree_util.tree_leaves(gradients(x))
+    hf.distribute.shard(layers, mesh, fsdp="data")
+    run = hf.compile(gradients, mesh=mesh, batch="data")
+    with hf.no_grad():
+        found = jax.tree_util.tree_leaves(run(x))
+    for got, want in zip(found, expected, strict=True):
+        np.testing.assert_allclose(got.numpy(), want.numpy(), rtol=0, atol=1e-6)
+    assert program(run).memory_analysis().temp_size_in_bytes < 2 * 2 * layers[0].weight.size * 4
 
 
 def test_data_parallel_bytes_are_those_of_parameters_loss_and_flags(mesh, eager):

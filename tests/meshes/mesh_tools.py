@@ -192,6 +192,24 @@ def test_accumulation_reduces_once(mesh, full):
     assert sent[1].get("all-gather") == sent[0].get("all-gather")
 
 
+def test_whole_numbers_in_a_loop_are_those_of_eager_code(mesh):
+    x = np.random.default_rng(2).normal(size=(16, 6, 4)).astype(np.float32)
+
+    def step(carry, rows):
+        whole, small = carry
+        signs = hf.astype(rows > 0, "int8")
+        return (whole + hf.astype(hf.sum(hf.abs(rows), axis=0), "int32"), small + signs.T @ signs), None
+
+    def counted(x):
+        carry = hf.zeros((4,), dtype="int32"), hf.zeros((4, 4), dtype="int8")
+        return hf.scan(step, carry, hf.permute_dims(x, (1, 0, 2)))[0]
+
+    together = hf.compile(counted, mesh=mesh, batch="data")
+    for got, want in zip(together(x), counted(x), strict=True):
+        assert got.dtype == want.dtype
+        np.testing.assert_array_equal(got.numpy(), want.numpy())
+
+
 def test_mixed_precision_under_full_sharding(mesh):
     def run(net, wrap):
         optimizer = hf.optim.SGD(net, rate=0.1)

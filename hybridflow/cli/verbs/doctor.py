@@ -23,6 +23,7 @@ from hybridflow.backend.options import (
     CALL_OPTIONS,
     CONVOLUTION_OPTIONS,
     EAGER_OPTIONS,
+    GATHER_OPTIONS,
     MEASURED,
     OPTIONS,
     PRODUCT_OPTIONS,
@@ -208,6 +209,7 @@ def _print_options(console: Console) -> None:
         (OPTIONS, compiler_options(), ""),
         (EAGER_OPTIONS, compiler_options(eager=True), "operations compiled alone: "),
         (PRODUCT_OPTIONS, compiler_options(large_products=True), "programs with large matrix products: "),
+        (GATHER_OPTIONS, compiler_options(gathers=True), "programs that gather many parts on a mesh: "),
         (CONVOLUTION_OPTIONS, compiler_options(small_convolutions=True), "programs with small convolutions: "),
         (CALL_OPTIONS, call_options(backend), "programs with outlined parts or fusion breaks: "),
     ):
