@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import copy
 import hashlib
 import json
 import os
+import pickle
 import random
 import re
 import shutil
@@ -279,6 +281,20 @@ def test_a_loaded_function_is_differentiated_and_trained(tmp_path: Path, rng: np
     assert {path.name: path.read_bytes() for path in (tmp_path / "one").iterdir()} == before
     hf.save(tmp_path / "trained", loaded)
     assert {*hf.load(tmp_path / "trained")} == {*known}
+
+
+def test_a_copied_artifact_has_weights_of_its_own(tmp_path: Path):
+    hf.export.save(tmp_path / "a.hf", hf.nn.Linear(2, 2), hf.TensorSpec([1, 2]))
+    loaded, x = hf.export.load(tmp_path / "a.hf"), hf.ones((1, 2))
+    before = loaded.predict(x).tolist()
+    other, shared = copy.deepcopy(loaded), copy.copy(loaded)
+    for variable in other.variables():
+        variable.assign(variable * 0.0)
+    assert other.predict(x).tolist() == [[0.0, 0.0]]
+    assert loaded.predict(x).tolist() == shared.predict(x).tolist() == before
+    for one in (loaded, loaded.predict):
+        with pytest.raises(TypeError, match=r"is not pickled\n.*hf.export.load"):
+            pickle.dumps(one)
 
 
 def test_numbers_constants_and_checks_are_part_of_it(tmp_path: Path):
