@@ -423,8 +423,8 @@ def test_a_sample_is_what_the_functions_give_where_they_are_loaded(tmp_path: Pat
     net = nn.Linear(6, 2)
     samples = {"f": sampled(), "g": hf.export.Sample((np.ones((2, 6), np.float32),))}
     hf.export.save(tmp_path / "one", f=(halves, *HALVES), g=(net, SPEC), sample=samples)
-    for copy in (True, False):
-        assert hf.export.load(tmp_path / "one", copy=copy).self_test() == ("f", "g")
+    for copied in (True, False):
+        assert hf.export.load(tmp_path / "one", copy=copied).self_test() == ("f", "g")
     hf.export.save(tmp_path / "again", f=(halves, *HALVES), g=(net, SPEC), sample=samples)
     assert (tmp_path / "again/sample.safetensors").read_bytes() == (tmp_path / "one/sample.safetensors").read_bytes()
     shown = run_python(f"from hybridflow.cli import main; main(['inspect', {str(tmp_path / 'one')!r}, '--self-test'])")
