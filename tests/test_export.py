@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import copy
 import hashlib
 import json
 import os
+import pickle
 import random
 import re
 import shutil
@@ -281,6 +283,20 @@ def test_a_loaded_function_is_differentiated_and_trained(tmp_path: Path, rng: np
     assert {*hf.load(tmp_path / "trained")} == {*known}
 
 
+def test_a_copied_artifact_has_weights_of_its_own(tmp_path: Path):
+    hf.export.save(tmp_path / "a.hf", hf.nn.Linear(2, 2), hf.TensorSpec([1, 2]))
+    loaded, x = hf.export.load(tmp_path / "a.hf"), hf.ones((1, 2))
+    before = loaded.predict(x).tolist()
+    other, shared = copy.deepcopy(loaded), copy.copy(loaded)
+    for variable in other.variables():
+        variable.assign(variable * 0.0)
+    assert other.predict(x).tolist() == [[0.0, 0.0]]
+    assert loaded.predict(x).tolist() == shared.predict(x).tolist() == before
+    for one in (loaded, loaded.predict):
+        with pytest.raises(TypeError, match=r"is not pickled\n.*hf.export.load"):
+            pickle.dumps(one)
+
+
 def test_numbers_constants_and_checks_are_part_of_it(tmp_path: Path):
     class Scaled:
         factor = 2.5
@@ -407,8 +423,8 @@ def test_a_sample_is_what_the_functions_give_where_they_are_loaded(tmp_path: Pat
     net = nn.Linear(6, 2)
     samples = {"f": sampled(), "g": hf.export.Sample((np.ones((2, 6), np.float32),))}
     hf.export.save(tmp_path / "one", f=(halves, *HALVES), g=(net, SPEC), sample=samples)
-    for copy in (True, False):
-        assert hf.export.load(tmp_path / "one", copy=copy).self_test() == ("f", "g")
+    for copied in (True, False):
+        assert hf.export.load(tmp_path / "one", copy=copied).self_test() == ("f", "g")
     hf.export.save(tmp_path / "again", f=(halves, *HALVES), g=(net, SPEC), sample=samples)
     assert (tmp_path / "again/sample.safetensors").read_bytes() == (tmp_path / "one/sample.safetensors").read_bytes()
     shown = run_python(f"from hybridflow.cli import main; main(['inspect', {str(tmp_path / 'one')!r}, '--self-test'])")

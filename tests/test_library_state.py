@@ -1,6 +1,7 @@
 """State that Python and libraries keep for themselves: compiled code follows it as eager code does, or says why not."""
 
 import abc
+import ctypes
 import decimal
 import functools
 import gc
@@ -120,6 +121,24 @@ def test_weak_references():
         lambda: setattr(boxes[0], "value", 5.0),
         boxes.clear,
     )
+
+
+def of_torch():
+    return pytest.importorskip("torch").ones(2)
+
+
+def of_pandas():
+    return pytest.importorskip("pandas").Series([1.0, 2.0], dtype="float32")
+
+
+@pytest.mark.parametrize("make", [of_torch, of_pandas, ctypes.c_float * 2])
+def test_arrays_of_libraries_are_written_to(make):
+    array = make()
+
+    def change():
+        array[0] = array[0] + 5.0
+
+    same(lambda x: x + hf.asarray(array), change, change)
 
 
 def test_every_reader_is_found():
@@ -367,6 +386,32 @@ def test_what_a_file_says_is_read_again(tmp_path):
         g(hf.asarray(1.0))
     file.write_text("3")
     assert g(hf.asarray(1.0)).item() == 3.0
+
+
+def test_when_the_gradient_of_a_custom_gradient_reads_is_not_seen():
+    v = hf.Variable(2.0)
+
+    @hf.custom_gradient
+    def function(x):
+        return x * 1.0, lambda g: g * v
+
+    def gradient(called, x):
+        with hf.GradientTape() as tape:
+            tape.watch(x)
+            y = called(x)
+        v.assign_add(1.0)
+        return tape.gradient(y, x).tolist()
+
+    x = hf.asarray([1.0])
+    assert gradient(lambda x: function(x), x) == [3.0]  # as the Variable is when the gradient is computed
+    assert gradient(hf.compile(lambda x: function(x)), x) == [3.0]  # as it was at the call
+
+
+def test_a_variable_that_is_returned_is_a_tensor():
+    v = hf.Variable(2.0)
+    found = [called() for called in (lambda: v, hf.compile(lambda: v))]
+    v.assign(3.0)
+    assert [float(one) for one in found] == [3.0, 2.0]
 
 
 def test_what_a_cache_does_that_is_not_seen():

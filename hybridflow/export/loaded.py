@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import hashlib
 import json
 import os
@@ -9,7 +10,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, cast
+from typing import Any, NoReturn, cast
 
 import numpy as np
 
@@ -56,6 +57,12 @@ _STATE = TensorSpec((4,), "uint32")
 """The spec of the state of `hf.random`."""
 
 
+def _not_pickled(what: str) -> ArgumentTypeError:
+    return ArgumentTypeError(
+        message(f"pickle: {what} is not pickled", hint="Send its file, and load that: hf.export.load(path).")
+    )
+
+
 class Function:
     """A function of an artifact; it can be called, compiled, differentiated and compared like any other function.
 
@@ -91,6 +98,13 @@ class Function:
             ShapeError: an argument has another shape.
         """
         return filled(self._fields["result"], self._results(self._leaves(args, kwargs)))
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Function:
+        weights = [copy.deepcopy(one, memo) for one in self._weights]
+        return type(self)(self.name, self._graph, self._fields, weights, self._limits)
+
+    def __reduce__(self) -> NoReturn:
+        raise _not_pickled("a function of an artifact")
 
     def by_name(self, tensors: Mapping[str, Any]) -> dict[str, Tensor]:
         """Compute the results from tensors by name, and return them by name instead of in structures.
@@ -231,10 +245,22 @@ class Artifact:
         self._samples = recorded
 
     def __getattr__(self, name: str) -> Any:
-        function = self.__dict__.get("functions", {}).get(name)
+        functions = self.__dict__.get("functions", {})  # none while the artifact is being copied
+        function = functions.get(name)
         if function is None:
-            raise AttributeError(f"the artifact has no function {name!r}, but {', '.join(self.__dict__['functions'])}")
+            raise AttributeError(f"the artifact has no function {name!r}, but {', '.join(functions)}")
         return function
+
+    def __copy__(self) -> Artifact:
+        return type(self)(self.functions, self._weights, self.metadata, self._samples)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Artifact:
+        functions = {name: copy.deepcopy(function, memo) for name, function in self.functions.items()}
+        weights = {path: copy.deepcopy(one, memo) for path, one in self._weights.items()}
+        return type(self)(functions, weights, self.metadata, self._samples)
+
+    def __reduce__(self) -> NoReturn:
+        raise _not_pickled("an artifact")
 
     def __dir__(self) -> list[str]:
         return sorted({*super().__dir__(), *self.functions})

@@ -14,10 +14,11 @@ from types import BuiltinMethodType, CodeType, FunctionType, MethodType, ModuleT
 from typing import Any, cast
 from weakref import WeakKeyDictionary, WeakSet
 
+import jax
 import numpy as np
 
 from hybridflow.core.attached import attached
-from hybridflow.core.functions import is_layers, is_of_users
+from hybridflow.core.functions import is_layers, is_of_users, is_own
 from hybridflow.core.tensor import Tensor
 from hybridflow.core.traced_array import TracedArray
 from hybridflow.core.variable import Variable
@@ -40,6 +41,8 @@ _DEEP = frozenset({"__repr__", "__str__", "__format__", "__hash__", "__eq__", "_
 """Special methods of containers that call the same method of their items."""
 _AS_ARRAY = ("__array__", "__dlpack__", "__float__", "__index__", "__jax_array__")
 """Special methods that turn an object into a number or an array."""
+_ARRAYS = (np.ndarray, np.generic, jax.Array, Tensor, Variable, TracedArray)
+"""Types of arrays that are watched where they are read."""
 BY_HASH = (*MAPPINGS, set, frozenset, WeakKeyDictionary, WeakSet)
 """Types of containers that look items up by equality."""
 _HOLDERS = (MethodType, FunctionType, functools.partial)
@@ -228,8 +231,25 @@ def made_array(observations: Observations, values: Iterable[Any]) -> None:
             made_array(observations, cast("list[Any]", one))
         elif type(one) is slice:
             made_array(observations, (one.start, one.stop, one.step))
-        elif is_users_class(type(one)):
-            special(observations, one, [name for name in _AS_ARRAY if hasattr(type(one), name)])
+        else:
+            if is_users_class(type(one)):
+                special(observations, one, [name for name in _AS_ARRAY if hasattr(type(one), name)])
+            if _is_librarys_array(one):
+                whole(observations, one)
+
+
+def _is_librarys_array(value: Any) -> bool:
+    """Whether a value is made a tensor from memory that a library owns and may write to, as PyTorch's tensors are."""
+    kind = type(value)
+    if kind in PLAIN or isinstance(value, _ARRAYS) or is_own(str(kind.__module__)):
+        return False
+    ways = [getattr(kind, name, None) for name in ("__array__", "__dlpack__")]
+    if any(ways):
+        return not any(type(way) is FunctionType and is_users(way.__code__) for way in ways)
+    try:
+        return memoryview(value).nbytes > 0
+    except (TypeError, ValueError, BufferError):
+        return False
 
 
 def runs_as_it_is(

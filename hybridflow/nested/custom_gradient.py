@@ -39,6 +39,7 @@ def custom_gradient(function: Callable[..., Any]) -> Callable[..., Any]:
         function: a function that returns ``(result, grad_fn)``. ``grad_fn(*output_gradients)`` takes one gradient per
             tensor of the result and returns one per tensor argument, in signature order (None for no gradient).
             Variables and watched tensors that the body reads besides its arguments get their ordinary gradients.
+            Read in the body what `grad_fn` needs besides: it runs later, but compiled it is traced with the call.
 
     Returns:
         A function with the same arguments that returns ``result``.
