@@ -407,6 +407,39 @@ def test_functions_without_source_are_guarded_by_what_their_code_names(change, a
     assert f.trace_count == 2
 
 
+TRAINING = """
+class Net(hf.nn.Module):
+    def __init__(self):
+        self.blocks = [hf.nn.Linear(2, 2) for _ in range(2)]
+    def forward(self, x):
+        for block in self.blocks:
+            x = block(x)
+        return x
+hf.nn.init.seed(0)
+net = Net()
+gradient = hf.value_and_grad(lambda net, x: hf.mean(net(x) ** 2))
+def make():
+    optimizer = hf.optim.SGD(net, rate=0.1)
+    def step(x):
+        loss, found = gradient(net, x)
+        optimizer.update(found)
+        return loss
+    return step
+step = make()
+"""
+
+
+def test_training_without_source():
+    """Its list of layers is read in two ways, each of which is compared with the other."""
+    losses = []
+    for run in (hf.compile, lambda step: step):
+        space = {"hf": hf}
+        exec(compile(TRAINING, "<no such file>", "exec"), space)
+        step = run(space["step"])
+        losses.append([float(step(hf.ones((3, 2)))) for _ in range(3)])
+    np.testing.assert_allclose(*losses, rtol=1e-6)
+
+
 def test_methods_that_are_left_alone():
     class Own:
         def __init__(self):

@@ -311,6 +311,11 @@ class Guards:
         current values instead of True.
         """
 
+    def _same_as(self, origin: Origin, number: int) -> int | None:
+        """Return where an origin's alias is among those before it; of two that name each other, one comes first."""
+        position = -1 if origin.alias is None else self._positions.get(origin.alias, -1)
+        return position if 0 <= position < number else None
+
     def __len__(self) -> int:
         return sum(origin.guarded for origin in self.origins)
 
@@ -336,13 +341,14 @@ class Guards:
         values: list[Any] = []
         changed: list[tuple[str, str, str]] = []
         now: dict[int, Any] = {}
-        for origin in self.origins:
+        for number, origin in enumerate(self.origins):
             value = self._value(origin, values)
             values.append(value)
             if not origin.guarded:
                 continue
-            if origin.alias in self._positions and value is not values[self._positions[origin.alias]]:
-                changed.append((origin.path, f"the same as {origin.alias.path}", "another one"))
+            other = self._same_as(origin, number)
+            if other is not None and value is not values[other]:
+                changed.append((origin.path, f"the same as {self.origins[other].path}", "another one"))
             elif not origin.still(value):
                 changed.append((origin.path, origin.text, describe(value)))
             elif origin.itself is not None and value is not origin.itself():
@@ -418,8 +424,8 @@ class Guards:
                 space[f"o{number}"] = items = whole[origin]
                 same = f"len(v{number}) == {len(items)} and all(map(is_, v{number}, o{number}))"
                 lines.append(f"        if type(v{number}) is not S[{number}][0] or not ({same}): return False")
-            elif origin.alias in self._positions:
-                lines.append(f"        if v{number} is not v{self._positions[origin.alias]}: return False")
+            elif (other := self._same_as(origin, number)) is not None:
+                lines.append(f"        if v{number} is not v{other}: return False")
             elif origin.inputs:
                 lines += [f"        {line}" for line in _take_inputs(origin, number, space, inputs)]
             elif origin.guarded:
@@ -476,15 +482,24 @@ def _whole(implied: Iterable[Origin]) -> dict[Origin, tuple[object, ...]]:
 
 
 def _with_parents(origins: Sequence[Origin], related: Iterable[Origin]) -> list[Origin]:
-    """Return the guarded and the related origins, with their parents; each parent comes first."""
+    """Return the guarded and the related origins, with their parents; parents and aliases come first."""
     ordered: dict[Origin, None] = {}
-    for origin in (*[origin for origin in origins if origin.guarded], *related):
+    begun: set[Origin] = set()
+
+    def add(origin: Origin) -> None:
         way: list[Origin] = []
         one: Origin | None = origin
-        while one is not None and one not in ordered:
+        while one is not None and one not in begun:
+            begun.add(one)
             way.append(one)
             one = one.parent
-        ordered.update(dict.fromkeys(reversed(way)))
+        for one in reversed(way):
+            if one.alias is not None and one.alias.guarded:
+                add(one.alias)
+            ordered[one] = None
+
+    for origin in (*[origin for origin in origins if origin.guarded], *related):
+        add(origin)
     return list(ordered)
 
 
