@@ -140,9 +140,9 @@ def _mnist(case: Case, *, compiled: bool) -> None:
         conv1, conv2 = nn.Conv2d(1, sizes[0], 3), nn.Conv2d(sizes[0], sizes[1], 3)
         norm1, norm2 = nn.BatchNorm2d(sizes[0]), nn.BatchNorm2d(sizes[1])
         fc1, fc2 = nn.Linear(sizes[1] * ((size - 4) // 2) ** 2, sizes[2]), nn.Linear(sizes[2], 10)
-        parameters = [one for layer in (conv1, conv2, norm1, norm2, fc1, fc2) for one in layer.parameters()]
-        opt = torch.optim.SGD(parameters, RATE)
         x, y = put(images), put(labels).long()
+        layers = [layer.to(x.device) for layer in (conv1, conv2, norm1, norm2, fc1, fc2)]
+        opt = torch.optim.SGD([one for layer in layers for one in layer.parameters()], RATE)
 
         def theirs() -> Any:
             opt.zero_grad()
