@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -25,51 +25,28 @@ def _same(x: Any) -> Any:
     return x
 
 
-BREAK = register(
-    Op(
-        "fusion_break",
-        _same,
-        fusion_break,
-        _same,
-        No(NOT_DIFFERENTIATED),
-        samples=No(MADE_BY_PASSES),
-        traits=frozenset({"identity", "layout", "reads_never"}),
-        ulp=0,
-        onnx=lambda o, x: x,  # pyright: ignore[reportUnknownLambdaType]
+def _identity(name: str, lower: Callable[[Any], Any], *traits: str) -> Op:
+    """Register an operation that passes its input on, and only says something to XLA."""
+    return register(
+        Op(
+            name,
+            _same,
+            lower,
+            _same,
+            No(NOT_DIFFERENTIATED),
+            samples=No(MADE_BY_PASSES),
+            traits=frozenset({"identity", "layout", *traits}),
+            ulp=0,
+            onnx=lambda o, x: x,  # pyright: ignore[reportUnknownLambdaType]
+        )
     )
-)
+
+
+BREAK = _identity("fusion_break", fusion_break, "reads_never")
 """The identity, as a fusion break: XLA computes its input once, however many fusions read it."""
-
-
-ROW_MAJOR_BREAK = register(
-    Op(
-        "row_major_break",
-        _same,
-        row_major_break,
-        _same,
-        No(NOT_DIFFERENTIATED),
-        samples=No(MADE_BY_PASSES),
-        traits=frozenset({"identity", "layout", "reads_never"}),
-        ulp=0,
-        onnx=lambda o, x: x,  # pyright: ignore[reportUnknownLambdaType]
-    )
-)
+ROW_MAJOR_BREAK = _identity("row_major_break", row_major_break, "reads_never")
 """A fusion break whose value is stored in row-major order, also where a convolution left its channels last."""
-
-
-STORED = register(
-    Op(
-        "stored",
-        _same,
-        stored_on_cpus,
-        _same,
-        No(NOT_DIFFERENTIATED),
-        samples=No(MADE_BY_PASSES),
-        traits=frozenset({"identity", "layout"}),
-        ulp=0,
-        onnx=lambda o, x: x,  # pyright: ignore[reportUnknownLambdaType]
-    )
-)
+STORED = _identity("stored", stored_on_cpus)
 """The identity of a value that XLA computes before a product on a mesh of CPUs, and not as a part of the product."""
 
 

@@ -161,17 +161,9 @@ def _pooled(graph: Graph, readers: Mapping[Node, Sequence[Node]]) -> set[Node]:
     pooled: set[Node] = set()
     for node in reversed(graph.nodes):
         reading = readers.get(node, ())
-        if any(_is_pooling(one) or (one in pooled and not _is_convolution(one)) for one in reading):
+        if any(one.op.has("windowed") or (one in pooled and not one.op.has("convolution")) for one in reading):
             pooled.add(node)
     return pooled
-
-
-def _is_pooling(node: Node) -> bool:
-    return node.op.has("windowed")
-
-
-def _is_convolution(node: Node) -> bool:
-    return node.op.has("convolution")
 
 
 def _compared(graph: Graph, readers: Mapping[Node, Sequence[Node]]) -> set[Node]:

@@ -73,7 +73,12 @@ class Shape(NamedTuple):
         step = max(1, COLUMNS // max(1, self.groups * self.rows * self.columns))
         if self.joins:
             step = max(step, -(-_SHARED // self.columns))
-        return [slice(start, min(start + step, self.batch)) for start in range(0, self.batch, step)]
+        return slices(self.batch, step)
+
+
+def slices(length: int, step: int) -> list[slice]:
+    """Cut a length into slices of a size; the last one may be shorter."""
+    return [slice(start, min(start + step, length)) for start in range(0, length, step)]
 
 
 class Lines(NamedTuple):
@@ -109,8 +114,8 @@ class Lines(NamedTuple):
         ]
 
     def cut(self, shape: Shape) -> tuple[slice, ...]:
-        """Return the key that selects the output positions in the grid."""
-        return tuple([slice(size) for size in shape.places])
+        """Return the key that selects the output positions in a grid ``(n, c, *grid)``."""
+        return (slice(None), slice(None), *[slice(size) for size in shape.places])
 
     def inside(self, shape: Shape) -> tuple[slice, ...]:
         """Return the key that selects the input in a padded one ``(n, c, *sizes)``."""

@@ -105,7 +105,7 @@ def _apart(made: Any, shape: Shape, count: int, *inner: int) -> Any:
 def _spread(slopes: Any, shape: Shape, lines: Lines, memory: Memory) -> Any:
     """Return values ``(n, c, *places)`` as lines ``(n, groups, out, length)`` with zeros between rows."""
     wide = memory.zeros("wide", *slopes.shape[:2], *lines.grid)
-    wide[(slice(None), slice(None), *lines.cut(shape))] = slopes
+    wide[lines.cut(shape)] = slopes
     return wide.reshape(len(wide), shape.groups, shape.out, -1)[..., : lines.length]
 
 
@@ -157,13 +157,12 @@ def _padded(x: Any, shape: Shape) -> Any:
 def _convolve_lines(x: Any, weights: Any, shape: Shape, lines: Lines) -> Any:
     view = lines.windows(_padded(x, shape), shape)
     y = np.empty((shape.batch, shape.groups * shape.out, *shape.places), x.dtype)
-    cut = (slice(None), slice(None), *lines.cut(shape))
 
     def task(part: slice, memory: Memory) -> None:
         columns = _columns(view, part, shape, memory)
         made = memory.array("made", len(columns), shape.groups, shape.out, prod(lines.grid))
         _multiply(weights, columns, made[..., : lines.length])
-        y[part] = made.reshape(len(columns), y.shape[1], *lines.grid)[cut]
+        y[part] = made.reshape(len(columns), y.shape[1], *lines.grid)[lines.cut(shape)]
 
     for_parts(shape, shape.parts(), x.dtype, task)
     return y
@@ -217,19 +216,18 @@ def input_gradient(g: Any, kernel: Any, *, shape: Sizes, channels_last: bool, **
         first = (shape[0], shape[-1], *shape[1:-1])
         return _last(input_gradient(_first(g), _kernel_first(kernel), shape=first, channels_last=False, **attrs))
     form = shape_of(shape, kernel.shape, **attrs)
-    finite = np.isfinite(kernel).all()  # then zeros between the rows stay zeros
-    plan = shifted_convolution.plan_of(form, g, kernel)
-    if finite and plan is not None:
-        return shifted_convolution.input_gradient(g, kernel, form, plan)
-    few = form.batch * form.columns < _TURNED or form.out > form.into
-    if finite and not few and all(step == 1 for step in form.stride):
-        padding = _padding_of_slopes(form)
-        if min(low for pair in padding for low in pair) >= 0:
-            return convolve(g, _turned(kernel, form), channels_last=False, **{**attrs, "padding": padding})
     weights = kernel.reshape(form.groups, form.out, form.rows).swapaxes(-1, -2)
-    lines = _lines_of(form)
-    if finite and lines is not None:
-        return _input_gradient_lines(g, weights, form, lines)
+    if all(step == 1 for step in form.stride) and np.isfinite(kernel).all():  # zeros between the rows stay zeros
+        plan = shifted_convolution.plan_of(form, g, kernel)
+        if plan is not None:
+            return shifted_convolution.input_gradient(g, kernel, form, plan)
+        padding = _padding_of_slopes(form)
+        many = form.batch * form.columns >= _TURNED and form.out <= form.into
+        if many and min(low for pair in padding for low in pair) >= 0:
+            return convolve(g, _turned(kernel, form), channels_last=False, **{**attrs, "padding": padding})
+        lines = _lines_of(form)
+        if lines is not None:
+            return _input_gradient_lines(g, weights, form, lines)
     gradient = g.reshape(form.batch, form.groups, form.out, form.columns)
     sizes = [size + low + high for size, (low, high) in zip(form.space, form.padding, strict=True)]
     padded = np.zeros((form.batch, shape[1], *sizes), g.dtype)

@@ -15,7 +15,7 @@ import numpy as np
 
 from hybridflow.backend.blas_calls import AddProduct, adding_product
 from hybridflow.backend.blas_threads import one_thread
-from hybridflow.ops.nn.convolution_shapes import Lines, Memory, Shape, for_parts, lines_of
+from hybridflow.ops.nn.convolution_shapes import Lines, Memory, Shape, for_parts, lines_of, slices
 
 _CHANNELS = 16
 """The fewest input and output channels: products of fewer are slow."""
@@ -48,85 +48,54 @@ def _matrices(kernel: Any, shape: Shape, first: str) -> Any:
     return np.ascontiguousarray(apart.transpose((3, 0, 1, 2) if first == "out" else (3, 0, 2, 1)))
 
 
-class _Block(NamedTuple):
-    """A few images side by side, whose products are computed together: longer ones keep several threads at work.
-
-    Attributes:
-        images: the most images of a block.
-        plane: the number of positions of an image with its padding, from one image to the next.
-        last: the number of positions of the last image.
-    """
-
-    images: int
-    plane: int
-    last: int
-
-    def length(self, images: int) -> int:
-        """Return the number of positions of some images, the surplus ones between them included."""
-        return (images - 1) * self.plane + self.last
-
-    def parts(self, batch: int) -> list[slice]:
-        """Cut a batch into blocks."""
-        return [slice(start, min(start + self.images, batch)) for start in range(0, batch, self.images)]
-
-
-def _block_of(shape: Shape, lines: Lines) -> _Block:
-    plane = prod(lines.sizes)
-    together = _TOGETHER // (plane * shape.groups * max(shape.into, shape.out))
-    return _Block(max(1, min(together, shape.batch)), plane, lines.length)
-
-
 def convolve(x: Any, kernel: Any, shape: Shape, plan: Plan) -> Any:
     """Return the convolution of inputs ``(n, c, *spatial)``."""
-    lines, add = plan
-    matrices, starts, block = _matrices(kernel, shape, "out"), lines.starts(shape), _block_of(shape, lines)
     y = np.empty((shape.batch, shape.groups * shape.out, *shape.places), x.dtype)
-    row, item = block.images * block.plane, x.itemsize
-    inside, cut = lines.inside(shape), (slice(None), slice(None), *lines.cut(shape))
-
-    def task(part: slice, memory: Memory) -> None:
-        source = memory.zeros("source", x.shape[1], block.images, *lines.sizes)
-        made = memory.array("made", y.shape[1], block.images, *lines.sizes)
-        count = part.stop - part.start
-        source[:, :count][inside] = x[part].swapaxes(0, 1)
-        sizes = shape.out, block.length(count), shape.into
-        for group in range(shape.groups):
-            read = source.ctypes.data + group * shape.into * row * item
-            out = made.ctypes.data + group * shape.out * row * item
-            for number, start in enumerate(starts):
-                matrix = matrices[number, group].ctypes.data
-                add(*sizes, 1.0, matrix, shape.into, read + start * item, row, float(number > 0), out, row)
-        y[part] = made[:, :count][cut].swapaxes(0, 1)
-
-    with one_thread("numpy") or nullcontext():
-        for_parts(shape, block.parts(shape.batch), x.dtype, task)
+    _run(x, _matrices(kernel, shape, "out"), y, shape, plan, back=False)
     return y
 
 
 def input_gradient(g: Any, kernel: Any, shape: Shape, plan: Plan) -> Any:
     """Return the gradient of the inputs for the gradient ``(n, out, *places)`` of the results."""
+    gradient = np.empty((shape.batch, shape.groups * shape.into, *shape.space), g.dtype)
+    _run(g, _matrices(kernel, shape, "into"), gradient, shape, plan, back=True)
+    return gradient
+
+
+def _run(x: Any, matrices: Any, y: Any, shape: Shape, plan: Plan, *, back: bool) -> None:
+    """Compute all products, of a few images side by side at a time: long products keep several threads at work.
+
+    Args:
+        x: the arrays of channels to multiply.
+        matrices: the kernel as `_matrices` returns it.
+        y: where the results go.
+        shape, plan: the convolution.
+        back: whether the results are shifted instead of what is multiplied.
+    """
     lines, add = plan
-    matrices, starts, block = _matrices(kernel, shape, "into"), lines.starts(shape), _block_of(shape, lines)
-    channels = shape.groups * shape.into
-    gradient = np.empty((shape.batch, channels, *shape.space), g.dtype)
-    row, item = block.images * block.plane, g.itemsize
-    inside, cut = lines.inside(shape), (slice(None), slice(None), *lines.cut(shape))
+    rows, length = matrices.shape[2:]
+    plane, item = prod(lines.sizes), x.itemsize  # the positions of an image with its padding
+    images = max(1, min(_TOGETHER // (plane * shape.groups * max(rows, length)), shape.batch))
+    row = images * plane
+    inside, cut = lines.inside(shape), lines.cut(shape)
+    read_at, kept_at = (cut, inside) if back else (inside, cut)
+    shifts = [(0, start) if back else (start, 0) for start in lines.starts(shape)]
 
     def task(part: slice, memory: Memory) -> None:
-        wide = memory.zeros("wide", g.shape[1], block.images, *lines.sizes)
-        made = memory.array("made", channels, block.images, *lines.sizes)
         count = part.stop - part.start
-        wide[:, :count][cut] = g[part].swapaxes(0, 1)
-        made.fill(0)
-        sizes = shape.into, block.length(count), shape.out
+        source = memory.zeros("source", x.shape[1], images, *lines.sizes)
+        source[:, :count][read_at] = x[part].swapaxes(0, 1)
+        made = memory.array("made", y.shape[1], images, *lines.sizes)
+        if back:  # a shifted result leaves positions that no product writes
+            made.fill(0)
+        positions = (count - 1) * plane + lines.length  # surplus ones between the images included
         for group in range(shape.groups):
-            read = wide.ctypes.data + group * shape.out * row * item
-            out = made.ctypes.data + group * shape.into * row * item
-            for number, start in enumerate(starts):
-                matrix = matrices[number, group].ctypes.data
-                add(*sizes, 1.0, matrix, shape.out, read, row, 1.0, out + start * item, row)
-        gradient[part] = made[:, :count][inside].swapaxes(0, 1)
+            read = source.ctypes.data + group * length * row * item
+            out = made.ctypes.data + group * rows * row * item
+            for number, (of_read, of_out) in enumerate(shifts):
+                add(rows, positions, length, 1.0, matrices[number, group].ctypes.data, length,
+                    read + of_read * item, row, float(back or number > 0), out + of_out * item, row)  # fmt: skip
+        y[part] = made[:, :count][kept_at].swapaxes(0, 1)
 
     with one_thread("numpy") or nullcontext():
-        for_parts(shape, block.parts(shape.batch), g.dtype, task)
-    return gradient
+        for_parts(shape, slices(shape.batch, images), x.dtype, task)
