@@ -126,6 +126,58 @@ def test_results_of_branches_that_nothing_reads_are_dropped():
     assert "exp" not in {inner.op.name for inner in graph.walk()}
 
 
+def waves(*shape: int, dtype: str = "float32") -> hf.Tensor:
+    return hf.asarray(np.sin(np.arange(np.prod(shape)).reshape(shape))).astype(dtype)
+
+
+def recurrent_gradients(dtype: str, sources: tuple[str, ...]) -> tuple[Any, list[hf.Tensor]]:
+    """Return a function of the gradients of a recurrent network's parameters, and the parameters."""
+    shapes = {"u": (5, 3), "w": (3, 3), "b": (3,)}
+    parameters = [waves(*shape, dtype=dtype) for shape in shapes.values()]
+    wanted = [number for number, name in enumerate(shapes) if name in sources]
+
+    def f(*parameters: hf.Tensor):
+        with hf.GradientTape() as tape:
+            tape.watch(parameters)
+            u, w, b = parameters
+            xs = waves(40, 4, 5, dtype=dtype) @ u
+            last, ys = hf.scan(lambda h, x: (h := hf.tanh(x + h @ w + b), h * h), waves(4, 3, dtype=dtype), xs)
+            loss = hf.sum(last) + hf.sum(ys)
+        return tape.gradient(loss, [parameters[number] for number in wanted])
+
+    return f, parameters
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_gradients_of_weights_that_all_steps_share_are_products_after_the_loop(dtype: str):
+    f, parameters = recurrent_gradients(dtype, ("u", "w", "b"))
+    backward = loops(compiled_graph(f, *parameters))[-1]
+    assert backward.attrs["carry"] == 1
+    assert [node.op.name for body in bodies(backward) for node in body.nodes].count("matmul") == 1
+
+
+@pytest.mark.parametrize(("dtype", "sources"), [("float32", ("w", "b")), ("bfloat16", ("u", "w", "b"))])
+def test_sums_stay_in_a_loop_that_would_have_to_store_more_or_round_otherwise(dtype: str, sources: tuple[str, ...]):
+    f, parameters = recurrent_gradients(dtype, sources)
+    assert loops(hf.compile(f).graph(*parameters))[-1].attrs["carry"] == 3
+
+
+def test_sums_that_a_step_reads_stay_in_the_loop():
+    def running(xs: hf.Tensor):
+        return hf.scan(lambda total, x: (total + hf.sum(x), total), hf.asarray(0.5), xs)
+
+    def twice(xs: hf.Tensor):
+        return hf.scan(lambda total, x: (total + (total + hf.sum(x)), x), hf.asarray(0.5), xs)
+
+    def only_summed(xs: hf.Tensor):
+        return hf.scan(lambda total, x: (hf.sum(x, axis=1) + total + hf.sum(x * 1.0, axis=1), None), hf.ones(3), xs)
+
+    xs = waves(40, 3, 4)
+    for f, carried in ((running, 1), (twice, 1), (only_summed, 0)):
+        both(f, xs)
+        assert [node.attrs["carry"] for node in loops(hf.compile(f).graph(xs))] == [carried] * bool(carried)
+
+
 def test_only_the_residuals_that_a_gradient_reads_are_kept():
     def f(x: hf.Tensor, data: hf.Tensor):
         with hf.GradientTape() as tape:

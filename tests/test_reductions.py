@@ -32,6 +32,36 @@ def test_long_sums_are_as_precise_as_pairwise(reduce: Any, shape: Any, axis: Any
         assert np.all(np.abs(run(hf.asarray(x), axis=axis).numpy() - exact) <= bound)
 
 
+LARGE = [((300, 400), 0), ((300, 400), 1), ((20, 30, 70), (0, 1)), ((20, 30, 70), (1, 2)), ((9, 40, 10, 11), (0, 2, 3))]
+
+
+@pytest.mark.parametrize(("shape", "axis"), [*LARGE, ((6007, 20), 0), ((5, 9001), 1)])
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_large_sums_of_infinities_zeros_and_nan(dtype: str, shape: Any, axis: Any, rng: np.random.Generator):
+    x = rng.integers(-9, 9, shape).astype(dtype)  # their sums are exact
+    terms = np.moveaxis(x, axis, -1) if type(axis) is int else np.moveaxis(x, axis, range(-len(axis), 0))
+    for row, one in enumerate((np.inf, -np.inf, np.nan)):
+        terms[row].flat[7 * row] = one
+    terms[3] = -0.0
+    terms[4].flat[:2] = np.inf, -np.inf
+    with np.errstate(invalid="ignore"):
+        exact = x.sum(axis)
+    for run in (hf.sum, hf.compile(hf.sum)):
+        y = run(hf.asarray(x), axis=axis).numpy()
+        assert y.dtype == x.dtype
+        np.testing.assert_array_equal(y, exact)
+        assert not np.signbit(y[y == 0]).any()
+
+
+@pytest.mark.parametrize(("shape", "axis"), LARGE)
+def test_large_sums_on_cpus_are_products(shape: Any, axis: Any):
+    def products(*sizes: int) -> bool:
+        return "dot(" in hf.compile(lambda x: hf.sum(x, axis=axis)).lower(hf.ones(sizes)).as_text("hlo")
+
+    assert products(*shape)
+    assert not products(*[min(size, 4) for size in shape])
+
+
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
 def test_low_precision_accumulates_in_float32(dtype: str):
     x = hf.full((4096,), 1.0, dtype=dtype)

@@ -6,13 +6,17 @@ long run, which loses precision; `float_sum` sums in several.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Generator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any
 
+import jax
 import numpy as np
 from jax import lax
+
+from hybridflow.backend.collectives import LOWERED_FOR
 
 _LINEAR: ContextVar[bool] = ContextVar("hybridflow linear lowerings", default=False)
 
@@ -64,16 +68,65 @@ def float_sum(x: Any, axis: tuple[int, ...]) -> Any:
     """Sum floats over axes without long runs of additions.
 
     XLA sums in runs over up to 32 elements of each axis, so a run over four axes has up to a million elements.
-    Therefore few axes are summed at once, and `hidden_result` keeps XLA from joining the sums.
+    Therefore few axes are summed at once, and `hidden_result` keeps XLA from joining the sums. On CPUs, a product with
+    ones is faster where it applies.
     """
     axes = sorted([i % x.ndim for i in axis], reverse=True)
+    if is_summed_by_products(x.shape, x.dtype):
+        x, axes = _sum_by_products(x, axes)
     runs = [min(size, _WINDOW) if isinstance(size, int) else _WINDOW for size in x.shape]  # other sizes are symbolic
-    while True:
+    while axes:
         run, now = 1, []
         while axes and (not now or run * runs[axes[0]] <= _RUN):
             run *= runs[axes[0]]
             now.append(axes.pop(0))
         x = lax.reduce_sum(x, tuple(now))
-        if not axes:
-            return x
-        x = hidden_result(x)
+        if axes:
+            x = hidden_result(x)
+    return x
+
+
+_LEAST, _MOST = 1 << 15, 1 << 22
+"""The fewest and the most elements that are summed by products: fewer take no less time, and more take much memory."""
+_SHORTEST, _LONGEST, _COLUMN = 16, 1 << 13, 1 << 11
+"""The fewest and the most terms of an element of a product, and the most if the terms lie in different rows. XLA adds 8
+terms at a time, so that a run has at most 1024 additions; along a row, the additions of a run are spread further."""
+
+
+def is_summed_by_products(shape: tuple[Any, ...], dtype: Any) -> bool:
+    """Whether sums of such floats are lowered as products with ones.
+
+    XLA:CPU computes each element of a sum by itself, without vector instructions, and along columns if the first axes
+    are summed. Products are computed by fast kernels. But they read stored elements, so these take memory.
+    """
+    if jax.default_backend() != "cpu" or LOWERED_FOR.get() is not None or dtype.type not in (np.float32, np.float64):
+        return False
+    return all([type(size) is int for size in shape]) and _LEAST <= math.prod(shape) <= _MOST
+
+
+def _sum_by_products(x: Any, axes: list[int]) -> tuple[Any, list[int]]:
+    """Sum over the last and the first axes by products; return the result and the axes that are left, in falling order.
+
+    Args:
+        x: the floats.
+        axes: the axes to sum over, in falling order.
+    """
+    last = len([i for number, i in enumerate(axes) if i == x.ndim - 1 - number])
+    kept, length = x.shape[: x.ndim - last], math.prod(x.shape[x.ndim - last :])
+    if kept and last and _SHORTEST <= length <= _LONGEST:
+        rows = lax.reshape(x, (math.prod(kept), length))
+        x, axes = lax.reshape(_product(rows, lax.full((length,), 1, x.dtype), (1, 0)), kept), axes[last:]
+    if x.size < _LEAST or not axes or axes != [*range(len(axes))][::-1] or len(axes) == x.ndim:
+        return x, axes
+    kept, length = x.shape[len(axes) :], math.prod(x.shape[: len(axes)])
+    parts = next((n for n in range(1, length // _SHORTEST + 1) if length % n == 0 and length // n <= _COLUMN), None)
+    if parts is None:
+        return x, axes
+    columns = lax.reshape(x, (parts, length // parts, math.prod(kept)))
+    sums = _product(lax.full((parts, length // parts), 1, x.dtype), columns, (1, 1), batch=(0,))
+    return lax.reshape(sums, (parts, *kept)), [0]
+
+
+def _product(a: Any, b: Any, contracted: tuple[int, int], batch: tuple[int, ...] = ()) -> Any:
+    dimensions = (((contracted[0],), (contracted[1],)), (batch, batch))
+    return lax.dot_general(a, b, dimensions, precision=lax.Precision.HIGHEST)

@@ -9,14 +9,13 @@ from typing import Any, NamedTuple
 
 from hybridflow.core.dims import same_size
 from hybridflow.core.dtypes import kind_of
-from hybridflow.core.node import Edge, Node, make_node
-from hybridflow.core.op import Op
+from hybridflow.core.node import Edge, Node
 from hybridflow.ir.graph import Graph, edges_of
 from hybridflow.ops.arithmetic import plus_zero
 from hybridflow.ops.indexing import slice_scatter
 from hybridflow.ops.joining import concat, stack
 from hybridflow.passes.lib.graph_pass import PassContext, graph_pass
-from hybridflow.passes.lib.rewrite import followed, placed, rebuilt
+from hybridflow.passes.lib.rewrite import Added, followed, rebuilt
 from hybridflow.passes.lib.windows import span_of
 
 
@@ -154,22 +153,16 @@ def _alike(one: Node, other: Node) -> bool:
 
 def _joined(node: Node, one: _Sum, moved: dict[Edge, Edge]) -> list[Node]:
     """Return the nodes that replace a sum; the last one computes its value."""
-    made: list[Node] = []
-
-    def put(op: Op, inputs: tuple[Edge, ...], **attrs: Any) -> tuple[Edge]:
-        spec = op.infer(*[edge[0].spec(edge[1]) for edge in inputs], **attrs)
-        made.append(placed(make_node(op, inputs, attrs, (spec,), where=node.where, scope=node.scope), node))
-        return ((made[-1], 0),)
-
+    added = Added(node)
     first, last = one.parts[0], one.parts[-1]
     values = tuple([moved.get(part.values, part.values) for part in one.parts])
-    value = put(concat.op if first.size else stack.op, values, axis=one.axis)
+    value = added.put(concat.op if first.size else stack.op, *values, axis=one.axis)
     if kind_of(node.spec().dtype) == "float":
-        value = put(plus_zero.op, value)  # adding zeros makes 0.0 of -0.0
+        value = added.put(plus_zero.op, value)  # adding zeros makes 0.0 of -0.0
     shape = node.spec().shape
     size = last.start + (last.size or 1) - first.start
     if first.start or not same_size(size, shape[one.axis]):
         index = [(0, whole, 1) for whole in shape]
         index[one.axis] = (first.start, size, 1)
-        put(slice_scatter.op, value, shape=shape, index=tuple(index))
-    return made
+        added.put(slice_scatter.op, value, shape=shape, index=tuple(index))
+    return added.nodes

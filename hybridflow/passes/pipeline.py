@@ -27,11 +27,13 @@ from hybridflow.passes.join_parts import join_parts
 from hybridflow.passes.lib.graph_pass import Pass, PassContext
 from hybridflow.passes.lib.rewrite import count_nodes
 from hybridflow.passes.loop_invariants import loop_invariants
+from hybridflow.passes.loop_sums import loop_sums
 from hybridflow.passes.one_pipeline import one_pipeline
 from hybridflow.passes.outline import outline
 from hybridflow.passes.roll import roll
 from hybridflow.passes.select_updates import select_updates
 from hybridflow.passes.store_transposes import store_transposes
+from hybridflow.passes.turn_products import turn_products
 from hybridflow.passes.unroll import unroll
 from hybridflow.passes.unused_outputs import unused_outputs
 
@@ -106,6 +108,7 @@ SIMPLIFY = Phase(
         dead_residuals,  # after cse: a merged node keeps the residuals that either reader wants
         dead_code,  # after the passes that leave unread nodes
         expose_residuals,  # after dead_residuals: only for residuals that a gradient still reads
+        loop_sums,  # after dead_code, since what is unread is no reason to leave a sum in its loop
         unused_outputs,  # after the passes that remove readers
         loop_invariants,  # last: bodies are as simple as they get, and unused outputs are gone
     ),
@@ -121,6 +124,7 @@ ARRANGE = Phase(
         gather_parts,  # does something on a mesh only, where the passes after early_selects do not run
         early_selects,  # before outline, so that selects are part of the repeated updates
         join_parts,  # before outline: sums of parts would make every step of a loop different
+        turn_products,  # before outline, so that repeated parts contain the turned products
         outline,
         roll,  # after outline: it turns calls into a loop
         fusion_breaks,  # last, because a call or a loop also ends a chain
@@ -130,7 +134,7 @@ ARRANGE = Phase(
 
 PIPELINE = Pipeline((SIMPLIFY, ARRANGE))
 
-_ON_A_MESH = PIPELINE.without("join_parts", "outline", "roll", "fusion_breaks")
+_ON_A_MESH = PIPELINE.without("join_parts", "turn_products", "outline", "roll", "fusion_breaks")
 ON_A_MESH = Pipeline((*_ON_A_MESH.phases, Phase("mesh", 1, (select_updates, store_transposes))))
 """The passes for programs on several devices: how values lie there would not get past the border of a function."""
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from hybridflow.core.node import Edge, Node, make_node
 from hybridflow.ir.fusion import STORED
-from hybridflow.ir.graph import Graph, edges_of
+from hybridflow.ir.graph import Graph
 from hybridflow.passes.lib.graph_pass import PassContext, graph_pass
+from hybridflow.passes.lib.products import transposed_product
 from hybridflow.passes.lib.rewrite import changed, followed, placed, rebuilt
 
 
@@ -36,8 +37,9 @@ def store_transposes(graph: Graph, context: PassContext) -> Graph:
     nodes: list[Node] = []
     for node in graph.nodes:
         current = followed(node, moved) if moved else node
-        if _multiplies_transpose(current):
-            first, second = edges_of(current)
+        product = transposed_product(current)
+        if product is not None:
+            first, second = product.transposed, product.b
             if first not in stored:
                 made = make_node(STORED, (first,), {}, (first[0].spec(),), where=node.where, scope=node.scope)
                 nodes.append(placed(made, node))
@@ -47,12 +49,3 @@ def store_transposes(graph: Graph, context: PassContext) -> Graph:
             moved[node, 0] = (current, 0)
         nodes.append(current)
     return rebuilt(graph, nodes, [moved.get(edge, edge) for edge in graph.outputs]) if stored else graph
-
-
-def _multiplies_transpose(node: Node) -> bool:
-    """Whether a node is a product of two matrices, the first of which is transposed for it."""
-    if not node.op.has("matrix_product") or node.inputs[0] is None:
-        return False
-    source = node.inputs[0][0]
-    both = all([edge is not None and len(edge[0].spec(edge[1]).shape) == 2 for edge in node.inputs])
-    return both and source.op.has("permute")

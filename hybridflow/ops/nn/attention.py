@@ -47,6 +47,7 @@ from hybridflow.ops.reductions import sum as sum_of
 from hybridflow.ops.shape import broadcast_to, expand_dims, matrix_transpose
 from hybridflow.ops.summation import add_up
 from hybridflow.ops.transcendental import exp
+from hybridflow.ops.xla_algebra import float_sum
 
 _NAME = "scaled_dot_product_attention"
 
@@ -148,7 +149,7 @@ def _lower_probabilities(scores: Any) -> tuple[Any, Any]:
     largest = lax.reduce_max(scores, axes=(axis,))
     largest = lax.select(lax.eq(largest, lax.full_like(largest, -np.inf)), lax.full_like(largest, 0), largest)
     p = lax.exp(lax.sub(scores, spread(largest)))
-    total = lax.reduce_sum(p, axes=(axis,))
+    total = float_sum(p, (axis,))
     nothing = lax.eq(total, lax.full_like(total, 0))
     log_sum = lax.select(nothing, lax.full_like(total, np.inf), lax.add(largest, lax.log(total)))
     return lax.div(p, spread(lax.select(nothing, lax.full_like(total, 1), total))), log_sum

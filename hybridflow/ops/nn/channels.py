@@ -31,6 +31,7 @@ from hybridflow.ops.padding_nn import normalized_groups, with_parameters
 from hybridflow.ops.reductions import mean as mean_of
 from hybridflow.ops.statistics import var
 from hybridflow.ops.summation import add_up
+from hybridflow.ops.xla_algebra import float_sum
 
 # -- batch_norm ---------------------------------------------------------------------------------------------------
 
@@ -359,7 +360,7 @@ def _mean_of_rows(x: Any) -> Any:
 
 
 def _lower_mean_of_rows(x: Any) -> Any:
-    total = lax.reduce_sum(x, axes=(2,))
+    total = float_sum(x, (2,))
     return lax.expand_dims(lax.div(total, lax.full_like(total, max(x.shape[2], 1))), (2,))
 
 

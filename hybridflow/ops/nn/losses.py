@@ -35,6 +35,7 @@ from hybridflow.ops.nn.softmax import lower_spread
 from hybridflow.ops.onnx import log_1p
 from hybridflow.ops.padding import per_row
 from hybridflow.ops.summation import add_up
+from hybridflow.ops.xla_algebra import float_sum
 
 # -- softmax cross-entropy ----------------------------------------------------------------------------------------
 
@@ -73,7 +74,7 @@ def _lower_rows(logits: Any) -> tuple[Any, Any, Any]:
     axis = (full.ndim - 1,)
     largest = lax.reduce_max(full, axes=axis)
     shifted = lax.sub(full, lower_spread(largest, full.shape, axis))
-    return shifted, lax.log(lax.reduce_sum(lax.exp(shifted), axes=axis)), largest
+    return shifted, lax.log(float_sum(lax.exp(shifted), axis)), largest
 
 
 def _probabilities(F: Any, logits: Any, log_sum: Any) -> Any:

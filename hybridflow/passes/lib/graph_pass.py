@@ -37,12 +37,14 @@ class Pass:
         name: its name in records.
         final: whether it is valid only for graphs that are not differentiated any more.
         cleanup: whether it only removes unread nodes, so that the other passes need not run again after it.
+        reorders: whether it changes the order in which numbers are added up, and so the rounding of the results.
     """
 
     function: Callable[[Graph, PassContext], Graph]
     name: str
     final: bool = False
     cleanup: bool = False
+    reorders: bool = False
 
     def __call__(self, graph: Graph, context: PassContext | None = None) -> Graph:
         """Return the graph after the pass, nested graphs included."""
@@ -77,17 +79,19 @@ class Pass:
         return replace(self, function=partial(function, limits=present._replace(**limits)))
 
 
-def graph_pass(*, final: bool = False, cleanup: bool = False) -> Callable[[Callable[..., Graph]], Pass]:
+def graph_pass(
+    *, final: bool = False, cleanup: bool = False, reorders: bool = False
+) -> Callable[[Callable[..., Graph]], Pass]:
     """Make a function a pass; it runs when `hybridflow.passes.pipeline` lists it.
 
     Its docstring shows an example in IR text, under ``Before:`` and ``After:``; that example is its test.
 
     Args:
-        final, cleanup: as in `Pass`.
+        final, cleanup, reorders: as in `Pass`.
     """
 
     def decorate(function: Callable[..., Graph]) -> Pass:
-        made = Pass(function, function.__name__, final, cleanup)
+        made = Pass(function, function.__name__, final, cleanup, reorders)
         object.__setattr__(made, "__doc__", function.__doc__)
         return made
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, cast
 
-from hybridflow.core.node import Edge, Node
+from hybridflow.core.node import Edge, Node, make_node
+from hybridflow.core.op import Op
 from hybridflow.ir.graph import Graph, clone_node, edges_of, nested_graphs
 
 
@@ -87,6 +88,28 @@ def placed(new: Node, old: Node) -> Node:
     new.sequence = old.sequence
     new.stamp = old.stamp
     return new
+
+
+class Added:
+    """New nodes in the place of another one.
+
+    Args:
+        node: the other one; they keep its position in the recording.
+
+    Attributes:
+        nodes: the new nodes, in order.
+    """
+
+    def __init__(self, node: Node) -> None:
+        self.node = node
+        self.nodes: list[Node] = []
+
+    def put(self, op: Op, *inputs: Edge, **attrs: Any) -> Edge:
+        """Add a node of one output, and return that."""
+        spec = op.infer(*[node.spec(index) for node, index in inputs], **attrs)
+        made = make_node(op, inputs, attrs, (spec,), where=self.node.where, scope=self.node.scope)
+        self.nodes.append(placed(made, self.node))
+        return made, 0
 
 
 def readers_of(graph: Graph) -> dict[Node, list[Node]]:
