@@ -21,12 +21,12 @@ from hybridflow.backend import jax_shim, options
 from hybridflow.backend.fusion import inlines_nothing_often
 from hybridflow.backend.options import (
     CALL_OPTIONS,
-    CONVOLUTION_OPTIONS,
     EAGER_OPTIONS,
     GATHER_OPTIONS,
     MESH_OPTIONS,
     OPTIONS,
     PIECE,
+    PIECE_OPTIONS,
     PRODUCT_OPTIONS,
     XlaOption,
     call_options,
@@ -259,7 +259,7 @@ def test_wide_convolutions_are_left_to_a_library():
 
 
 @CPU_ONLY
-def test_convolutions_use_temporary_memory_in_pieces(capfd):
+def test_temporary_memory_in_pieces(capfd):
     """A program whose values would not fit in a piece gets no limit, of which XLA would warn."""
     rng = np.random.default_rng(0)
     kernel = hf.asarray(rng.standard_normal((16, 16, 3, 3)).astype(np.float32) / 12)
@@ -279,11 +279,13 @@ def test_convolutions_use_temporary_memory_in_pieces(capfd):
     images = [hf.asarray(rng.standard_normal((size, 16, 64, 64)).astype(np.float32)) for size in (16, 48)]
     found = [limit(convolutions, images[0], kernel), limit(convolutions, images[1], kernel)]
     assert [*found, limit(lambda x: x @ x, kernel)] == [PIECE, None, None]
+    rows = [hf.ones((64, size)) for size in (1 << 15, 9)]
+    assert [limit(lambda x: hf.scan(lambda c, row: (c + row, c), x[0], x), x) for x in rows] == [PIECE, None]
     assert "larger than the per-heap size limit" not in capfd.readouterr().err
     one, whole = (
         jax.jit(hf.to_jax(convolutions), compiler_options=options).lower(np.asarray(images[0]), np.asarray(kernel))
         .compile().memory_analysis().temp_size_in_bytes
-        for options in (compiler_options(small_convolutions=True), compiler_options())
+        for options in (compiler_options(many_small_values=True), compiler_options())
     )  # fmt: skip
     assert one <= 1.5 * whole
 
@@ -325,7 +327,7 @@ def test_extra_options_are_those_of_one_compilation_alone():
 
 
 def test_every_row_has_a_reason_and_a_test():
-    extra = (PRODUCT_OPTIONS, MESH_OPTIONS, GATHER_OPTIONS, CONVOLUTION_OPTIONS)
+    extra = (PRODUCT_OPTIONS, MESH_OPTIONS, GATHER_OPTIONS, PIECE_OPTIONS)
     for table in (OPTIONS + EAGER_OPTIONS + CALL_OPTIONS, *extra):
         for before, row in itertools.combinations(table, 2):  # of one name, one row at a time
             assert before.name != row.name or before.until == row.since
@@ -374,12 +376,12 @@ def test_a_jaxlib_newer_than_the_table_is_asked(monkeypatch):
 
 def test_a_jaxlib_newer_than_the_table_gets_nothing_for_speed_alone(monkeypatch):
     names = {row.name for row in OPTIONS if not row.for_speed}
-    tables = EAGER_OPTIONS + PRODUCT_OPTIONS + MESH_OPTIONS + CALL_OPTIONS + CONVOLUTION_OPTIONS
+    tables = EAGER_OPTIONS + PRODUCT_OPTIONS + MESH_OPTIONS + CALL_OPTIONS + PIECE_OPTIONS
     slow = {row.name for row in tables if row.for_speed} - names
     newest = options.MEASURED[-1]
     for version, measured in ((newest, True), ((newest[0], newest[1] + 1, 0), False)):
         monkeypatch.setattr(options, "jaxlib_version", lambda version=version: version)
-        asked = compiler_options(eager=True, large_products=True, small_convolutions=True, backend="cpu")
+        asked = compiler_options(eager=True, large_products=True, many_small_values=True, backend="cpu")
         used = {*asked, *call_options("cpu")}
         assert names <= used | {"xla_cpu_use_fusion_emitters"}
         assert bool(used & slow) == measured

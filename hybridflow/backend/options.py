@@ -149,7 +149,7 @@ PIECE = 1 << 24
 """The largest number of bytes in which a program allocates its temporary memory, where it does so in pieces."""
 SMALL_VALUE = PIECE * 5 // 8
 """The largest number of bytes of a value in such a program; XLA joins some, and warns of any beyond a piece."""
-CONVOLUTION_OPTIONS: tuple[XlaOption, ...] = (
+PIECE_OPTIONS: tuple[XlaOption, ...] = (
     XlaOption(
         name="xla_multiheap_size_constraint_per_heap",
         value=PIECE,
@@ -157,12 +157,14 @@ CONVOLUTION_OPTIONS: tuple[XlaOption, ...] = (
         since=(0, 10),
         until=None,
         why="glibc returns more than 32 MiB in one piece to the system after each call, and the system clears the next "
-        "call's memory page by page: in smaller pieces, steps of convnets took 0.8 to 0.9 of the time",
-        test="tests/test_xla_options.py::test_convolutions_use_temporary_memory_in_pieces",
+        "call's memory page by page: in smaller pieces, steps of convnets and LSTMs took 0.8 to 0.9 of the time",
+        test="tests/test_xla_options.py::test_temporary_memory_in_pieces",
         for_speed=True,
     ),
 )
-"""Options for programs with convolutions of values up to `SMALL_VALUE`."""
+"""Options for programs with convolutions or large loops, of values up to `SMALL_VALUE`."""
+MANY_ROWS = 1 << 23
+"""The number of bytes that a large loop returns at least."""
 CALL_OPTIONS: tuple[XlaOption, ...] = (
     XlaOption(
         name="xla_cpu_flatten_after_fusion",
@@ -206,13 +208,13 @@ def _is_known(option: XlaOption) -> bool:
 
 
 def compiler_options(
-    *, eager: bool = False, large_products: bool = False, small_convolutions: bool = False,
+    *, eager: bool = False, large_products: bool = False, many_small_values: bool = False,
     backend: str | None = None, several: bool = False, gathers: bool = False,
 ) -> dict[str, str | bool | int]:  # fmt: skip
     """Return the options for a compilation on a backend, and whether for several devices; None is jax's default one."""
     backend = backend or jax.default_backend()
     table = OPTIONS + EAGER_OPTIONS * eager + PRODUCT_OPTIONS * large_products
-    table += MESH_OPTIONS * several + GATHER_OPTIONS * gathers + CONVOLUTION_OPTIONS * small_convolutions
+    table += MESH_OPTIONS * several + GATHER_OPTIONS * gathers + PIECE_OPTIONS * many_small_values
     return _values([option for option in table if _applies(option, backend) and (is_measured() or _is_known(option))])
 
 

@@ -212,13 +212,27 @@ def has_large_products(graph: Graph, sizes: Sizes) -> bool:
     return sum([costs[node] for node in products]) >= LARGE_PRODUCT * len(products)
 
 
-def has_small_convolutions(graph: Graph, sizes: Sizes, limit: int) -> bool:
-    """Whether a graph has convolutions, and only values of at most so many bytes."""
+def has_many_small_values(graph: Graph, sizes: Sizes, most: int, least: int) -> bool:
+    """Whether a graph has convolutions or large loops, and no value of more than `most` bytes.
+
+    Args:
+        graph: the graph.
+        sizes: the size of each symbol.
+        most: the bytes of the largest value.
+        least: the bytes that a large loop returns at least.
+    """
     nodes = list(graph.walk())
-    if not any(node.op.has("convolution") for node in nodes):
+    if not any(node.op.has("convolution") or _returns_rows(node, sizes, least) for node in nodes):
         return False
     specs = {spec for node in nodes for spec in node.specs}
-    return all(int(concrete(spec, sizes).nbytes) <= limit for spec in {*specs, *graph.input_specs})
+    return all(int(concrete(spec, sizes).nbytes) <= most for spec in {*specs, *graph.input_specs})
+
+
+def _returns_rows(node: Node, sizes: Sizes, least: int) -> bool:
+    """Whether a node is a loop that returns at least so many bytes, as loops do that keep values for a gradient."""
+    if "nested" not in node.op.traits or sum([int(concrete(spec, sizes).nbytes) for spec in node.specs]) < least:
+        return False
+    return any([body.times != 1 for body in bodies(node, sizes) or ()])
 
 
 def bytes_gathered_again(graph: Graph, sizes: Sizes) -> int:

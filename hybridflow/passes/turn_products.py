@@ -54,7 +54,6 @@ def turn_products(graph: Graph, context: PassContext, limits: Limits = LIMITS) -
           return %3
         }
     """
-
     turned: set[Node] = set()
 
     def visit(node: Node) -> Replacement | None:

@@ -24,14 +24,14 @@ from hybridflow.backend.jax_shim import (
     enable_x64,
     without_locations,
 )
-from hybridflow.backend.options import MANY_PARTS, SMALL_VALUE, call_options, compiler_options
+from hybridflow.backend.options import MANY_PARTS, MANY_ROWS, SMALL_VALUE, call_options, compiler_options
 from hybridflow.core.activity import doing
 from hybridflow.core.dims import evaluate as evaluate_size
 from hybridflow.core.dtypes import WIDE
 from hybridflow.core.forked import require_xla
 from hybridflow.core.node import Node
 from hybridflow.core.spec import TensorSpec, make_spec
-from hybridflow.ir.costs import bytes_gathered_again, has_large_products, has_small_convolutions
+from hybridflow.ir.costs import bytes_gathered_again, has_large_products, has_many_small_values
 from hybridflow.ir.effects import has_effects
 from hybridflow.ir.evaluate import NAMER, lower_graph
 from hybridflow.ir.fusion import reads_never
@@ -192,10 +192,10 @@ class _Compilation:
         self.donated = () if self.calls_host else tuple(donate)
         if options is None:
             large, several = has_large_products(graph, sizes), placing is not None
-            small = self.backend == "cpu" and has_small_convolutions(graph, sizes, SMALL_VALUE)
+            small = self.backend == "cpu" and has_many_small_values(graph, sizes, SMALL_VALUE, MANY_ROWS)
             gathers = several and bytes_gathered_again(graph, sizes) >= MANY_PARTS
             options = compiler_options(
-                large_products=large, small_convolutions=small, backend=self.backend, several=several, gathers=gathers
+                large_products=large, many_small_values=small, backend=self.backend, several=several, gathers=gathers
             )
         self.options = options
         # Only programs with the hidden input have functions that XLA must not inline.

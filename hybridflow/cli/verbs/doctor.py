@@ -21,11 +21,11 @@ from hybridflow.analysis.compare import compare
 from hybridflow.backend.jax_shim import x64_enabled
 from hybridflow.backend.options import (
     CALL_OPTIONS,
-    CONVOLUTION_OPTIONS,
     EAGER_OPTIONS,
     GATHER_OPTIONS,
     MEASURED,
     OPTIONS,
+    PIECE_OPTIONS,
     PRODUCT_OPTIONS,
     XlaOption,
     call_options,
@@ -210,7 +210,7 @@ def _print_options(console: Console) -> None:
         (EAGER_OPTIONS, compiler_options(eager=True), "operations compiled alone: "),
         (PRODUCT_OPTIONS, compiler_options(large_products=True), "programs with large matrix products: "),
         (GATHER_OPTIONS, compiler_options(gathers=True), "programs that gather many parts on a mesh: "),
-        (CONVOLUTION_OPTIONS, compiler_options(small_convolutions=True), "programs with small convolutions: "),
+        (PIECE_OPTIONS, compiler_options(many_small_values=True), "programs with many small values: "),
         (CALL_OPTIONS, call_options(backend), "programs with outlined parts or fusion breaks: "),
     ):
         for option in options:
