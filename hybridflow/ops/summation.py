@@ -33,6 +33,8 @@ _BLOCK = 64
 to 48 rows depends on the length of a thread's part."""
 _ROW_UNIT = 4 * THREADS  # OpenBLAS's kernels take four rows at a time
 _COLUMN_UNIT = 16 * THREADS  # OpenBLAS's kernels take sixteen columns at a time, a vector register of float32
+_FEW, _NARROW = 8, 32
+"""The most elements of an axis that are added slice by slice, and the most neighbours of each."""
 _BLAS = (np.dtype("float32"), np.dtype("float64"))
 
 
@@ -47,13 +49,13 @@ def add_up(x: Any, axis: Axes, keepdims: bool) -> Any:
         dtype = float32
     plan = _plan(x.shape, axis, keepdims) if dtype.kind in "fc" else None
     if plan is None:
-        return np.add.reduce(x, axis=axis, keepdims=keepdims, dtype=dtype)
+        return _add_neighbours(x, axis, keepdims, dtype)
     kept, length, others, shape = plan
     if len(kept) < x.ndim:
         if x.size > _QUICK and x.dtype is dtype and dtype in _BLAS and x.flags.c_contiguous:
             x = add_rows(x.reshape(-1, length))
         else:
-            x = np.add.reduce(x, axis=tuple(range(len(kept), x.ndim)), dtype=dtype)
+            x = _add_neighbours(x, tuple(range(len(kept), x.ndim)), False, dtype)
     if others:
         x = x.reshape(kept)
         for i in others:
@@ -78,6 +80,27 @@ def _plan(shape: Any, axis: Axes, keepdims: bool) -> tuple[Any, int, Axes, Any] 
     if not axis or (size <= _SMALL or count <= _BLOCK if others else size <= _QUICK):
         return None
     return shape[:first], count_elements(shape[first:]), others, reduced_shape(shape, axis, keepdims)
+
+
+def _add_neighbours(x: Any, axis: Axes, keepdims: bool, dtype: Any) -> Any:
+    """Sum in NumPy's order, which is fast where the elements of an axis are many or have many neighbours."""
+    if len(axis) != 1 or x.size <= _SMALL or x.dtype is not dtype or not _is_short(x.shape, axis[0]):
+        return np.add.reduce(x, axis=axis, keepdims=keepdims, dtype=dtype)
+    key: list[Any] = [slice(None)] * x.ndim
+
+    def part(index: int) -> Any:
+        key[axis[0]] = slice(index, index + 1) if keepdims else index
+        return x[tuple(key)]
+
+    total = np.add(part(0), part(1))
+    for index in range(2, x.shape[axis[0]]):
+        np.add(total, part(index), out=total)
+    return np.add(total, dtype.type(0), out=total)  # no sum is -0.0
+
+
+def _is_short(shape: Any, axis: int) -> bool:
+    """Whether an axis has few elements with few neighbours each: NumPy would begin a loop for every few additions."""
+    return 2 <= shape[axis] <= _FEW and count_elements(shape[axis + 1 :]) <= _NARROW
 
 
 def add_rows(x: Any) -> Any:
