@@ -38,7 +38,7 @@ from hybridflow.ops.onnx import from_front, index_rows, positions, scatter_rows,
 from hybridflow.ops.padding_index import gathered, indexed, put_into_zeros
 from hybridflow.ops.padding_updates import added_rows
 from hybridflow.ops.shape import reshape
-from hybridflow.ops.sizes import Axes, normalize_shape
+from hybridflow.ops.sizes import Axes, count_elements, normalize_shape
 
 # -- static indices -----------------------------------------------------------------------------------------------
 
@@ -357,11 +357,21 @@ def _index_add_infer(x: TensorSpec, *indices: TensorSpec, axes: Axes, shape: Sha
     return make_spec(shape, x.dtype)
 
 
+_WIDE_ROW = 128
+"""The fewest elements of a row for which adding row by row takes less time than `numpy.add.at`, in the same order."""
+
+
 def _index_add_kernel(x: Any, *indices: Any, axes: Axes, shape: Shape) -> Any:
     wide = float32 if x.dtype.num in LOW_PRECISION else x.dtype
     result = np.zeros(shape, wide)
+    values = x.astype(wide, copy=False)
     try:
-        np.add.at(result, index_key(indices, axes), x.astype(wide, copy=False))
+        if axes == (0,) and count_elements(shape[1:]) >= _WIDE_ROW:
+            for index, row in zip(indices[0].ravel().tolist(), values.reshape(-1, *shape[1:]), strict=True):
+                total = result[index]
+                np.add(total, row, out=total)
+        else:
+            np.add.at(result, index_key(indices, axes), values)
     except IndexError:
         raise explained("index_add", shape, indices, axes) from None
     return result.astype(x.dtype, copy=False)
