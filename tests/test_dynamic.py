@@ -397,3 +397,25 @@ def test_concrete_methods():
     np.testing.assert_array_equal(run(batch(2)).numpy(), batch(2).sum(0) * 2)
     with pytest.raises(TypeError, match=r"is numpy f32\[3,3\], its input_signature is f32\[2,3\]"):
         run(batch(3))
+
+
+def test_gradients_have_the_bits_of_programs_of_their_own_size(rng):
+    """Which products and sums a program holds must not depend on whether its sizes are open."""
+    hf.nn.init.seed(0)
+    lstm, wide, narrow = hf.nn.LSTM(5, 8), hf.nn.Linear(8, 40), hf.nn.Linear(40, 3)
+    parameters = [*lstm.parameters(), *wide.parameters(), *narrow.parameters()]
+
+    def gradients(x):
+        with hf.GradientTape() as tape:
+            loss = hf.mean(hf.square(narrow(hf.tanh(wide(lstm(x)[0])))))
+        return tape.gradient(loss, parameters)
+
+    batches = [rng.standard_normal((size, 7, 5)).astype(np.float32) for size in (3, 64, 50)]
+    gradients(batches[0])  # the layers' sizes are known from here on
+    opened = hf.compile(gradients)
+    for x in batches:
+        opened(x)
+    for x in batches:
+        for found, expected in zip(opened(x), hf.compile(gradients)(x), strict=True):
+            assert found.numpy().tobytes() == expected.numpy().tobytes()
+    assert opened.trace_count == 2

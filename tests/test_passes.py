@@ -37,7 +37,6 @@ EXAMPLES = (
     .with_limits("fusion_breaks", fewest=1)
     .with_limits("join_parts", parts=2)
     .with_limits("roll", steps=2, apart=float("inf"))
-    .with_limits("turn_products", length=3)
 )
 """The passes with the limits that their examples have."""
 PASSES = {one.name: one for one in EXAMPLES.passes()}

@@ -73,13 +73,12 @@ def row_major_break(x: Any) -> Any:
 
 
 def stored_on_cpus(x: Any) -> Any:
-    """Lower a value so that XLA on CPUs does not make its transposition a part of the product that it goes to or is.
+    """Lower a value on a mesh of CPUs so that XLA does not make its transposition a part of the product it goes to.
 
     A barrier is enough: XLA removes it before it fuses, but after it has chosen the products' operands.
     """
     mesh = LOWERED_FOR.get()
-    on_cpus = jax.default_backend() == "cpu" if mesh is None else not mesh.is_planned and mesh.on_host
-    return lax.optimization_barrier(x) if on_cpus else x
+    return lax.optimization_barrier(x) if mesh is not None and not mesh.is_planned and mesh.on_host else x
 
 
 def after(x: Any, then: Any) -> Any:

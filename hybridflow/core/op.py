@@ -207,6 +207,7 @@ TRAITS = {
     "select": "takes its second input where its first is True and its third elsewhere",
     "order": "compares real numbers: what it says of 0 and 1, 1 and 1, 1 and 0 it says of all pairs in the same order",
     "shift": "adds to its first input what it gives for 0 (-0.0 for floats) and its second input",
+    "sum": "adds up the elements of its input along the axes that axis= says; keepdims= says whether these stay",
     "product": "multiplies its two inputs element by element, broadcast against each other",
     "matrix_product": "is the matrix product of its two inputs",
     "dot": "its lowering holds a product of matrices, for which XLA:CPU has a library",

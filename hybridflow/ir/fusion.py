@@ -47,7 +47,7 @@ BREAK = _identity("fusion_break", fusion_break, "reads_never")
 ROW_MAJOR_BREAK = _identity("row_major_break", row_major_break, "reads_never")
 """A fusion break whose value is stored in row-major order, also where a convolution left its channels last."""
 STORED = _identity("stored", stored_on_cpus)
-"""The identity of a value that XLA on CPUs computes before or after a product, and not as a part of the product."""
+"""The identity of a value that XLA computes before a product on a mesh of CPUs, and not as a part of the product."""
 
 
 def _first(x: Any, then: Any) -> Any:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import jax
 import numpy as np
 from jax import lax
 
@@ -212,6 +213,71 @@ def matmul(x1: TensorLike, x2: TensorLike, /) -> Tensor:
         Tensor([3, 7], dtype=int32)
     """
     return bind(matmul.op, promote(x1, x2))
+
+
+# -- products of a transposed matrix ------------------------------------------------------------------------------
+
+_TALL, _LONG = 2, 256
+"""The least ratio of a product's rows to its columns, and the fewest terms of an element, for which it is faster as the
+transpose of another product; for fewer terms the transposition costs too much."""
+
+
+def _transposed_kernel(a: Any, b: Any) -> Any:
+    if a.ndim != 2:
+        raise ValueError("no matrix")  # `bind` then runs the shape rule, which says more
+    return products.matmul(a.T, b)
+
+
+def _transposed_lower(a: Any, b: Any) -> Any:
+    (length, rows), columns = a.shape, b.shape[1]
+    if jax.default_backend() != "cpu" or length < _LONG or rows < _TALL * columns:
+        return _lower(lax.transpose(a, (1, 0)), b)
+    # Without the barrier, XLA would make one product of it all again.
+    return lax.transpose(lax.optimization_barrier(_lower(lax.transpose(b, (1, 0)), a)), (1, 0))
+
+
+def _transposed_infer(a: TensorSpec, b: TensorSpec) -> TensorSpec:
+    if a.ndim != 2 or b.ndim != 2:
+        got = call_text("transposed_matmul", a, b)
+        raise ShapeError(message("transposed_matmul: an operand is no matrix", got=got))
+    return _infer(make_spec(a.shape[::-1], a.dtype), b)
+
+
+def _transposed_vjp(F: Any, g: Any, y: Any, a: Any, b: Any) -> Any:
+    del y
+    return lambda: F.matmul(b, swap(F, g)), lambda: F.matmul(a, g)
+
+
+def _transposed_samples(rng: np.random.Generator) -> Any:
+    yield Sample((normals(rng, 3, 4), normals(rng, 3, 2)))
+    yield Sample((normals(rng, 0, 3), normals(rng, 0, 2)))
+    yield Sample((normals(rng, 2, 3, dtype=np.float64), normals(rng, 2, 3, dtype=np.float64)))
+    yield Sample((normals(rng, _LONG, 6), normals(rng, _LONG, 3)), gradient=False)
+    yield Sample((normals(rng, 2, 3, dtype="bfloat16"), normals(rng, 2, 3, dtype="bfloat16")), gradient=False)
+    yield Bad((normals(rng, 3, 4), normals(rng, 2, 4)), error=ShapeError, text="inner sizes differ: 3 and 2")
+    yield Bad((normals(rng, 3), normals(rng, 3, 4)), error=ShapeError, text="an operand is no matrix")
+
+
+@op(
+    kernel=_transposed_kernel,
+    lower=_transposed_lower,
+    infer=_transposed_infer,
+    vjp=_transposed_vjp,
+    saves=Saves(x=(0, 1), each="others"),
+    flops=MultiplyAdds(lambda y, a, b: y.size * a.shape[0]),
+    samples=_transposed_samples,
+    traits=("dot", "inner"),
+    ulp=16,
+    onnx=lambda o, a, b: o.MatMul(o.Transpose(a, perm=[1, 0]), b),
+)
+def transposed_matmul(a: TensorLike, b: TensorLike, /) -> Tensor:
+    """Return ``transpose(a) @ b`` for matrices ``(k, m)`` and ``(k, n)``.
+
+    XLA:CPU repacks the transposed operand of a product column by column, which is slow for long rows, and slowest if
+    their length is a power of two. The other operand is repacked along its rows. So a product with more rows than
+    columns is computed as ``transpose(transpose(b) @ a)``.
+    """
+    return bind(transposed_matmul.op, promote(a, b))
 
 
 __all__ = public_names(globals())  # pyright: ignore[reportUnsupportedDunderAll]

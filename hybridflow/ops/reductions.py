@@ -147,7 +147,7 @@ def _sum_samples(rng: np.random.Generator) -> Any:
     vjp=on_host(_sum_vjp, _sum_host),
     flops=input_elements,
     samples=_sum_samples,
-    traits=("full_precision",),
+    traits=("full_precision", "sum"),
     method="sum",
     onnx=reduction("ReduceSum"),
     padded=along(constant(0)),

@@ -88,9 +88,9 @@ def float_sum(x: Any, axis: tuple[int, ...]) -> Any:
 
 _LEAST, _MOST = 1 << 15, 1 << 22
 """The fewest and the most elements that are summed by products: fewer take no less time, and more take much memory."""
-_SHORTEST, _LONGEST, _COLUMN = 16, 1 << 13, 1 << 11
-"""The fewest and the most terms of an element of a product, and the most if the terms lie in different rows. XLA adds 8
-terms at a time, so that a run has at most 1024 additions; along a row, the additions of a run are spread further."""
+_SHORTEST, _ROW, _COLUMN = 16, 512, 128
+"""The fewest terms of an element of such a product, and the most if they lie in one row or in different rows: more
+would lose precision, since a product adds few of them at a time."""
 
 
 def is_summed_by_products(shape: tuple[Any, ...], dtype: Any) -> bool:
@@ -113,18 +113,26 @@ def _sum_by_products(x: Any, axes: list[int]) -> tuple[Any, list[int]]:
     """
     last = len([i for number, i in enumerate(axes) if i == x.ndim - 1 - number])
     kept, length = x.shape[: x.ndim - last], math.prod(x.shape[x.ndim - last :])
-    if kept and last and _SHORTEST <= length <= _LONGEST:
-        rows = lax.reshape(x, (math.prod(kept), length))
-        x, axes = lax.reshape(_product(rows, lax.full((length,), 1, x.dtype), (1, 0)), kept), axes[last:]
+    parts = _parts(length, _ROW) if kept and last else 0
+    if parts:
+        rows = lax.reshape(x, (math.prod(kept) * parts, length // parts))
+        sums = _product(rows, lax.full((length // parts,), 1, x.dtype), (1, 0))
+        x, axes = lax.reduce_sum(lax.reshape(sums, (*kept, parts)), (len(kept),)), axes[last:]
     if x.size < _LEAST or not axes or axes != [*range(len(axes))][::-1] or len(axes) == x.ndim:
         return x, axes
     kept, length = x.shape[len(axes) :], math.prod(x.shape[: len(axes)])
-    parts = next((n for n in range(1, length // _SHORTEST + 1) if length % n == 0 and length // n <= _COLUMN), None)
-    if parts is None:
+    parts = _parts(length, _COLUMN)
+    if not parts:
         return x, axes
     columns = lax.reshape(x, (parts, length // parts, math.prod(kept)))
     sums = _product(lax.full((parts, length // parts), 1, x.dtype), columns, (1, 1), batch=(0,))
-    return lax.reshape(sums, (parts, *kept)), [0]
+    return lax.reduce_sum(lax.reshape(sums, (parts, *kept)), (0,)), []
+
+
+def _parts(length: int, most: int) -> int:
+    """Return the fewest equal parts of at most so many terms, or 0 if these would have too few terms."""
+    fewest = -(-length // most)
+    return next((parts for parts in range(fewest, length // _SHORTEST + 1) if length % parts == 0), 0)
 
 
 def _product(a: Any, b: Any, contracted: tuple[int, int], batch: tuple[int, ...] = ()) -> Any:

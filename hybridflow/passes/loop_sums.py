@@ -12,7 +12,6 @@ from hybridflow.ir.graph import Graph, edges_of
 from hybridflow.nested.scans import SCAN
 from hybridflow.ops.arithmetic import add
 from hybridflow.ops.matmul import matmul
-from hybridflow.ops.reductions import sum as sum_over
 from hybridflow.ops.shape import permute_dims, reshape
 from hybridflow.passes.lib.graph_pass import PassContext, graph_pass
 from hybridflow.passes.lib.products import transposed_product
@@ -28,44 +27,50 @@ def loop_sums(graph: Graph, context: PassContext) -> Graph:
     it needs, since they would take memory.
 
     Before:
-        graph f(%w: f32[2,3], %a: f32[4,5,2], %b: f32[4,5,3]) -> (f32[2,3]) {
-          %0 = scan(%w, %a, %b) {
-            body=graph step(%sum: f32[2,3], %a: f32[5,2], %b: f32[5,3]) -> (f32[2,3]) {
+        graph f(%w: f32[2,3], %y: f32[3], %a: f32[4,5,2], %b: f32[4,5,3]) -> (f32[2,3], f32[3]) {
+          %0, %1 = scan(%w, %y, %a, %b) {
+            body=graph step(%w: f32[2,3], %y: f32[3], %a: f32[5,2], %b: f32[5,3]) -> (f32[2,3], f32[3]) {
               %0 = permute_dims(%a) {axes=(1, 0)} : f32[2,5]
               %1 = matmul(%0, %b) : f32[2,3]
-              %2 = add(%sum, %1) : f32[2,3]
-              return %2
+              %2 = add(%w, %1) : f32[2,3]
+              %3 = sum(%b) {axis=(0,), keepdims=False} : f32[3]
+              %4 = add(%y, %3) : f32[3]
+              return %2, %4
             },
-            carry=1,
+            carry=2,
             sequences=2,
             length=4,
             reverse=False,
             residuals=False
-          } : f32[2,3]
-          return %0
+          } : f32[2,3], f32[3]
+          return %0, %1
         }
 
     After:
-        graph f(%w: f32[2,3], %a: f32[4,5,2], %b: f32[4,5,3]) -> (f32[2,3]) {
-          %0 = scan(%w, %a, %b) {
-            body=graph step(%sum: f32[2,3], %a: f32[5,2], %b: f32[5,3]) -> (f32[2,3]) {
+        graph f(%w: f32[2,3], %y: f32[3], %a: f32[4,5,2], %b: f32[4,5,3]) -> (f32[2,3], f32[3]) {
+          %0, %1 = scan(%w, %y, %a, %b) {
+            body=graph step(%w: f32[2,3], %y: f32[3], %a: f32[5,2], %b: f32[5,3]) -> (f32[2,3], f32[3]) {
               %0 = permute_dims(%a) {axes=(1, 0)} : f32[2,5]
               %1 = matmul(%0, %b) : f32[2,3]
-              %2 = add(%sum, %1) : f32[2,3]
-              return %2
+              %2 = add(%w, %1) : f32[2,3]
+              %3 = sum(%b) {axis=(0,), keepdims=False} : f32[3]
+              %4 = add(%y, %3) : f32[3]
+              return %2, %4
             },
-            carry=1,
+            carry=2,
             sequences=2,
             length=4,
             reverse=False,
             residuals=False
-          } : f32[2,3]
-          %1 = reshape(%a) {shape=(20, 2)} : f32[20,2]
-          %2 = permute_dims(%1) {axes=(1, 0)} : f32[2,20]
-          %3 = reshape(%b) {shape=(20, 3)} : f32[20,3]
-          %4 = matmul(%2, %3) : f32[2,3]
-          %5 = add(%w, %4) : f32[2,3]
-          return %5
+          } : f32[2,3], f32[3]
+          %2 = reshape(%a) {shape=(20, 2)} : f32[20,2]
+          %3 = permute_dims(%2) {axes=(1, 0)} : f32[2,20]
+          %4 = reshape(%b) {shape=(20, 3)} : f32[20,3]
+          %5 = matmul(%3, %4) : f32[2,3]
+          %6 = add(%w, %5) : f32[2,3]
+          %7 = sum(%b) {axis=(0, 1), keepdims=False} : f32[3]
+          %8 = add(%y, %7) : f32[3]
+          return %6, %8
         }
     """
     read = {*graph.outputs, *[edge for node in graph.nodes for edge in edges_of(node)]}
@@ -93,7 +98,7 @@ def loop_sums(graph: Graph, context: PassContext) -> Graph:
 def _sums(node: Node, read: set[Edge]) -> dict[int, list[Edge]]:
     """Return the carried sums of a loop that something reads, each with what a step adds to it."""
     attrs = node.attrs
-    if attrs.get("counted") or type(attrs["length"]) is not int or node.op.hidden_outputs(attrs):
+    if attrs.get("counted") or node.op.hidden_outputs(attrs):
         return {}
     body: Graph = attrs["body"]
     reads = Counter([*body.outputs, *[edge for one in body.nodes for edge in edges_of(one)]])
@@ -118,7 +123,9 @@ def _rows(node: Node, read: set[Edge]) -> dict[Edge, Edge]:
 
 def _terms(edge: Edge, reads: Mapping[Edge, int]) -> list[Edge]:
     """Return what is added up to a value that nothing else reads."""
-    if edge[0].op is not add.op or reads[edge] > 1 or edge[0].spec().dtype not in (float32, float64):
+    op = edge[0].op
+    adds = op.has("shift") and op.has("commutative")
+    if not adds or reads[edge] > 1 or edge[0].spec().dtype not in (float32, float64):
         return [edge]
     return [term for one in edges_of(edge[0]) for term in _terms(one, reads)]
 
@@ -126,7 +133,7 @@ def _terms(edge: Edge, reads: Mapping[Edge, int]) -> list[Edge]:
 def _is_sum(edge: Edge, rows: Mapping[Edge, Edge]) -> bool:
     """Whether a value is a sum over at least one axis, of values that exist for all steps."""
     node = edge[0]
-    if node.op is sum_over.op:
+    if node.op.has("sum"):
         return bool(node.attrs["axis"]) and not node.attrs["keepdims"] and _is_row(edges_of(node)[0], rows)
     if node.op.has("permute"):
         return _is_sum(edges_of(node)[0], rows)
@@ -136,8 +143,6 @@ def _is_sum(edge: Edge, rows: Mapping[Edge, Edge]) -> bool:
 
 def _is_row(edge: Edge, rows: Mapping[Edge, Edge]) -> bool:
     node = edge[0]
-    if any([type(size) is not int for size in node.spec(edge[1]).shape]):
-        return False
     return edge in rows or (node.op.has("reshape") and len(node.inputs) == 1 and _is_row(edges_of(node)[0], rows))
 
 
@@ -147,7 +152,7 @@ class _AfterLoop(Added):
     def __init__(self, node: Node) -> None:
         super().__init__(node)
         self.rows = _rows(node, {(node, index) for index in range(len(node.outputs))})
-        self.length: int = node.attrs["length"]
+        self.length: Any = node.attrs["length"]
 
     def total(self, term: Edge) -> Edge:
         """Return the sum of a value over all steps."""

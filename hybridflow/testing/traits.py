@@ -175,6 +175,15 @@ def _picks(call: Call, outputs: tuple[Array, ...]) -> str | None:
     return None
 
 
+@claims("sum")
+def _sum(call: Call, outputs: tuple[Array, ...]) -> str | None:
+    x, axis = call.inputs[0], call.attrs["axis"]
+    exact, size = (
+        np.add.reduce(one.astype(np.complex128), axis=axis, keepdims=call.attrs["keepdims"]) for one in (x, np.abs(x))
+    )
+    return difference(outputs[0].astype(np.complex128), exact, size.real * _ulps(call, np.ones((), x.dtype)) * x.size)
+
+
 @claims("windowed")
 def _windowed(call: Call, outputs: tuple[Array, ...]) -> str | None:
     """An element of the first input affects no more results than a window has elements."""

@@ -104,6 +104,10 @@ class Hybridflow:
             slopes = self._gradients(*map(hf.asarray, batch))[1]
             return {name: slope.numpy() for name, slope in zip(self.model.named_parameters(), slopes, strict=True)}
 
+        def flops(self, batch: list[Array]) -> float:
+            """Return the floating-point operations of the gradients for a batch."""
+            return float(hf.cost(self._gradients, *map(hf.asarray, batch)).flops)
+
         def bind(self, batch: list[Array]) -> Callable[[], Any]:
             """Return a call that takes a training step with a batch."""
             arrays = [hf.asarray(one) for one in batch]

@@ -82,11 +82,32 @@ def run_row(row: Row, effort: Effort) -> RowResult:
             row.build(case)
             check_agreement(case.sides, row.tolerance)
             _measure(result, case.sides, effort)
+            if case.flops is not None and result.ours is not None and not effort.smoke:
+                case.notes.append(_share(case.flops / result.ours.median))
         except SkippedRow as why:
             result.skipped = str(why)
         except Exception as error:
             result.error = f"{type(error).__name__}: {error}"
     return result
+
+
+def _share(speed: float) -> str:
+    """Return what a speed is beside that of a matrix product, which is measured now.
+
+    Args:
+        speed: floating-point operations per second.
+    """
+    size = 1024
+    matrix = hf.random.uniform((size, size))
+    product = hf.compile(hf.matmul)
+
+    def seconds() -> float:
+        start = time.perf_counter()
+        product(matrix, matrix).numpy()
+        return time.perf_counter() - start
+
+    fastest = 2 * size**3 / min(seconds() for _ in range(10))
+    return f"{speed / 1e9:.0f} GFLOP/s, {speed / fastest:.0%} of a product's of {size} x {size}"
 
 
 # -- agreement ----------------------------------------------------------------------------------------------------

@@ -60,12 +60,14 @@ class Case:
         smoke: whether this run only shows that the row works; rows then choose small sizes.
         sides: the sides, hybridflow's first.
         notes: why a peer is missing, and other remarks for the reader.
+        flops: the floating-point operations of one run, if the speed is to be compared with a matrix product's.
     """
 
     smoke: bool
     aims: Mapping[str, float]
     sides: list[Side] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
+    flops: float | None = None
     rng: np.random.Generator = field(default_factory=lambda: np.random.default_rng(0))
     stack: ExitStack = field(default_factory=ExitStack)
 

@@ -219,6 +219,7 @@ def _sides(
     without = Hybridflow.Trainer(lambda f: make(f, 0.0), loss, adam, False)
     first = without.gradients(batch)  # this also makes the layers' sizes known
     weights = without.weights()
+    case.flops = without.flops(batch)
 
     def add(framework: Any, name: str, compiled: bool) -> Any:
         checked = framework.Trainer(lambda f: make(f, 0.0), loss, adam, compiled)
