@@ -26,7 +26,8 @@ settings.load_profile("ci")
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Add what tests a second version in a part of the time."""
     parser.addoption("--stand-in", action="store_true", help="run with a second CPU device as the accelerator")
-    parser.addoption("--every", type=int, default=1, help="run every N-th case of each test; the first one always")
+    every = "run every N-th case of each test, the first one always; slow tests only if N is 1"
+    parser.addoption("--every", type=int, default=1, help=every)
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -40,9 +41,11 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     seen: Counter[str] = Counter()
     chosen: list[pytest.Item] = []
     left_out: list[pytest.Item] = []
+    every = config.getoption("every")
     for item in items:
         test = item.nodeid.partition("[")[0]
-        (left_out if seen[test] % config.getoption("every") else chosen).append(item)
+        slow = every > 1 and item.get_closest_marker("slow")
+        (left_out if slow or seen[test] % every else chosen).append(item)
         seen[test] += 1
     if left_out:
         config.hook.pytest_deselected(items=left_out)

@@ -23,7 +23,7 @@ from reference import without_xla
 
 import hybridflow as hf
 
-PROGRAMS, ITEMS, XLA_EVERY = 1200, 24, 30
+PROGRAMS, ITEMS, XLA_EVERY = 800, 16, 20
 
 
 def kind_of(seed: int) -> Kind:

@@ -24,7 +24,11 @@ def make_row(build: Any) -> Row:
     return Row("planted", "tests", "planted", build, 1, "call", {}, 1e-4)
 
 
-@pytest.mark.parametrize("name", ROWS)
+ALIKE = {"gpt12_eager", "gpt12_compiled", "mesh_fsdp", "mesh_tensor", "mesh_gpt_fsdp", "mesh_gpt_data"}
+"""Rows that hardly differ from another one in a smoke run."""
+
+
+@pytest.mark.parametrize("name", [name for name in ROWS if name not in ALIKE])
 def test_row_runs(name: str):
     result = run_row(ROWS[name], SMOKE)
     assert result.error is None
