@@ -109,9 +109,9 @@ class Hybridflow:
             return float(hf.cost(self._gradients, *map(hf.asarray, batch)).flops)
 
         def bind(self, batch: list[Array]) -> Callable[[], Any]:
-            """Return a call that takes a training step with a batch."""
+            """Return a call that takes a training step with a batch; its result is there when the step is done."""
             arrays = [hf.asarray(one) for one in batch]
-            return lambda: self._step(*arrays)
+            return lambda: (self._step(*arrays), [one.read() for one in self.variables])
 
 
 # -- torch --------------------------------------------------------------------------------------------------------
