@@ -72,7 +72,7 @@ def float_sum(x: Any, axis: tuple[int, ...]) -> Any:
     ones is faster where it applies.
     """
     axes = sorted([i % x.ndim for i in axis], reverse=True)
-    if is_summed_by_products(x.shape, x.dtype):
+    if _is_summed_by_products(x.shape, x.dtype):
         x, axes = _sum_by_products(x, axes)
     runs = [min(size, _WINDOW) if isinstance(size, int) else _WINDOW for size in x.shape]  # other sizes are symbolic
     while axes:
@@ -93,7 +93,7 @@ _SHORTEST, _ROW, _COLUMN = 16, 512, 128
 would lose precision, since a product adds few of them at a time."""
 
 
-def is_summed_by_products(shape: tuple[Any, ...], dtype: Any) -> bool:
+def _is_summed_by_products(shape: tuple[Any, ...], dtype: Any) -> bool:
     """Whether sums of such floats are lowered as products with ones.
 
     XLA:CPU computes each element of a sum by itself, without vector instructions, and along columns if the first axes
