@@ -230,7 +230,8 @@ def _transposed_kernel(a: Any, b: Any) -> Any:
 
 def _transposed_lower(a: Any, b: Any) -> Any:
     (length, rows), columns = a.shape, b.shape[1]
-    if jax.default_backend() != "cpu" or length < _LONG or rows < _TALL * columns:
+    known = type(length) is type(rows) is type(columns) is int
+    if not known or jax.default_backend() != "cpu" or length < _LONG or rows < _TALL * columns:
         return _lower(lax.transpose(a, (1, 0)), b)
     # Without the barrier, XLA would make one product of it all again.
     return lax.transpose(lax.optimization_barrier(_lower(lax.transpose(b, (1, 0)), a)), (1, 0))
@@ -266,7 +267,7 @@ def _transposed_samples(rng: np.random.Generator) -> Any:
     saves=Saves(x=(0, 1), each="others"),
     flops=MultiplyAdds(lambda y, a, b: y.size * a.shape[0]),
     samples=_transposed_samples,
-    traits=("dot", "inner"),
+    traits=("dot", "low_precision", "inner"),
     ulp=16,
     onnx=lambda o, a, b: o.MatMul(o.Transpose(a, perm=[1, 0]), b),
 )
