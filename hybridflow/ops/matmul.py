@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, cast
 
 import jax
 import numpy as np
@@ -241,7 +241,15 @@ def _transposed_infer(a: TensorSpec, b: TensorSpec) -> TensorSpec:
     if a.ndim != 2 or b.ndim != 2:
         got = call_text("transposed_matmul", a, b)
         raise ShapeError(message("transposed_matmul: an operand is no matrix", got=got))
-    return _infer(make_spec(a.shape[::-1], a.dtype), b)
+    return _infer(_transpose_of(a), b)
+
+
+def _transpose_of(a: TensorSpec) -> TensorSpec:
+    return make_spec(a.shape[::-1], a.dtype)
+
+
+def _transposed_macs(y: TensorSpec, a: TensorSpec, b: TensorSpec) -> Any:
+    return cast(MultiplyAdds, matmul.op.flops).macs(y, _transpose_of(a), b)
 
 
 def _transposed_vjp(F: Any, g: Any, y: Any, a: Any, b: Any) -> Any:
@@ -265,7 +273,7 @@ def _transposed_samples(rng: np.random.Generator) -> Any:
     infer=_transposed_infer,
     vjp=_transposed_vjp,
     saves=Saves(x=(0, 1), each="others"),
-    flops=MultiplyAdds(lambda y, a, b: y.size * a.shape[0]),
+    flops=MultiplyAdds(_transposed_macs),
     samples=_transposed_samples,
     traits=("dot", "low_precision", "inner"),
     ulp=16,

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from typing import cast
-
-from hybridflow.core.node import Edge, Node, Position
-from hybridflow.ir.graph import Graph
+from hybridflow.core.node import Node, Position
+from hybridflow.ir.graph import Graph, edges_of
 from hybridflow.passes.lib.graph_pass import PassContext, graph_pass
-from hybridflow.passes.lib.rewrite import changed, rewrite
+from hybridflow.passes.lib.rewrite import changed, reads_of, rewrite
 
 
 @graph_pass(final=True)
@@ -29,7 +27,7 @@ def dead_residuals(graph: Graph, context: PassContext) -> Graph:
     candidates = [node for node in graph.nodes if node.op.saves.hidden and node.attrs.get("residuals")]
     if not candidates:
         return graph
-    read: set[Edge | None] = {*graph.outputs, *[edge for node in graph.nodes for edge in node.inputs]}
+    read = reads_of(graph)
     visible: dict[Position, int] = {}
     for node in candidates:
         first = len(node.outputs) - node.op.hidden_outputs(node.attrs)
@@ -42,6 +40,6 @@ def dead_residuals(graph: Graph, context: PassContext) -> Graph:
             return None
         context.notes[node.op.name] += 1
         attrs = {**node.attrs, "residuals": False}
-        return changed(node, cast("tuple[Edge, ...]", node.inputs), attrs=attrs, outputs=node.outputs[:count])
+        return changed(node, edges_of(node), attrs=attrs, outputs=node.outputs[:count])
 
     return rewrite(graph, visit)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from itertools import pairwise
 from operator import itemgetter
 from typing import Any, NamedTuple
@@ -15,7 +14,7 @@ from hybridflow.ops.arithmetic import plus_zero
 from hybridflow.ops.indexing import slice_scatter
 from hybridflow.ops.joining import concat, stack
 from hybridflow.passes.lib.graph_pass import PassContext, graph_pass
-from hybridflow.passes.lib.rewrite import Added, followed, rebuilt
+from hybridflow.passes.lib.rewrite import Added, followed, reads_of, rebuilt
 from hybridflow.passes.lib.windows import span_of
 
 
@@ -108,8 +107,7 @@ def join_parts(graph: Graph, context: PassContext, limits: Limits = LIMITS) -> G
 
 def _sums(graph: Graph, fewest: int) -> dict[Node, _Sum]:
     """Return the sums of parts that can be joined, by their last node."""
-    reads = Counter([edge for node in graph.nodes for edge in edges_of(node)])
-    reads.update(graph.outputs)
+    reads = reads_of(graph)
     sums: dict[Node, _Sum] = {}
     for node in graph.nodes:
         if node.op.has("placement"):

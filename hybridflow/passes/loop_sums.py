@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from typing import Any
 
 from hybridflow.core.dtypes import float32, float64
@@ -15,7 +14,7 @@ from hybridflow.ops.matmul import matmul
 from hybridflow.ops.shape import permute_dims, reshape
 from hybridflow.passes.lib.graph_pass import PassContext, graph_pass
 from hybridflow.passes.lib.products import transposed_product
-from hybridflow.passes.lib.rewrite import Added, Replacement, rewrite
+from hybridflow.passes.lib.rewrite import Added, Replacement, reads_of, rewrite
 
 
 @graph_pass(final=True, reorders=True)
@@ -73,7 +72,7 @@ def loop_sums(graph: Graph, context: PassContext) -> Graph:
           return %6, %8
         }
     """
-    read = {*graph.outputs, *[edge for node in graph.nodes for edge in edges_of(node)]}
+    read = reads_of(graph)
     sums = {node.sequence: found for node in graph.nodes if node.op is SCAN and (found := _sums(node, read))}
     if not sums:
         return graph
@@ -95,13 +94,13 @@ def loop_sums(graph: Graph, context: PassContext) -> Graph:
     return rewrite(graph, visit)
 
 
-def _sums(node: Node, read: set[Edge]) -> dict[int, list[Edge]]:
+def _sums(node: Node, read: Container[Edge]) -> dict[int, list[Edge]]:
     """Return the carried sums of a loop that something reads, each with what a step adds to it."""
     attrs = node.attrs
     if attrs.get("counted") or node.op.hidden_outputs(attrs):
         return {}
     body: Graph = attrs["body"]
-    reads = Counter([*body.outputs, *[edge for one in body.nodes for edge in edges_of(one)]])
+    reads = reads_of(body)
     rows = _rows(node, read)
     found: dict[int, list[Edge]] = {}
     for index in range(attrs["carry"]):
@@ -113,7 +112,7 @@ def _sums(node: Node, read: set[Edge]) -> dict[int, list[Edge]]:
     return found
 
 
-def _rows(node: Node, read: set[Edge]) -> dict[Edge, Edge]:
+def _rows(node: Node, read: Container[Edge]) -> dict[Edge, Edge]:
     """Map values of a step to what holds those of all steps: the loop's sequences, and rows that something reads."""
     body, carry, sequences = node.attrs["body"], node.attrs["carry"], node.attrs["sequences"]
     given = {(body.inputs[index], 0): edges_of(node)[index] for index in range(carry, carry + sequences)}
@@ -143,7 +142,7 @@ def _is_sum(edge: Edge, rows: Mapping[Edge, Edge]) -> bool:
 
 def _is_row(edge: Edge, rows: Mapping[Edge, Edge]) -> bool:
     node = edge[0]
-    return edge in rows or (node.op.has("reshape") and len(node.inputs) == 1 and _is_row(edges_of(node)[0], rows))
+    return edge in rows or (node.op.has("reshape") and _is_row(edges_of(node)[0], rows))
 
 
 class _AfterLoop(Added):

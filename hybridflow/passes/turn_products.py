@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from hybridflow.core.dtypes import float32, float64
 from hybridflow.core.node import Node
-from hybridflow.ir.graph import Graph, edges_of
+from hybridflow.ir.graph import Graph
 from hybridflow.ops.matmul import transposed_matmul
+from hybridflow.passes.dead_code import dead_code
 from hybridflow.passes.lib.graph_pass import PassContext, graph_pass
 from hybridflow.passes.lib.products import transposed_product
-from hybridflow.passes.lib.rewrite import Added, Replacement, rebuilt, rewrite
+from hybridflow.passes.lib.rewrite import Added, Replacement, rewrite
 
 
 @graph_pass(final=True)
@@ -31,7 +32,6 @@ def turn_products(graph: Graph, context: PassContext) -> Graph:
           return %0
         }
     """
-    turned: set[Node] = set()
 
     def visit(node: Node) -> Replacement | None:
         product = transposed_product(node)
@@ -41,10 +41,8 @@ def turn_products(graph: Graph, context: PassContext) -> Graph:
         if type(rows) is type(columns) is int and rows <= columns:
             return None
         context.notes["a product"] += 1
-        turned.add(product.transposed[0])
         added = Added(node)
         return Replacement((added.put(transposed_matmul.op, product.a, product.b),), tuple(added.nodes))
 
     after = rewrite(graph, visit)
-    unread = turned - {edge[0] for edges in (after.outputs, *map(edges_of, after.nodes)) for edge in edges}
-    return rebuilt(after, [node for node in after.nodes if node not in unread], after.outputs) if unread else after
+    return graph if after is graph else dead_code.function(after, context)  # transposes that nothing else reads

@@ -12,7 +12,7 @@ from hybridflow.nested.branches import COND
 from hybridflow.nested.loops import WHILE
 from hybridflow.nested.scans import SCAN
 from hybridflow.passes.lib.graph_pass import PassContext, graph_pass
-from hybridflow.passes.lib.rewrite import Replacement, changed, rewrite
+from hybridflow.passes.lib.rewrite import Replacement, changed, reads_of, rewrite
 
 
 @graph_pass()
@@ -55,7 +55,7 @@ def unused_outputs(graph: Graph, context: PassContext) -> Graph:
     nodes = [node for node in graph.nodes if node.op in _KINDS and not node.op.hidden_outputs(node.attrs)]
     if not nodes:
         return graph
-    read: set[Edge | None] = {*graph.outputs, *[edge for node in graph.nodes for edge in node.inputs]}
+    read = reads_of(graph)
     plans: dict[Position, tuple[_Kept, list[int]]] = {}
     for node in nodes:
         outputs = [index for index in range(len(node.outputs)) if (node, index) in read]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, cast
 
@@ -110,6 +111,11 @@ class Added:
         made = make_node(op, inputs, attrs, (spec,), where=self.node.where, scope=self.node.scope)
         self.nodes.append(placed(made, self.node))
         return made, 0
+
+
+def reads_of(graph: Graph) -> Counter[Edge]:
+    """Count how often each value is read: by nodes, and as an output."""
+    return Counter([*graph.outputs, *[edge for node in graph.nodes for edge in edges_of(node)]])
 
 
 def readers_of(graph: Graph) -> dict[Node, list[Node]]:
