@@ -152,13 +152,15 @@ def at(monkeypatch: Any, cores: int, jaxlib: tuple[int, ...]) -> None:
 
 @CPU_ONLY
 def test_other_ways_are_for_few_cores(monkeypatch: Any):
-    shapes = (64, 32, 26, 26), (64, 32, 3, 3), (24, 24)
+    shapes = (60, 32, 26, 26), (64, 32, 3, 3), (24, 24)
     for cores, expected in ((1, ["images"] * 3), (2, ["plain", "images", "images"]), (8, ["plain"] * 3)):
         at(monkeypatch, cores, (0, 10, 2))
         assert ways(*shapes, PLAIN) == expected
-    for jaxlib, kernel_gradient in (((0, 10, 2), "plain"), ((0, 12, 0), "zeros")):
-        at(monkeypatch, 1, jaxlib)
+    library, other = ((0, 10, 2), "plain"), ((0, 12, 0), "zeros")
+    for cores, (jaxlib, kernel_gradient) in ((1, library), (2, (library[0], "zeros")), (2, other), (1, other)):
+        at(monkeypatch, cores, jaxlib)
         assert ways(*shapes) == ["plain", "plain", kernel_gradient]
+        assert ways((64, *shapes[0][1:]), *shapes[1:]) == ["plain"] * 3  # vector registers are full
     assert ways(*shapes, PLAIN) == ["plain", "images", "images"]
     assert ways(*shapes, {**PLAIN, "groups": 2}) == ways(*shapes, {**PLAIN, "channels_last": True}) == ["plain"] * 3
     assert ways((2, *shapes[0][1:]), *shapes[1:], PLAIN) == ["plain"] * 3  # a loop of two
@@ -174,6 +176,7 @@ def test_columns_are_for_few_channels_small_images_and_small_windows(monkeypatch
     large = ways((64, 3, 224, 224), (64, 3, 3, 3), (224, 224))  # too many columns
     assert large == ["plain", "images", "plain"]
     assert ways((4, 16, 64, 64), (16, 16, 3, 3), (64, 64)) == ["plain", "images", "zeros"]
+    assert ways((5, 512, 4, 4), (16, 512, 3, 3), (4, 4)) == ["plain", "plain", "zeros"]
     at(monkeypatch, 8, (0, 10, 2))
     assert ways((16, 512, 4, 4), (512, 512, 3, 3), (4, 4)) == ["plain"] * 3
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import numpy as np
@@ -124,6 +125,56 @@ def test_what_a_pooling_reads_is_stored_in_its_order_and_its_positions_are_compu
     if pooled:  # whether XLA else leaves the channels last depends on its version
         text = compile_graph(compiled.graph(*args), sizes={}).compiled.as_text()
         assert " = f32[8,8,64,64]{3,2,1,0} call(" in text
+
+
+@pytest.mark.parametrize(("images", "breaks"), [(8, 1), (1, 0)])
+def test_the_gradient_of_a_large_convolutions_result_is_computed_once(images: int, breaks: int):
+    def slopes(x: Any, kernel: Any) -> Any:
+        with hf.GradientTape() as tape:
+            tape.watch((x, kernel))
+            loss = hf.sum(hf.tanh(hf.nn.conv(x, kernel, padding="same")))
+        return tape.gradient(loss, (x, kernel))
+
+    args = hf.random.normal((images, 16, 32, 32)), hf.random.normal((8, 16, 3, 3))
+    assert hf.compare(slopes, *args).same
+    compiled = hf.compile(slopes)
+    (node,) = [node for node in compiled.graph(*args).nodes if node.op.has("kernel_gradient")]
+    assert broken(compiled, *args) == [node.inputs[1][0].inputs[0][0].op.name] * breaks
+
+
+@pytest.mark.parametrize("rule", ["AdamW", "RMSprop", "Adagrad", "SGD"])
+def test_an_optimizers_step_copies_none_of_its_moments(rule: str):
+    net = hf.nn.Linear(32, 64)
+    optimizer = getattr(hf.optim, rule)(net, 1e-3, **({"momentum": 0.9} if rule == "SGD" else {}))
+
+    @hf.compile
+    def step(x: Any) -> Any:
+        with hf.GradientTape() as tape:
+            loss = hf.mean(net(x) ** 2)
+        optimizer.update(tape.gradient(loss, net))
+        return loss
+
+    x = hf.ones((16, 32))
+    losses = [float(step(x)) for _ in range(3)]
+    assert losses == sorted(losses, reverse=True)
+    text = step.lower(x).executable.compiled.as_text()
+    assert len(re.findall(r"f32\[64,32\]\S* copy\(", text)) <= 1  # of the weight
+
+
+@pytest.mark.parametrize(("width", "joined"), [(64, True), (4, False)])
+def test_the_gradients_of_a_cells_gates_are_joined_if_they_are_large(width: int, joined: bool):
+    cell = hf.nn.LSTM(width, width)
+
+    def slopes(x: Any) -> Any:
+        with hf.GradientTape() as tape:
+            tape.watch(x)
+            loss = hf.sum(cell(x)[0] ** 2)
+        return tape.gradient(loss, x)
+
+    x = hf.random.normal((32, 3, width))
+    assert hf.compare(slopes, x).same
+    text = str(hf.compile(slopes).graph(x))
+    assert ("concat(" in text, "slice_scatter(" in text) == (joined, not joined)
 
 
 def broken(compiled: Any, *args: Any, op: Op = BREAK) -> list[str]:

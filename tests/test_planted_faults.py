@@ -164,6 +164,11 @@ FAULTS = {
     "false picks": ("traits_hold", broken("sum", traits=frozenset({"picks"})), "trait picks does not hold"),
     "false product": ("traits_hold", broken("add", traits=frozenset({"product"})), "trait product does not hold"),
     "false order": ("traits_hold", broken("maximum", traits=frozenset({"order"})), "trait order does not hold"),
+    "false kernel gradient": (
+        "traits_hold",
+        broken("conv_kernel_gradient", kernel=lambda x, g, *, shape, **attrs: np.ones(shape, x.dtype)),
+        "trait kernel_gradient does not hold",
+    ),
     "false shift": ("traits_hold", broken("multiply", traits=frozenset({"shift"})), "trait shift does not hold"),
     "false slice": (
         "traits_hold",

@@ -212,6 +212,7 @@ TRAITS = {
     "matrix_product": "is the matrix product of its two inputs",
     "dot": "its lowering holds a product of matrices, for which XLA:CPU has a library",
     "convolution": "its lowering holds a convolution, which XLA:CPU runs fast only outside of called functions",
+    "kernel_gradient": "is the gradient of a convolution's kernel, from the input and the gradient of the result",
     "windowed": "computes each element from a window of its input, or the other way round",
     "picks": "its result is elements of its input, or their positions: who compares with them must see the same bits",
     "involution": "applied twice it gives its input back",

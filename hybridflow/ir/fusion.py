@@ -123,11 +123,13 @@ def _selected_kernel(ok: Any, *xs: Any, rule: str, **attrs: Any) -> Any:
 
 
 def _selected_lower(ok: Any, *xs: Any, rule: str, **attrs: Any) -> Any:
-    """Select the new moments first, and compute the parameter from the selected ones."""
+    """Select and store the new moments first, and compute the parameter from the selected ones."""
     traced = jax.make_jaxpr(lambda *given: REGISTRY[rule].lower(*given, **attrs))(*xs)
     parameter, *slots = traced.jaxpr.outvars
     moments = eval_jaxpr(_of(traced.jaxpr, (), slots), traced.consts, *xs)
     chosen = [jnp.where(ok, new, old) for new, old in zip(moments, xs[2:-2], strict=True)]
+    if never() is not None:  # XLA:CPU would compute them again for the parameter; other backends compute all at once
+        chosen = [fusion_break(one) for one in chosen]
     (new,) = eval_jaxpr(_of(traced.jaxpr, slots, [parameter]), traced.consts, *xs, *chosen)
     return (jnp.where(ok, new, xs[0]), *chosen)
 
@@ -152,7 +154,7 @@ SELECTED = register(
         No(NOT_DIFFERENTIATED),
         flops=lambda outputs, ok, *specs, rule, **attrs: REGISTRY[rule].flops(outputs, *specs, **attrs),
         samples=No(MADE_BY_PASSES),
-        traits=frozenset({"inner"}),
+        traits=frozenset({"inner", "reads_never"}),
         onnx=No("an optimizer's step is not exported"),
     )
 )

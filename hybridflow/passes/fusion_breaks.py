@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence, Set
 from typing import NamedTuple
 
-from hybridflow.core.dims import evaluate as evaluate_size
 from hybridflow.core.node import Edge, Node, make_node, short_where
 from hybridflow.ir.fusion import BREAK, ROW_MAJOR_BREAK
 from hybridflow.ir.graph import Graph, edges_of, nested_graphs
 from hybridflow.passes.lib.graph_pass import PassContext, graph_pass
 from hybridflow.passes.lib.rewrite import followed, placed, readers_of, rebuilt
-from hybridflow.passes.lib.stored import is_kept, is_stored
+from hybridflow.passes.lib.stored import is_kept, is_large, is_stored
 
 
 class Limits(NamedTuple):
@@ -53,6 +52,9 @@ def fusion_breaks(graph: Graph, context: PassContext, limits: Limits = LIMITS) -
     A value that `max`, `sort` and their like read besides others always gets a break: whoever compares it with its
     maximum must see the same bits, and computing it again in another fusion may round differently.
 
+    XLA:CPU reads the gradient of a convolution's result in one order for the kernel's gradient, and in another for the
+    input's. It would compute the gradient in both. So a large one gets a break before the kernel's gradient reads it.
+
     Large random draws, and values computed from large convolutions and poolings, get a break at the first value with
     several readers, however short the chain is. What a pooling reads is stored in row-major order there.
 
@@ -89,7 +91,7 @@ def fusion_breaks(graph: Graph, context: PassContext, limits: Limits = LIMITS) -
     long = _ends_of_chains(graph, readers, kept, dear, limits)
     if len(long) < limits.fewest and _longest(graph, readers, kept) <= limits.long:
         long = set()
-    ends = dear | long | _compared(graph, readers)
+    ends = dear | long | _compared(graph, readers) | _of_kernels(graph, limits)
     return _broken(graph, ends, ends & _pooled(graph, readers), context)
 
 
@@ -146,11 +148,18 @@ def _dear(graph: Graph, readers: Mapping[Node, Sequence[Node]], kept: Set[Node],
     for node in graph.nodes:
         if not _is_dear(node) and (node in kept or not any(edge[0] in costly for edge in edges_of(node))):
             continue
-        if _goes_on(node, readers, kept) and _is_large(graph, node, limits.large):
+        if _goes_on(node, readers, kept) and is_large(graph, node, limits.large):
             ends.add(node)
         else:
             costly.add(node)
     return ends
+
+
+def _of_kernels(graph: Graph, limits: Limits) -> set[Node]:
+    """Return the nodes that compute large gradients of convolutions' results, from which kernels' gradients follow."""
+    slopes = {edges_of(node)[1][0] for node in graph.nodes if node.op.has("kernel_gradient")}
+    computed = {node for node in slopes if node.inputs and "layout" not in node.op.traits and not is_stored(node)}
+    return {node for node in computed if is_large(graph, node, limits.large)}
 
 
 def _pooled(graph: Graph, readers: Mapping[Node, Sequence[Node]]) -> set[Node]:
@@ -206,15 +215,6 @@ def _is_dear(node: Node) -> bool:
     """Whether a node's result is costly to compute again, or to read again."""
     traits = node.op.traits
     return not _DEAR.isdisjoint(traits)
-
-
-def _is_large(graph: Graph, node: Node, least: int) -> bool:
-    """Whether a node's result has at least so many elements; symbolic sizes count as in the first call."""
-    guards = len(graph.dims.guards)
-    try:
-        return evaluate_size(node.spec().size, graph.dims.hints) >= least
-    finally:
-        graph.dims.forget_guards(guards)
 
 
 def _longest(graph: Graph, readers: Mapping[Node, Sequence[Node]], kept: Set[Node]) -> int:

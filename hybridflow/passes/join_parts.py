@@ -15,6 +15,7 @@ from hybridflow.ops.indexing import slice_scatter
 from hybridflow.ops.joining import concat, stack
 from hybridflow.passes.lib.graph_pass import PassContext, graph_pass
 from hybridflow.passes.lib.rewrite import Added, followed, reads_of, rebuilt
+from hybridflow.passes.lib.stored import is_large
 from hybridflow.passes.lib.windows import span_of
 
 
@@ -23,9 +24,13 @@ class Limits(NamedTuple):
 
     Attributes:
         parts: the fewest parts.
+        few: the fewest parts of a large array.
+        large: an array of at least this many elements is large.
     """
 
     parts: int = 8
+    few: int = 3
+    large: int = 1 << 13
 
 
 LIMITS = Limits()
@@ -70,7 +75,7 @@ def join_parts(graph: Graph, context: PassContext, limits: Limits = LIMITS) -> G
 
     The parts must lie next to each other without overlaps, and nothing else may read an intermediate result. A sum
     would pass over the whole array once for each part, and it would make every step of a loop different. Fewer than 8
-    parts stay a sum: joining them would take longer to compile.
+    parts stay a sum, or fewer than 3 of a large array: joining them would take longer to compile.
 
     Before (with a limit of 2 parts):
         graph f(%x: f32[3], %y: f32[3]) -> (f32[2,3]) {
@@ -87,7 +92,7 @@ def join_parts(graph: Graph, context: PassContext, limits: Limits = LIMITS) -> G
           return %1
         }
     """
-    sums = _sums(graph, limits.parts)
+    sums = _sums(graph, limits)
     if not sums:
         return graph
     gone = {node for one in sums.values() for node in one.inner}
@@ -105,7 +110,7 @@ def join_parts(graph: Graph, context: PassContext, limits: Limits = LIMITS) -> G
     return rebuilt(graph, nodes, [moved.get(edge, edge) for edge in graph.outputs])
 
 
-def _sums(graph: Graph, fewest: int) -> dict[Node, _Sum]:
+def _sums(graph: Graph, limits: Limits) -> dict[Node, _Sum]:
     """Return the sums of parts that can be joined, by their last node."""
     reads = reads_of(graph)
     sums: dict[Node, _Sum] = {}
@@ -125,7 +130,11 @@ def _sums(graph: Graph, fewest: int) -> dict[Node, _Sum]:
                 a.inner.extend([*b.inner, one, other])
                 del sums[one], sums[other]
                 sums[node] = a
-    return {node: one for node, one in sums.items() if one.is_gapless(fewest)}
+    return {node: one for node, one in sums.items() if one.is_gapless(_fewest(graph, node, limits))}
+
+
+def _fewest(graph: Graph, node: Node, limits: Limits) -> int:
+    return min(limits.parts, limits.few) if is_large(graph, node, limits.large) else limits.parts
 
 
 def _part(node: Node) -> tuple[int, _Part] | None:

@@ -127,6 +127,7 @@ ARRANGE = Phase(
         turn_products,  # before outline, so that repeated parts contain the turned products
         outline,
         roll,  # after outline: it turns calls into a loop
+        select_updates,  # after outline, which finds repeated updates while a step and its selects are several nodes
         fusion_breaks,  # last, because a call or a loop also ends a chain
     ),
 )
@@ -135,7 +136,7 @@ ARRANGE = Phase(
 PIPELINE = Pipeline((SIMPLIFY, ARRANGE))
 
 _ON_A_MESH = PIPELINE.without("join_parts", "turn_products", "outline", "roll", "fusion_breaks")
-ON_A_MESH = Pipeline((*_ON_A_MESH.phases, Phase("mesh", 1, (select_updates, store_transposes))))
+ON_A_MESH = Pipeline((*_ON_A_MESH.phases, Phase("mesh", 1, (store_transposes,))))
 """The passes for programs on several devices: how values lie there would not get past the border of a function."""
 
 

@@ -29,7 +29,7 @@ def select_updates(graph: Graph, context: PassContext) -> Graph:
 
     After:
         graph f(%ok: bool[], %w: f32[2], %g: f32[2], %s: f32[2], %n: i32[], %r: f32[]) -> (f32[2], f32[2]) {
-          %0, %1 = selected_update(%ok, %w, %g, %s, %n, %r) {decay=0.0, epsilon=1e-10, rule="adagrad"} : f32[2], f32[2]
+          %0, %1 = selected_update(%ok, %w, %g, %s, %n, %r) {rule="adagrad", decay=0.0, epsilon=1e-10} : f32[2], f32[2]
           return %0, %1
         }
     """

@@ -12,6 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from hybridflow.core.dtypes import as_dtype, kind_of
+from hybridflow.core.op import REGISTRY
 from hybridflow.ops.index_keys import numpy_index
 from hybridflow.testing.calls import Array, Call, difference
 
@@ -160,6 +161,16 @@ def _lowered_to(name: str) -> TraitCheck:
 
 claims("convolution")(_lowered_to("convolution"))
 claims("dot")(_lowered_to("dot_general"))
+
+
+@claims("kernel_gradient")
+def _kernel_gradient(call: Call, outputs: tuple[Array, ...]) -> str | None:
+    """The products with any kernel add up to those of the second input with that kernel's convolution of the first."""
+    x, g = call.inputs
+    attrs = {name: value for name, value in call.attrs.items() if name != "shape"}
+    kernel = np.random.default_rng(0).standard_normal(outputs[0].shape).astype(x.dtype)
+    parts = g * np.asarray(REGISTRY["conv"].lower(x, kernel, **attrs))
+    return difference(np.sum(kernel * outputs[0]), np.sum(parts), np.sum(_ulps(call, parts)))
 
 
 @claims("picks")

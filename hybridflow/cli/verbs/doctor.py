@@ -222,4 +222,5 @@ def _print_options(console: Console) -> None:
 
 def _range(option: XlaOption) -> str:
     since = ".".join(map(str, option.since))
-    return f"{since} on" if option.until is None else f"{since} to {'.'.join(map(str, option.until))}"
+    until = "on" if option.until is None else f"to {'.'.join(map(str, option.until))}"
+    return f"{since} {until}" + ("" if option.most_cores is None else f"; {option.most_cores} core at most")

@@ -406,7 +406,7 @@ def _kernel_gradient_onnx(
     saves=Saves(x=(0, 1), each="others"),
     flops=MultiplyAdds(lambda y, x, g, *, shape, **attrs: _macs(g, x, y, **attrs)),
     samples=_kernel_gradient_samples,
-    traits=("convolution",),
+    traits=("convolution", "kernel_gradient"),
     ulp=64,
     onnx=_kernel_gradient_onnx,
     padded=summed_windows,

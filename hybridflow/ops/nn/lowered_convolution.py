@@ -6,7 +6,7 @@ XLA:CPU is slow at some shapes, and something else that XLA can do takes a half 
   for gradients of inputs that are not padded or have few channels, and gradients of the kernel without padding.
 - The columns of all images and one product: for a window of one element, for few input channels, and for small images
   with many channels, where XLA would spend the time on another layout of the kernel or its gradient.
-- Zeros around the input, and then a convolution without padding: for gradients of the kernel.
+- Zeros around the input, and then a convolution without padding: for gradients of the kernel from few images.
 """
 
 from __future__ import annotations
@@ -52,8 +52,12 @@ _MOST_COLUMNS = 1 << 21
 """The largest number of elements of all columns; more would leave the cache, and take much memory."""
 _SMALL_WEIGHTS = 1 << 14
 """The largest number of a kernel's elements of which there is a copy for each image."""
+_VECTOR = 16
+"""A multiple of the floats in a vector register: XLA needs no zeros for the gradient of the kernel if the number of
+images is a multiple of this."""
 _LIBRARY = (0, 11)
-"""Before this version of jaxlib, a library computes convolutions of `_LEAST_ROWS` channels, padded ones too."""
+"""Before this version of jaxlib, on one core, a library computes convolutions of `_LEAST_ROWS` channels, padded ones
+too."""
 
 
 def choose(
@@ -77,8 +81,8 @@ def choose(
         return "columns"
     if cores <= _MOST_CORES[name] and _has_better_loop(name, kernel, sizes, padded, stride):
         return "images"
-    if cores <= _MOST_CORES_OTHERS and name == "conv_kernel_gradient" and padded:
-        return "plain" if jaxlib_version() < _LIBRARY and kernel[0] >= _LEAST_ROWS else "zeros"
+    if cores <= _MOST_CORES_OTHERS and name == "conv_kernel_gradient" and padded and x[0] % _VECTOR:
+        return "plain" if cores == 1 and jaxlib_version() < _LIBRARY and kernel[0] >= _LEAST_ROWS else "zeros"
     return "plain"
 
 

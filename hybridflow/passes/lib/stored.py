@@ -1,4 +1,4 @@
-"""Which values XLA:CPU stores, and which it recomputes in every reader."""
+"""Which values XLA:CPU stores, which it recomputes in every reader, and which are large."""
 
 from __future__ import annotations
 
@@ -42,3 +42,12 @@ def is_kept(node: Node, graph: Graph, readers: int) -> bool:
         return evaluate_size(work, hints) > _CHEAP * sum([evaluate_size(spec.size, hints) for spec in specs])
     finally:
         graph.dims.forget_guards(guards)  # questions about sizes here must not become guards of the trace
+
+
+def is_large(graph: Graph, node: Node, least: int) -> bool:
+    """Whether a node's result has at least so many elements; symbolic sizes count as in the first call."""
+    guards = len(graph.dims.guards)
+    try:
+        return evaluate_size(node.spec().size, graph.dims.hints) >= least
+    finally:
+        graph.dims.forget_guards(guards)
