@@ -215,10 +215,13 @@ def _measure(result: RowResult, sides: list[Side], effort: Effort) -> None:
     measured: list[list[float]] = [[] for _ in sides]
     turns = [(side, calls, times) for side, (calls, _), times in zip(sides, counts, measured, strict=True)]
     end = time.perf_counter() + 2 * effort.row_s
+    warm = not effort.smoke and _spins()
     for number in range(rounds):
         if number >= FEWEST_ROUNDS and time.perf_counter() > end:
             break  # the calls take longer than expected
         for side, calls, times in turns if number % 2 else reversed(turns):
+            if warm:
+                block(side, calls)
             times.append(block(side, calls, effort.clock) / result.row.per)
     ours = np.asarray(measured[0])
     result.ours = _timing(ours, counts[0][0])
@@ -228,6 +231,12 @@ def _measure(result: RowResult, sides: list[Side], effort: Effort) -> None:
         timing = _timing(np.asarray(times), calls)
         ratio = result.ours.median / timing.median
         result.peers.append(PeerResult(side.name, timing, ratio, float(low), float(high), side.aim))
+
+
+def _spins() -> bool:
+    """Whether threads may take a core from the next side: PyTorch's look for more work for some milliseconds."""
+    torch = sys.modules.get("torch")
+    return torch is not None and torch.get_num_threads() > 1
 
 
 def _calls(side: Side, effort: Effort) -> tuple[int, float]:
