@@ -36,6 +36,7 @@ from hybridflow.passes.store_transposes import store_transposes
 from hybridflow.passes.turn_products import turn_products
 from hybridflow.passes.unroll import unroll
 from hybridflow.passes.unused_outputs import unused_outputs
+from hybridflow.passes.updates_last import updates_last
 
 
 class Phase(NamedTuple):
@@ -128,6 +129,7 @@ ARRANGE = Phase(
         outline,
         roll,  # after outline: it turns calls into a loop
         select_updates,  # after outline, which finds repeated updates while a step and its selects are several nodes
+        updates_last,  # after select_updates, which makes one operation of a step and its selects
         fusion_breaks,  # last, because a call or a loop also ends a chain
     ),
 )
@@ -135,7 +137,7 @@ ARRANGE = Phase(
 
 PIPELINE = Pipeline((SIMPLIFY, ARRANGE))
 
-_ON_A_MESH = PIPELINE.without("join_parts", "turn_products", "outline", "roll", "fusion_breaks")
+_ON_A_MESH = PIPELINE.without("join_parts", "turn_products", "outline", "roll", "updates_last", "fusion_breaks")
 ON_A_MESH = Pipeline((*_ON_A_MESH.phases, Phase("mesh", 1, (store_transposes,))))
 """The passes for programs on several devices: how values lie there would not get past the border of a function."""
 
