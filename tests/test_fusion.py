@@ -161,6 +161,26 @@ def test_an_optimizers_step_copies_no_parameters_or_moments(rule: str):
     assert not re.findall(r"f32\[(?:64,32|48,64)\]\S* copy\(", text)
 
 
+def test_a_step_waits_for_nothing_that_has_no_elements(capsys: pytest.CaptureFixture[str]):
+    net = hf.nn.Sequential(hf.nn.Linear(4, 5), hf.nn.Linear(5, 3))
+    optimizer = hf.optim.SGD(net, 0.1)
+
+    @hf.compile
+    def step(x: Any) -> Any:
+        with hf.GradientTape() as tape:
+            loss = hf.sum(net(x) ** 2)
+        gradients = tape.gradient(loss, net)
+        hf.print(net[1].weight)  # an operation without results
+        empty = hf.zeros((0, 5)) @ net[1].weight.mT
+        optimizer.update(gradients)
+        return loss, empty
+
+    before = net[1].weight.numpy()
+    step(hf.ones((2, 4)))
+    assert "name='1.weight'" in capsys.readouterr().out
+    assert not np.array_equal(net[1].weight.numpy(), before)
+
+
 @pytest.mark.parametrize(("width", "joined"), [(64, True), (4, False)])
 def test_the_gradients_of_a_cells_gates_are_joined_if_they_are_large(width: int, joined: bool):
     cell = hf.nn.LSTM(width, width)

@@ -78,11 +78,11 @@ def _first(update: Node) -> int:
 
 
 def _products(value: Node, readers: Mapping[Node, Sequence[Node]]) -> Iterator[Node]:
-    """Yield the products, or the like, that read a value or what only moves its elements."""
+    """Yield the products, or the like, that read a value or what only moves its elements: they have a first element."""
     for reader in readers.get(value, ()):
         if "layout" in reader.op.traits:
             yield from _products(reader, readers)
-        elif is_stored(reader) and all(0 not in spec.shape for spec in reader.specs):
+        elif is_stored(reader) and reader.outputs and 0 not in reader.spec(0).shape:
             yield reader
 
 
