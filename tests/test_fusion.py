@@ -161,6 +161,20 @@ def test_an_optimizers_step_copies_no_parameters_or_moments(rule: str):
     assert not re.findall(r"f32\[(?:64,32|48,64)\]\S* copy\(", text)
 
 
+def test_a_step_waits_for_no_product_that_is_larger_than_its_parameter():
+    net = hf.nn.Sequential(hf.nn.Linear(4, 6), hf.nn.Linear(6, 6, bias=False))
+    optimizer = hf.optim.SGD(net, 0.1)
+
+    def step(x: Any) -> Any:
+        with hf.GradientTape() as tape:
+            loss = hf.mean(net(x) ** 2)
+        optimizer.update(tape.gradient(loss, net))
+        return loss
+
+    assert str(hf.compile(step).graph(hf.ones((6, 4)))).count("tied(") == 1
+    assert str(hf.compile(step).graph(hf.ones((7, 4)))).count("tied(") == 0
+
+
 def test_a_step_waits_for_nothing_that_has_no_elements(capsys: pytest.CaptureFixture[str]):
     net = hf.nn.Sequential(hf.nn.Linear(4, 5), hf.nn.Linear(5, 3))
     optimizer = hf.optim.SGD(net, 0.1)

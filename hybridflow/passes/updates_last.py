@@ -9,7 +9,7 @@ from hybridflow.ir.fusion import SELECTED, TIED
 from hybridflow.ir.graph import Graph, edges_of
 from hybridflow.passes.lib.graph_pass import PassContext, graph_pass
 from hybridflow.passes.lib.rewrite import Added, changed, followed, readers_of, rebuilt
-from hybridflow.passes.lib.stored import is_stored
+from hybridflow.passes.lib.stored import is_large, is_stored
 
 
 @graph_pass(final=True)
@@ -17,22 +17,23 @@ def updates_last(graph: Graph, context: PassContext) -> Graph:
     """Let an optimizer's step wait for the products that read its parameter, as gradients of layers' inputs do.
 
     A new parameter takes the memory of the old one. If nothing says that a product comes first, XLA copies the old
-    parameter for it.
+    parameter for it. But while a step waits, memory holds what the parameter's gradient is computed from. So it only
+    waits for products whose results have no more elements than the parameter.
 
     Before:
-        graph f(%g: f32[4,3], %x: f32[4,2], %w: f32[3,2], %n: i32[], %r: f32[]) -> (f32[3,2], f32[4,2]) {
-          %0 = permute_dims(%g) {axes=(1, 0)} : f32[3,4]
+        graph f(%g: f32[2,3], %x: f32[2,2], %w: f32[3,2], %n: i32[], %r: f32[]) -> (f32[3,2], f32[2,2]) {
+          %0 = permute_dims(%g) {axes=(1, 0)} : f32[3,2]
           %1 = matmul(%0, %x) : f32[3,2]
-          %2 = matmul(%g, %w) : f32[4,2]
+          %2 = matmul(%g, %w) : f32[2,2]
           %3 = sgd(%w, %1, %n, %r) {decay=0.0} : f32[3,2]
           return %3, %2
         }
 
     After:
-        graph f(%g: f32[4,3], %x: f32[4,2], %w: f32[3,2], %n: i32[], %r: f32[]) -> (f32[3,2], f32[4,2]) {
-          %0 = permute_dims(%g) {axes=(1, 0)} : f32[3,4]
+        graph f(%g: f32[2,3], %x: f32[2,2], %w: f32[3,2], %n: i32[], %r: f32[]) -> (f32[3,2], f32[2,2]) {
+          %0 = permute_dims(%g) {axes=(1, 0)} : f32[3,2]
           %1 = matmul(%0, %x) : f32[3,2]
-          %2 = matmul(%g, %w) : f32[4,2]
+          %2 = matmul(%g, %w) : f32[2,2]
           %3 = tied(%1, %2) : f32[3,2]
           %4 = sgd(%w, %3, %n, %r) {decay=0.0} : f32[3,2]
           return %4, %2
@@ -42,7 +43,7 @@ def updates_last(graph: Graph, context: PassContext) -> Graph:
     if not updates:
         return graph
     readers = readers_of(graph)
-    products = {node: list(_products(edges_of(node)[_first(node)][0], readers)) for node in updates}
+    products = {node: _small_products(graph, node, readers) for node in updates}
     bits = {one: 1 << number for number, one in enumerate({one for found in products.values() for one in found})}
     before = _before(graph, bits)
     moved: dict[Edge, Edge] = {}
@@ -75,6 +76,13 @@ def _waiting(update: Node, products: Sequence[Edge]) -> list[Node]:
 def _first(update: Node) -> int:
     """Return which input of a step is the parameter; the next one is the gradient."""
     return 1 if update.op is SELECTED else 0
+
+
+def _small_products(graph: Graph, update: Node, readers: Mapping[Node, Sequence[Node]]) -> list[Node]:
+    """Return the products that read a step's old parameter, and whose results are not larger."""
+    parameter, at = edges_of(update)[_first(update)]
+    size = parameter.spec(at).size
+    return [one for one in _products(parameter, readers) if not is_large(graph, one, size + 1)]
 
 
 def _products(value: Node, readers: Mapping[Node, Sequence[Node]]) -> Iterator[Node]:
