@@ -16,6 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import hybridflow as hf
+import hybridflow.optim.optimizers  # registers the steps in the examples
 from hybridflow import ir, passes
 from hybridflow.core.attrs import attr_key
 from hybridflow.core.dims import DimScope

@@ -19,6 +19,7 @@ from hybridflow.core.tensor import asarray
 from hybridflow.nested.checkpoint_policies import kept_nodes
 from hybridflow.passes import Pass, PassContext
 from hybridflow.passes.algebra import algebra
+from hybridflow.passes.fusion_breaks import fusion_breaks
 
 CALL = re.compile(r"= (\w+)\(")
 KNOWN = ("nested", "source", "effect", "reads_never")
@@ -156,8 +157,21 @@ def test_gradients_of_second_products_are_one_contraction(name: str, shape: tupl
     np.testing.assert_allclose(step(w, x).numpy(), plain.numpy(), rtol=1e-5)
 
 
+def test_what_a_second_gradient_of_a_kernel_reads_is_computed_once(second: Any):
+    op = second("conv_kernel_gradient")
+    attrs = "stride=(1, 1), padding=((1, 1), (1, 1)), dilation=(1, 1), groups=1, channels_last=False"
+    graph = ir.parse(f"""
+    graph f(%x: f32[8,4,32,32], %g: f32[8,16,32,32]) -> (f32[16,4,3,3]) {{
+      %0 = tanh(%g) : f32[8,16,32,32]
+      %1 = {op.name}(%x, %0) {{shape=(16, 4, 3, 3), {attrs}}} : f32[16,4,3,3]
+      return %1
+    }}""")
+    assert [node.op.name for node in fusion_breaks(graph).nodes] == ["tanh", "fusion_break", op.name]
+
+
 def test_every_trait_of_one_op_is_tried_with_a_second_one():
-    tried = {one.values[2] for one in SWAPPED} | {"checkpoint_name", "full", "matmul", "multiply"}
+    by_hand = {"checkpoint_name", "conv_kernel_gradient", "full", "matmul", "multiply"}
+    tried = {one.values[2] for one in SWAPPED} | by_hand
     alone = {trait: names[0] for trait, names in owners().items() if len(names) == 1}
     untried = {trait: name for trait, name in alone.items() if name not in tried}
     assert {trait for trait, name in untried.items() if not REGISTRY[name].has("nested")} == set()
