@@ -88,7 +88,7 @@ def _small_products(graph: Graph, update: Node, readers: Mapping[Node, Sequence[
 def _products(value: Node, readers: Mapping[Node, Sequence[Node]]) -> Iterator[Node]:
     """Yield the products, or the like, that read a value or what only moves its elements: they have a first element."""
     for reader in readers.get(value, ()):
-        if "layout" in reader.op.traits:
+        if reader.op.has("layout"):
             yield from _products(reader, readers)
         elif is_stored(reader) and reader.outputs and 0 not in reader.spec(0).shape:
             yield reader
