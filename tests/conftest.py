@@ -28,6 +28,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--stand-in", action="store_true", help="run with a second CPU device as the accelerator")
     every = "run every N-th case of each test, the first one always; slow tests only if N is 1"
     parser.addoption("--every", type=int, default=1, help=every)
+    parser.addoption("--all", action="store_true", help="run the rest of large matrices and searches too")
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -41,9 +42,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     seen: Counter[str] = Counter()
     chosen: list[pytest.Item] = []
     left_out: list[pytest.Item] = []
-    every = config.getoption("every")
+    every, everything = config.getoption("every"), config.getoption("all")
     for item in items:
         test = item.nodeid.partition("[")[0]
+        if item.get_closest_marker("rest") and not everything:
+            left_out.append(item)
+            continue
         slow = every > 1 and item.get_closest_marker("slow")
         (left_out if slow or seen[test] % every else chosen).append(item)
         seen[test] += 1

@@ -124,12 +124,12 @@ def target(function: Any) -> Any:
     """Return the converted form of a callable that the user wrote; None for everything else."""
     kind = type(function)
     if kind is FunctionType:
-        return converted(function) if is_users(function.__code__) else wrappers.unwrapped(function)
+        return converted(function) if is_users(function.__code__) else _unwrapped(function)
     if kind is MethodType:
         inner = function.__func__
         if type(inner) is FunctionType and is_users(inner.__code__):
             return converted(function)
-        made = wrappers.unwrapped(inner)
+        made = _unwrapped(inner)
         return None if made is None else functools.partial(made, function.__self__)
     if kind is LRU_CACHE:
         return wrappers.unwrapped(function)
@@ -151,6 +151,17 @@ def target(function: Any) -> Any:
         return functools.partial(LIBRARY_READERS[kind], function)
     method = _call_of(function)
     return None if method is None else MethodType(converted(method), function)
+
+
+def _unwrapped(function: Any) -> Any:
+    """Return a replacement for a wrapper that runs the user's function converted; None for all else."""
+    made = wrappers.unwrapped(function)
+    if made is not None or type(function) is not FunctionType or "__wrapped__" not in function.__dict__:
+        return made
+    if _is_hybridflows(function):
+        with_converted = _with_converted(function)
+        return None if with_converted is function else functools.partial(_call_own, with_converted)
+    return converted(function) if wrappers.wraps_users(function) else None
 
 
 def _read_attributes(getter: Any, /, obj: Any) -> Any:

@@ -24,9 +24,9 @@ from hybridflow.core.errors import LeakError, MutationError, TracedValueError, m
 from hybridflow.core.node import format_where, user_place
 from hybridflow.core.tensor import Tensor
 from hybridflow.guards import observe
-from hybridflow.guards.access import MISSING
+from hybridflow.guards.access import CELL, MISSING
 from hybridflow.guards.questions import LRU_CACHE
-from hybridflow.guards.users import is_users
+from hybridflow.guards.users import OWN_LIBRARIES, is_users
 
 
 def _code_of(wrapper: Any) -> CodeType:
@@ -149,6 +149,14 @@ def unwrapped(function: Any) -> Any:
     if function.__code__ is _DISPATCHER:
         return functools.partial(_call_dispatched, function)
     return None
+
+
+def wraps_users(function: FunctionType) -> bool:
+    """Whether a function is a library's wrapper around a function of the user's, such as a decorator makes."""
+    if is_users(function.__code__) or str(function.__globals__.get("__name__")).partition(".")[0] in OWN_LIBRARIES:
+        return False
+    inside = [CELL.get(cell, "") for cell in function.__closure__ or ()]
+    return any(type(one) is FunctionType and (is_users(one.__code__) or wraps_users(one)) for one in inside)
 
 
 def _call_dispatched(function: Any, /, *args: Any, **kwargs: Any) -> Any:

@@ -17,6 +17,7 @@ from hybridflow.guards import opened, reading
 from hybridflow.guards.access import IN_CLASS, MISSING
 from hybridflow.guards.effects import LOADED, OTHER, called_again
 from hybridflow.guards.guards import CONTAINERS
+from hybridflow.guards.noticed import MONITORING
 from hybridflow.guards.observations import Observations
 from hybridflow.guards.observe import ARRAYS, current_observations, require_untraced_key, run_over, writes_attr
 from hybridflow.guards.questions import Question, is_asked_of_abstract_classes, is_leaf_class, question_of
@@ -131,13 +132,14 @@ def _is_made_by_a_library(kind: type) -> bool:
 
 
 def watched(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Call an unconverted function, and record whether it reads files, which may change before the next call."""
+    """Call an unconverted function, and record what it reads behind its callers' back: files, and by the user's code."""
     observations, _ = current_observations()
-    if observations is None or not opened.is_watched(function) or question_of(function, args, kwargs) is not None:
+    reads_files = opened.is_watched(function) and question_of(function, args, kwargs) is None
+    if observations is None or not (reads_files or MONITORING is None):
         return function(*args, **kwargs)
     with opened.opened() as names:
         result = function(*args, **kwargs)
-    if names:
+    if names and reads_files:
         observations.not_again(f"{names[0]}() in {getattr(function, '__name__', '?')}()", moves=False)
     return result
 

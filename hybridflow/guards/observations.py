@@ -31,7 +31,7 @@ from hybridflow.guards.moving import moving, warn_once
 from hybridflow.guards.order import order_at
 from hybridflow.guards.outside_floats import OutsideFloats
 from hybridflow.guards.parts import WRAPPERS, items_of, parts_of
-from hybridflow.guards.questions import ANSWER, LRU_CACHE, Question
+from hybridflow.guards.questions import ANSWER, INSPECTING, LRU_CACHE, OF_ATTRIBUTES, Question, question_of
 from hybridflow.guards.storable import is_traced, refuse_nested, require_storable
 from hybridflow.ir.variables import ArgumentVariable
 
@@ -77,6 +77,7 @@ class Observations:
         self._doubtful: dict[int, Origin] = {}
         self._whole: dict[int, Any] = {}
         self.looked_up: set[int] = set()  # the containers from outside whose keys were compared with others
+        self._frames: set[tuple[Any, ...]] = set()
         self.again: str | None = None
         """Why the trace can serve only its own call; None if it can serve others."""
         self._changed: set[int] = set()
@@ -553,6 +554,40 @@ class Observations:
             self.journal.random(getattr(function, "__self__", None))
             self.not_again(source_name, moves=function is builtins.next)
         return source_name is not None
+
+    def calls_unseen(self, function: Any, args: Sequence[Any], *, nested: bool) -> None:
+        """Record a call in code that is not converted.
+
+        Args:
+            function: what is called.
+            args: its first argument, as far as it is known.
+            nested: whether it is in a branch or a loop body.
+        """
+        if self.moves(function, args, {}, nested=nested):
+            return
+        if function in INSPECTING:
+            self.not_again(f"{function.__name__}() in code that is not converted", moves=False)
+        elif function in OF_ATTRIBUTES:
+            attached("whole")(self, *args)
+        else:
+            question = question_of(function, tuple(args), {})
+            if question is not None:
+                self.not_again(f"{question} in code that is not converted", moves=False)
+
+    def is_new_frame(self, code: types.CodeType, values: Iterable[Any]) -> bool:
+        """Whether code that is not converted may read what it could not read before, given its arguments and cells."""
+        marks = [self._mark(one) for one in values]
+        key = (code, *marks)
+        if None not in marks and key in self._frames:
+            return False
+        self._frames.add(key)
+        return True
+
+    def _mark(self, value: Any) -> Any:
+        """Return a key that only this value has while the trace lasts; None if there is none."""
+        if type(value) in PLAIN:
+            return type(value), value
+        return id(value) if self.origin_of(value) is not None or is_leaf(value) else None
 
     def variable_paths(self) -> dict[int, str]:
         """Return the path by which each Variable from outside was first reached, by the Variable's id."""

@@ -114,11 +114,14 @@ def of_super(obj: Any, name: str) -> Any:
 
 
 def constructed(cls: type) -> None:
-    """Record that a user's class is about to create an object."""
+    """Record that a user's class is about to create an object, which may be finalized while the trace runs."""
     observations, _ = current_observations()
     if observations is not None:
-        for name in ("__new__", "__init__"):
+        for name in ("__new__", "__init__", "__del__"):
             observations.read(observations.root(cls, cls.__name__), IN_CLASS, name, IN_CLASS.get(cls, name))
+        finalizer = IN_CLASS.get(cls, "__del__")
+        if type(finalizer) is FunctionType:
+            reading.runs_as_it_is(observations, finalizer)
 
 
 def made_class(made: Any) -> Any:

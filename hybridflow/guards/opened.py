@@ -1,4 +1,4 @@
-"""Notice through Python's profiling hook when a library reads the file system during a call."""
+"""Notice through Python's profiling hook when a library reads the file system or calls the user's code."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from types import FrameType, FunctionType, MethodType
 from typing import Any
 
+from hybridflow.guards import noticed
 from hybridflow.guards.users import OWN_LIBRARIES
 
 _ASKS = frozenset({builtins.open, *[
@@ -35,21 +36,32 @@ def is_watched(function: Any) -> bool:
 
 @contextmanager
 def opened() -> Generator[list[str]]:
-    """Collect the names of functions that read files in a ``with`` block, unless a user's profiler is active."""
+    """Collect the names of functions that read files in a ``with`` block; before Python 3.12, notice the user's code.
+
+    A user's profiler goes on, unless it is written in C: then nothing is collected.
+    """
     events: list[str] = []
+    before: Any = sys.getprofile()
 
     def heard(frame: FrameType, event: str, called: Any) -> None:
-        if event == "c_call" and _asks(called) and not _is_for_itself(frame):
-            events.append(called.__name__)
+        if before is not None:
+            before(frame, event, called)
+        if event == "c_call":
+            if _asks(called) and not _is_for_itself(frame):
+                events.append(called.__name__)
+            if noticed.MONITORING is None and noticed.is_unconverted(frame):
+                noticed.calls(called, ())
+        elif event == "call" and noticed.MONITORING is None and noticed.is_unconverted(frame):
+            noticed.notice(frame)
 
-    if sys.getprofile() is not None:
+    if before is not None and not callable(before):
         yield events
         return
     sys.setprofile(heard)
     try:
         yield events
     finally:
-        sys.setprofile(None)
+        sys.setprofile(before)
 
 
 def _asks(function: Any) -> bool:

@@ -45,6 +45,15 @@ _READERS: dict[str, str] = {
 }
 """Functions that only read, by module; methods are written ``CLASS.METHOD``."""
 _ONLY_READ = FoundByName(_READERS)
+INSPECTING = FoundByName({
+    "builtins": "__import__ eval exec globals",
+    "gc": "get_objects get_referents get_referrers",
+    "inspect": "currentframe getmembers stack",
+    "sys": "_current_frames _getframe",
+})  # fmt: skip
+"""Functions by which code reaches what it does not name."""
+OF_ATTRIBUTES = FoundByName({"builtins": "dir getattr hasattr vars", "inspect": "getattr_static"})
+"""Functions that read attributes of their first argument."""
 LRU_CACHE = type(functools.lru_cache(lambda: None))
 """The type of a function with `functools.lru_cache` or `functools.cache`."""
 _METHODS_OF_FUNCTIONS = frozenset({"cache_info", "cache_parameters", "dispatch"})

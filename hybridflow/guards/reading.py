@@ -261,8 +261,19 @@ def runs_as_it_is(
     names = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
     given = dict(zip(names[: code.co_argcount], args, strict=False))
     given |= {name: value for name, value in kwargs.items() if name in names}
-    whole(observations, *attached("named_by")(observations, function, given))
+    runs_with(observations, function, given)
     whole(observations, *args[code.co_argcount :], *[value for name, value in kwargs.items() if name not in names])
+
+
+def runs_with(observations: Observations, function: FunctionType, given: Mapping[str, Any]) -> None:
+    """Record everything that a user's function may read besides its definition.
+
+    Args:
+        observations: the observations of the trace.
+        function: the function.
+        given: its arguments by name.
+    """
+    whole(observations, *attached("named_by")(observations, function, given))
 
 
 def whole(observations: Observations, *values: Any) -> None:

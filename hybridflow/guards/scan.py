@@ -9,18 +9,23 @@ from __future__ import annotations
 
 import builtins
 import dis
+import weakref
 from collections.abc import Iterator, Mapping
 from types import CellType, CodeType, FunctionType, MethodType
 from typing import Any, cast
 
-from hybridflow.guards.access import CELL, GLOBAL, MISSING
+from hybridflow.guards.access import CELL, GLOBAL, MISSING, Access
 from hybridflow.guards.observations import Observations
 from hybridflow.guards.reading import attribute, builtin, class_attribute
 
 _FREE = frozenset({"LOAD_DEREF", "LOAD_CLASSDEREF", "LOAD_FROM_DICT_OR_DEREF"})
+_NAMES = frozenset({"LOAD_GLOBAL", "LOAD_NAME"})
 _ATTRIBUTE = frozenset({"LOAD_ATTR", "LOAD_METHOD"})
+_STORED = {"STORE_GLOBAL": GLOBAL, "DELETE_GLOBAL": GLOBAL, "STORE_DEREF": CELL, "DELETE_DEREF": CELL}
+"""What a write changes: the value before it is guarded, so that a trace that changes it serves only its own call."""
 _NO_ARGUMENTS: Mapping[str, Any] = {}
 _NOTHING = frozenset({"PUSH_NULL", "CACHE", "NOP", "EXTENDED_ARG", "PRECALL", "RESUME"})
+_steps: weakref.WeakKeyDictionary[CodeType, list[tuple[str, tuple[str, ...]]]] = weakref.WeakKeyDictionary()
 
 
 def named_by(
@@ -34,22 +39,46 @@ def named_by(
         given: its arguments by name, as far as they are known.
     """
     cells = dict(zip(function.__code__.co_freevars, function.__closure__ or (), strict=True))
-    for code in _with_inner(function.__code__):
-        value: Any = MISSING
-        for step in dis.get_instructions(code):
-            if step.opname in _NOTHING:
-                continue
-            if step.opname in _ATTRIBUTE and value is not MISSING:
-                value = _attribute(observations, value, step.argval)
-                continue
+    value: Any = MISSING
+    for step, names in _steps_of(function.__code__):
+        if step in _ATTRIBUTE and value is not MISSING:
+            value = _attribute(observations, value, names[0])
+            continue
+        if value is not MISSING:
+            yield value
+        value = MISSING
+        if step in _STORED:
+            _changed(observations, function, _STORED[step], names[0], cells)
+            continue
+        for name in names:  # newer Pythons load two variables in one step
             if value is not MISSING:
                 yield value
-            value = MISSING
-            names = cast("tuple[str, ...]", step.argval if isinstance(step.argval, tuple) else (step.argval,))
-            for name in names:  # newer Pythons load two variables in one step
-                if value is not MISSING:
-                    yield value
-                value = _loaded(observations, function, step.opname, name, cells, given)
+            value = _loaded(observations, function, step, name, cells, given)
+
+
+def _steps_of(code: CodeType) -> list[tuple[str, tuple[str, ...]]]:
+    """Return the instructions of a function's code, and of the functions inside of it, with the names they use."""
+    steps = _steps.get(code)
+    if steps is None:
+        steps = _steps[code] = []
+        for one in _with_inner(code):
+            steps += [
+                (step.opname, cast("tuple[str, ...]", step.argval if isinstance(step.argval, tuple) else (step.argval,)))
+                for step in dis.get_instructions(one)
+                if step.opname not in _NOTHING
+            ]
+            steps.append(("end", ()))
+    return steps
+
+
+def _changed(
+    observations: Observations, function: FunctionType, access: Access, name: str, cells: dict[str, CellType]
+) -> None:
+    """Guard the value of a name that the code is about to change."""
+    holder: Any = function.__globals__ if access is GLOBAL else cells.get(name)
+    if holder is not None:
+        label = "globals" if access is GLOBAL else name
+        observations.look(observations.root(holder, label), access, name, access.get(holder, name))
 
 
 def _loaded(
@@ -57,7 +86,7 @@ def _loaded(
     given: Mapping[str, Any],
 ) -> Any:
     """Return the value that an instruction loads if it comes from outside; else `MISSING`."""
-    if step in ("LOAD_GLOBAL", "LOAD_NAME"):
+    if step in _NAMES:
         return _global(observations, function.__globals__, name)
     if step in _FREE and name in cells:
         value = CELL.get(cells[name], name)

@@ -20,6 +20,7 @@ from hybridflow.core.variable import Variable
 from hybridflow.guards.dynamic import symbol_axes, symbolic_specs
 from hybridflow.guards.fields import is_by_fields
 from hybridflow.guards.leaves import TracedLeaves
+from hybridflow.guards.noticed import noticing
 from hybridflow.guards.numpy_rules import array_argument
 from hybridflow.guards.objects import is_record, opened
 from hybridflow.guards.observations import Observations
@@ -106,7 +107,7 @@ def make_trace(
     observations.arguments(arguments, signature.arguments)
     try:
         with context_of(builder, (), context.device, context.grad, context.autocast), depth_explained(name):
-            with floats.nothing_swallowed():
+            with floats.nothing_swallowed(), noticing():
                 builder.dims.open = True
                 try:
                     result = call(arguments)

@@ -1,0 +1,129 @@
+"""Notice the user's code that runs unconverted while a function is traced, and record all that it may read.
+
+Converted code reports its own reads. Other code of the user's runs when Python or a library calls it: a callback, a
+special method, a finalizer. An event tells when such a frame starts; before it runs, its arguments and all that its
+code names count as read. What cannot be recorded makes the trace serve only its own call.
+
+Python's monitoring gives the events for as long as a trace runs, and costs nothing after the first call of a library's
+function. Python 3.11 has none: there the profiling hook gives them while a library's function runs (see `opened`), as
+it would slow tracing down by half if it were always set.
+"""
+
+from __future__ import annotations
+
+import gc
+import inspect
+import sys
+import threading
+from collections.abc import Generator
+from contextlib import contextmanager
+from types import CellType, CodeType, FrameType, FunctionType
+from typing import Any
+
+from hybridflow.core.attached import attached
+from hybridflow.core.functions import is_layers
+from hybridflow.guards import reading
+from hybridflow.guards.observe import current_observations
+from hybridflow.guards.users import is_users, is_users_module_name
+
+MONITORING: Any = getattr(sys, "monitoring", None)
+"""Python's events of running code, from 3.12 on."""
+_EXTRA = {inspect.CO_VARARGS: 1, inspect.CO_VARKEYWORDS: 1}
+_lock = threading.Lock()
+_running = 0
+_tool: int | None = None
+
+
+@contextmanager
+def noticing() -> Generator[None]:
+    """Notice the user's unconverted code in a ``with`` block, in which a function is traced."""
+    _count(1)
+    try:
+        yield
+    finally:
+        _count(-1)
+
+
+def _count(change: int) -> None:
+    """Count the traces that all threads are running; there are events while there is any."""
+    global _running, _tool
+    if MONITORING is None:
+        return
+    with _lock:
+        _running += change
+        if _running != max(change, 0):
+            return
+        if _tool is None:
+            _tool = next(one for one in (4, 3, *range(6)) if MONITORING.get_tool(one) is None)
+            MONITORING.use_tool_id(_tool, "hybridflow")
+            MONITORING.register_callback(_tool, MONITORING.events.PY_START, _started)
+            MONITORING.register_callback(_tool, MONITORING.events.CALL, _calls)
+        MONITORING.set_events(_tool, MONITORING.events.PY_START if _running else 0)
+
+
+def _started(code: CodeType, offset: int) -> Any:
+    """Receive the event that a code object starts to run."""
+    frame = sys._getframe(1)
+    if not is_unconverted(frame):
+        return MONITORING.DISABLE
+    notice(frame)
+    MONITORING.set_local_events(_tool, code, MONITORING.events.CALL)
+    return None
+
+
+def _calls(code: CodeType, offset: int, function: Any, first: Any) -> None:
+    """Receive the event that unconverted code calls a function."""
+    calls(function, () if first is MONITORING.MISSING else (first,))
+
+
+def is_unconverted(frame: FrameType) -> bool:
+    """Whether a frame runs code of the user's that is not converted."""
+    code = frame.f_code
+    if not is_users(code) or attached("is_converted")(code):
+        return False
+    module = str(frame.f_globals.get("__name__"))
+    if is_layers(module):
+        return False
+    generated = code.co_filename.startswith("<")  # also by a library: the methods of named tuples and dataclasses
+    return not generated or (is_users_module_name(module) and not module.startswith("namedtuple_"))
+
+
+def notice(frame: FrameType) -> None:
+    """Record all that the user's code in a frame that starts may read, if the frame is part of a trace."""
+    observations, _ = current_observations()
+    code = frame.f_code
+    if observations is None or code.co_name == "<module>":  # an import runs once, in eager code too
+        return
+    given = frame.f_locals
+    extra = sum(count for flag, count in _EXTRA.items() if code.co_flags & flag)
+    names = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount + extra]
+    arguments = {name: given[name] for name in names if name in given}
+    cells = [given[name] for name in code.co_freevars if name in given]
+    if observations.is_new_frame(code, (*arguments.values(), *cells)):
+        for function in _functions_of(frame, given):
+            reading.runs_with(observations, function, arguments)
+
+
+def calls(function: Any, args: tuple[Any, ...]) -> None:
+    """Record a call that unconverted code makes, if its result may be another one next time."""
+    observations, nested = current_observations()
+    if observations is not None:
+        observations.calls_unseen(function, args, nested=nested)
+
+
+def _functions_of(frame: FrameType, given: Any) -> list[FunctionType]:
+    """Return the function that a frame runs; those that it may be, if the closures of several hold the same."""
+    code = frame.f_code
+    free = [name for name in code.co_freevars if name != "__class__"]
+    if not free:
+        return [FunctionType(code, frame.f_globals, code.co_name, None, tuple([CellType() for _ in code.co_freevars]))]
+    functions = [one for one in gc.get_referrers(code) if type(one) is FunctionType and one.__code__ is code]
+    return [one for one in functions if all(_holds(one, name, given) for name in free)]
+
+
+def _holds(function: FunctionType, name: str, given: Any) -> bool:
+    cell = (function.__closure__ or ())[function.__code__.co_freevars.index(name)]
+    try:
+        return cell.cell_contents is given[name]
+    except (ValueError, KeyError):
+        return name not in given
