@@ -14,6 +14,7 @@ import contextlib
 import contextvars
 import copy
 import dataclasses
+import decimal
 import enum
 import functools
 import heapq
@@ -22,13 +23,16 @@ import importlib.util
 import io
 import itertools
 import json
+import math
 import operator
+import os
 import pickle
+import random
 import re
 import string
-import subprocess
 import sys
 import threading
+import time
 import types
 import warnings
 import weakref
@@ -392,21 +396,38 @@ class Lazy:
 
 
 USES = {
-    "copied": copy.copy, "deepcopied": copy.deepcopy, "pickled": lambda one: pickle.loads(pickle.dumps(one)),
-    "formatted": lambda one: float("%s" % one), "formatted_too": lambda one: float(f"{one:x}"),
-    "templated": lambda one: float(string.Template("$a").substitute(a=one)), "as_float": float,
-    "as_index": lambda one: float(operator.index(one)), "as_bytes": lambda one: float(bytes(one)),
-    "as_array": lambda one: float(np.asarray(one)), "as_path": lambda one: float(__import__("os").fspath(one)),
-    "rounded": round, "hinted": lambda one: float(operator.length_hint(one)), "hashed": lambda one: float(hash(one)),
-    "in_a_set": lambda one: float(len({one, Lazy(one.read)})), "counted": lambda one: float([one].count(1)),
-    "found": lambda one: float([1, one, 2].index(2)), "lesser": lambda one: float(min([one, 5.0], key=lambda x: x) is one),
-    "unpacked": lambda one: [*one][0], "summed": lambda one: sum(one), "as_tuple": lambda one: tuple(one)[0],
-    "zipped": lambda one: next(zip(one, [1]))[0], "chained": lambda one: next(itertools.chain(one)),
-    "spread": lambda one: dict(one).popitem()[0], "listed": lambda one: float(dir(one)[0]),
-    "heaped": lambda one: float(heapq.nlargest(1, [one, one])[0] is one) * one.read(), "joined": lambda one: float("".join([str(one)])),
-    "array_of": lambda one: float(np.fromiter(one, float)[0]), "jsoned": lambda one: json.loads(json.dumps([1, one], default=float))[1],
-    "filled": lambda one: float(np.full(2, one)[1]), "mathed": lambda one: __import__("math").sqrt(one),
-}  # fmt: skip
+    "copied": copy.copy,
+    "deepcopied": copy.deepcopy,
+    "pickled": lambda one: pickle.loads(pickle.dumps(one)),
+    "formatted": lambda one: float("%s" % one),
+    "formatted_too": lambda one: float(f"{one:x}"),
+    "templated": lambda one: float(string.Template("$a").substitute(a=one)),
+    "as_float": float,
+    "as_index": lambda one: float(operator.index(one)),
+    "as_bytes": lambda one: float(bytes(one)),
+    "as_array": lambda one: float(np.asarray(one)),
+    "as_path": lambda one: float(os.fspath(one)),
+    "rounded": round,
+    "hinted": lambda one: float(operator.length_hint(one)),
+    "hashed": lambda one: float(hash(one)),
+    "in_a_set": lambda one: float(len({one, Lazy(one.read)})),
+    "counted": lambda one: float([one].count(1)),
+    "found": lambda one: float([1, one, 2].index(2)),
+    "lesser": lambda one: float(min([one, 5.0], key=lambda x: x) is one),
+    "unpacked": lambda one: [*one][0],
+    "summed": lambda one: sum(one),
+    "as_tuple": lambda one: tuple(one)[0],
+    "zipped": lambda one: next(zip(one, [1]))[0],
+    "chained": lambda one: next(itertools.chain(one)),
+    "spread": lambda one: dict(one).popitem()[0],
+    "listed": lambda one: float(dir(one)[0]),
+    "heaped": lambda one: float(heapq.nlargest(1, [one, one])[0] is one) * one.read(),
+    "joined": lambda one: float("".join([str(one)])),
+    "array_of": lambda one: float(np.fromiter(one, float)[0]),
+    "jsoned": lambda one: json.loads(json.dumps([1, one], default=float))[1],
+    "filled": lambda one: float(np.full(2, one)[1]),
+    "mathed": lambda one: math.sqrt(one),
+}
 
 
 def used(name):
@@ -733,7 +754,10 @@ FEW = {(way, [*PLACES][number % len(PLACES)]) for number, way in enumerate(WAYS)
 
 @pytest.mark.parametrize(
     ("way", "place"),
-    [pytest.param(*one, marks=() if one in FEW else pytest.mark.rest, id=f"{one[0]}-{one[1].__name__}") for one in CASES],
+    [
+        pytest.param(*one, marks=() if one in FEW else pytest.mark.rest, id=f"{one[0]}-{one[1].__name__}")
+        for one in CASES
+    ],
 )
 def test_what_called_code_reads_is_seen(way, place):
     def function(x):
@@ -763,3 +787,106 @@ def test_what_called_code_writes_is_written_at_every_call(way):
         LOG.clear()
         found.append([(called(X).item(), len(LOG)) for _ in range(3)])
     assert found[0] == found[1]
+
+
+# -- what called code asks of Python and the system --------------------------------------------------------------------
+
+
+@functools.cache
+def _cached():
+    return LIST[0]
+
+
+def _set_cached(value):
+    LIST[0] = value
+    _cached.cache_clear()
+
+
+ASKED = {
+    "environment": (lambda: float(os.getenv("HYBRIDFLOW_OF_TESTS", "2")),
+                    lambda value: os.environ.update(HYBRIDFLOW_OF_TESTS=str(value))),
+    "cache": (lambda: _cached(), _set_cached),
+    "globals": (lambda: globals()["NUMBER"], _set_number),
+    "eval": (lambda: eval("NUMBER"), _set_number),
+    "vars": (lambda: vars(BOX)["k"], PLACES[of_attribute]),
+    "getattr": (lambda: getattr(BOX, "k"), PLACES[of_attribute]),  # noqa: B009 (a way of its own)
+    "modules": (lambda: sys.modules[__name__].LIST[0], PLACES[of_list]),
+    "frames": (lambda: sys._getframe(0).f_globals["NUMBER"], _set_number),
+    "precision": (lambda: float(decimal.getcontext().prec),
+                  lambda value: setattr(decimal.getcontext(), "prec", int(value))),
+    "random": (lambda: random.random(), random.seed),
+    "numpy_random": (lambda: float(np.random.random()), lambda value: np.random.seed(int(value))),
+}  # fmt: skip
+
+
+def _as_it_is(read):
+    """Return a function that is called, unconverted, by the function written in C that it is given to."""
+    return types.FunctionType(read.__code__.replace(co_filename="<without source>"), globals(), "read")
+
+
+@pytest.mark.parametrize("asked", ASKED)
+def test_what_called_code_asks_is_asked_again(asked, monkeypatch):
+    monkeypatch.setenv("HYBRIDFLOW_OF_TESTS", "2")
+    read, write = _as_it_is(ASKED[asked][0]), ASKED[asked][1]
+    with decimal.localcontext():
+        found = []
+        function = lambda x: x * substituted(read)  # noqa: E731
+        for called in (function, hf.compile(function)):
+            found.append([])
+            for value in (2.0, 3.0, 3.0, 4.0):
+                write(value)
+                found[-1] += [called(X).item(), called(X).item()]
+        assert found[0] == found[1]
+
+
+def test_called_code_that_reads_the_clock_is_traced_again_with_a_warning():
+    read = _as_it_is(lambda: time.perf_counter())
+    compiled = hf.compile(lambda: hf.asarray(substituted(read), dtype="float64"))
+    with pytest.warns(hf.EffectWarning, match=r"time.perf_counter\(\) at"):
+        first = compiled()
+    assert compiled().item() > first.item()
+
+
+# -- decorators and packages -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", [*DECORATORS][:8])
+def test_control_flow_below_decorators_is_converted(name):
+    @DECORATORS[name]
+    def chosen(x):
+        while hf.sum(x) < 8:
+            x = x * 2 if hf.max(x) > 1 else x + 1
+        return x
+
+    class Net(hf.nn.Module):
+        forward = DECORATORS[name](lambda self, x: chosen(x) if hf.sum(x) > 0 else -x)
+
+    for function in (chosen, Net()):
+        compiled = hf.compile(lambda x, function=function: function(x))
+        assert [compiled(hf.asarray(v)).item() for v in (1.0, 7.0, 9.0)] == [8.0, 14.0, 9.0]
+        assert compiled.trace_count == 1
+
+
+def test_a_package_that_needs_hybridflow_or_comes_from_a_folder_is_the_users(tmp_path, monkeypatch):
+    folder = tmp_path / "site-packages"
+    packages = {"own_a": ("hybridflow>=0.1", ""), "own_b": ("numpy", '{"dir_info": {}}'), "other_c": ("numpy", "")}
+    for package, (needs, origin) in packages.items():
+        (folder / package).mkdir(parents=True)
+        text = "K = [2.0]\ndef f(x):\n    return x * K[0] if x > 0 else -x\n"
+        (folder / package / "__init__.py").write_text(text)
+        info = folder / f"{package}-1.0.dist-info"
+        info.mkdir()
+        (info / "METADATA").write_text(f"Name: {package}\nVersion: 1.0\nRequires-Dist: {needs}\n")
+        (info / "RECORD").write_text(f"{package}/__init__.py,,\n")
+        if origin:
+            (info / "direct_url.json").write_text(origin)
+    monkeypatch.syspath_prepend(str(folder))
+    for package in ("own_a", "own_b"):
+        module = importlib.import_module(package)
+        compiled = hf.compile(lambda x, module=module: module.f(x))
+        assert (compiled(X).item(), compiled(-X).item(), compiled.trace_count) == (2.0, 1.0, 1)
+        module.K[0] = 3.0
+        assert compiled(X).item() == 3.0
+    other = importlib.import_module("other_c")
+    with pytest.raises(hf.core.errors.TracedValueError, match="it belongs to a library"):
+        hf.compile(lambda x: other.f(x))(X)

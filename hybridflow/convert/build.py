@@ -5,6 +5,7 @@ import __future__
 
 import ast
 import functools
+import inspect
 import re
 import weakref
 from types import CellType, CodeType, FunctionType, MethodType
@@ -19,6 +20,8 @@ from hybridflow.guards.users import is_users
 
 _FUTURES = sum({getattr(__future__, name).compiler_flag for name in __future__.all_feature_names})
 """The flags of ``from __future__ import ...``."""
+_ASYNC = inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
+"""The flags of code that stays as it is inside of converted code."""
 _INNER = ".f"
 
 
@@ -95,21 +98,31 @@ def _inside(code: CodeType, name: str) -> CodeType:
     return next(one for one in code.co_consts if isinstance(one, CodeType) and one.co_name == name)
 
 
-def _renamed(code: CodeType, prefix: str, name: str, short: str | None = None) -> CodeType:
-    """Return a code object under the user's name; rename its inner functions too."""
+def _renamed(code: CodeType, prefix: str, name: str, short: str | None = None, stays: int = 0) -> CodeType:
+    """Return a code object under the user's name; rename its inner functions too.
+
+    Args:
+        code: the code object.
+        prefix: the beginning of its qualified name, and of those of its inner functions.
+        name: what stands there instead.
+        short: its own name; None for the one it has.
+        stays: whether it is inside of code that was not rewritten, as coroutines are.
+    """
     own = short or code.co_name
     qualified = name + code.co_qualname.removeprefix(prefix)
-    constants = tuple([_renamed_inside(one, code.co_qualname, qualified, own) for one in code.co_consts])
-    return _mark(code.replace(co_consts=constants, co_qualname=qualified, co_name=own))
+    stays |= code.co_flags & _ASYNC
+    constants = tuple([_renamed_inside(one, code.co_qualname, qualified, own, stays) for one in code.co_consts])
+    made = code.replace(co_consts=constants, co_qualname=qualified, co_name=own)
+    return made if stays else _mark(made)
 
 
-def _renamed_inside(constant: Any, prefix: str, name: str, short: str) -> Any:
+def _renamed_inside(constant: Any, prefix: str, name: str, short: str, stays: int) -> Any:
     """Return a constant of a code object, renamed if it is code: a generated function gets the user's name."""
     if not isinstance(constant, CodeType):
         return constant
     if constant.co_name.startswith("."):
-        return _renamed(constant, constant.co_qualname, name, short)
-    return _renamed(constant, prefix, name)
+        return _renamed(constant, constant.co_qualname, name, short, stays)
+    return _renamed(constant, prefix, name, None, stays)
 
 
 def _entry(original: FunctionType) -> _Entry:

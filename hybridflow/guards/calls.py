@@ -132,7 +132,7 @@ def _is_made_by_a_library(kind: type) -> bool:
 
 
 def watched(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Call an unconverted function, and record what it reads behind its callers' back: files, and by the user's code."""
+    """Call an unconverted function, and record what it reads by itself: files, and by calling the user's code."""
     observations, _ = current_observations()
     reads_files = opened.is_watched(function) and question_of(function, args, kwargs) is None
     if observations is None or not (reads_files or MONITORING is None):

@@ -17,7 +17,7 @@ import sys
 import threading
 from collections.abc import Generator
 from contextlib import contextmanager
-from types import CellType, CodeType, FrameType, FunctionType
+from types import BuiltinFunctionType, CellType, CodeType, FrameType, FunctionType
 from typing import Any
 
 from hybridflow.core.attached import attached
@@ -32,6 +32,8 @@ _EXTRA = {inspect.CO_VARARGS: 1, inspect.CO_VARKEYWORDS: 1}
 _lock = threading.Lock()
 _running = 0
 _tool: int | None = None
+_heard: set[CodeType] = set()
+"""The unconverted code whose calls give events too, until no trace runs."""
 
 
 @contextmanager
@@ -59,6 +61,8 @@ def _count(change: int) -> None:
             MONITORING.register_callback(_tool, MONITORING.events.PY_START, _started)
             MONITORING.register_callback(_tool, MONITORING.events.CALL, _calls)
         MONITORING.set_events(_tool, MONITORING.events.PY_START if _running else 0)
+        while _heard and not _running:
+            MONITORING.set_local_events(_tool, _heard.pop(), 0)
 
 
 def _started(code: CodeType, offset: int) -> Any:
@@ -67,7 +71,9 @@ def _started(code: CodeType, offset: int) -> Any:
     if not is_unconverted(frame):
         return MONITORING.DISABLE
     notice(frame)
-    MONITORING.set_local_events(_tool, code, MONITORING.events.CALL)
+    if code not in _heard:
+        _heard.add(code)
+        MONITORING.set_local_events(_tool, code, MONITORING.events.CALL)
     return None
 
 
@@ -102,6 +108,10 @@ def notice(frame: FrameType) -> None:
     if observations.is_new_frame(code, (*arguments.values(), *cells)):
         for function in _functions_of(frame, given):
             reading.runs_with(observations, function, arguments)
+            named = () if MONITORING is not None else attached("named_by")(observations, function, arguments)
+            for value in named:  # the profiling hook tells only of calls of functions written in C
+                if type(value) is not BuiltinFunctionType and callable(value):
+                    calls(value, ())
 
 
 def calls(function: Any, args: tuple[Any, ...]) -> None:

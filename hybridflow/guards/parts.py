@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import contextvars
 import datetime
 import decimal
@@ -40,6 +41,7 @@ WRAPPERS: dict[type, tuple[str, ...]] = {
     classmethod: ("__func__",),
     functools.cached_property: ("func",),
     **dict.fromkeys(_VIEWS, ("mapping",)),
+    contextlib._GeneratorContextManager: ("func", "args", "kwds"),  # its generator moves only when it is entered
 }
 """The attributes that make up objects of types without a ``__dict__``."""
 _CLOSED = (
@@ -127,7 +129,7 @@ def parts_of(value: Any) -> Iterator[Part]:
 
 def _of_wrapper(value: Any, names: tuple[str, ...]) -> Iterator[Part]:
     for name in names:
-        part = getattr(value, name)
+        part = getattr(value, name, None)  # a manager that is entered has none
         if part is not None and not isinstance(part, types.ModuleType):
             yield Part(None, ATTRIBUTE, name, part)
 

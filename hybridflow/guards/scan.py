@@ -12,7 +12,7 @@ import dis
 import weakref
 from collections.abc import Iterator, Mapping
 from types import CellType, CodeType, FunctionType, MethodType
-from typing import Any, cast
+from typing import Any
 
 from hybridflow.guards.access import CELL, GLOBAL, MISSING, Access
 from hybridflow.guards.observations import Observations
@@ -25,7 +25,7 @@ _STORED = {"STORE_GLOBAL": GLOBAL, "DELETE_GLOBAL": GLOBAL, "STORE_DEREF": CELL,
 """What a write changes: the value before it is guarded, so that a trace that changes it serves only its own call."""
 _NO_ARGUMENTS: Mapping[str, Any] = {}
 _NOTHING = frozenset({"PUSH_NULL", "CACHE", "NOP", "EXTENDED_ARG", "PRECALL", "RESUME"})
-_steps: weakref.WeakKeyDictionary[CodeType, list[tuple[str, tuple[str, ...]]]] = weakref.WeakKeyDictionary()
+_steps: weakref.WeakKeyDictionary[CodeType, list[tuple[str, tuple[Any, ...]]]] = weakref.WeakKeyDictionary()
 
 
 def named_by(
@@ -56,17 +56,15 @@ def named_by(
             value = _loaded(observations, function, step, name, cells, given)
 
 
-def _steps_of(code: CodeType) -> list[tuple[str, tuple[str, ...]]]:
+def _steps_of(code: CodeType) -> list[tuple[str, tuple[Any, ...]]]:
     """Return the instructions of a function's code, and of the functions inside of it, with the names they use."""
     steps = _steps.get(code)
     if steps is None:
         steps = _steps[code] = []
         for one in _with_inner(code):
-            steps += [
-                (step.opname, cast("tuple[str, ...]", step.argval if isinstance(step.argval, tuple) else (step.argval,)))
-                for step in dis.get_instructions(one)
-                if step.opname not in _NOTHING
-            ]
+            for step in dis.get_instructions(one):
+                if step.opname not in _NOTHING:
+                    steps.append((step.opname, step.argval if isinstance(step.argval, tuple) else (step.argval,)))
             steps.append(("end", ()))
     return steps
 
