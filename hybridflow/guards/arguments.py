@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import inspect
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from operator import is_
 from types import FunctionType, MethodType
 from typing import Any, cast
@@ -112,6 +112,9 @@ class Defaults:
         return len(now) != len(self._seen) or not all(map(is_, now, self._seen))
 
 
+_NOTHING_GIVEN: Mapping[str, Any] = {}
+
+
 class Parameters:
     """The parameters of a callable: what Python binds a call's arguments to, and the names that users know.
 
@@ -122,13 +125,16 @@ class Parameters:
     Args:
         own: the signature by which Python passes arguments.
         shown: the signature that `inspect.signature` shows.
+        given: keywords that the callable itself passes on, as `functools.partial` does: calls may override them.
 
     Attributes:
         text: the signature, for messages.
         names: the names of what can be passed by position.
     """
 
-    def __init__(self, own: inspect.Signature, shown: inspect.Signature) -> None:
+    def __init__(
+        self, own: inspect.Signature, shown: inspect.Signature, given: Mapping[str, Any] = _NOTHING_GIVEN
+    ) -> None:
         every = own.parameters.values()
         kinds = [(one.name, one.kind) for one in every]
         is_own = kinds == [(one.name, one.kind) for one in shown.parameters.values()]
@@ -148,6 +154,9 @@ class Parameters:
         self.names = self._by_position
         if self._rest is not None:
             self.names += tuple(behind[len(self._by_position) :])
+        self._given = {} if self._others is None else {
+            name: value for name, value in given.items() if name not in self._by_position + self._only_named
+        }
         self._entries = frozenset([*self._by_position, *self._only_named, *entries.values()])
 
     @classmethod
@@ -158,12 +167,14 @@ class Parameters:
             shown = inspect.signature(function)
         except (TypeError, ValueError):
             shown = own
-        made = cls(own, shown)
+        while isinstance(function, MethodType):
+            function = function.__func__
+        made = cls(own, shown, function.keywords if isinstance(function, functools.partial) else _NOTHING_GIVEN)
         return made.without_first() if skip_first else made
 
     def without_first(self) -> Parameters:
         """Return the parameters without the instance's."""
-        return Parameters(_without_first(self._own), _without_first(self._shown))
+        return Parameters(_without_first(self._own), _without_first(self._shown), self._given)
 
     def entry(self, name: str) -> str | None:
         """Return the name that `named` uses for what a user calls `name`; None if there is no such parameter.
@@ -248,7 +259,7 @@ class Parameters:
             return arguments if len(by_name) == len(kwargs) else None
         if kwargs and not kwargs.keys().isdisjoint(names[self._first_named : given]):
             return None
-        others = kwargs.copy()
+        others = self._given | kwargs
         for name in by_name:
             del others[name]
         arguments[self._others] = others

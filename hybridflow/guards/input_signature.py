@@ -221,7 +221,7 @@ class ConcreteFunction:
         self.input_signature = inputs.specs
         self.graph = graph
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+    def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
         """Call the function with arguments that fit the specs."""
         return self._run(args, kwargs)
 

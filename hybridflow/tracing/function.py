@@ -140,7 +140,7 @@ class CompiledFunction(Entry, Views[P, R]):
         self._lock = threading.RLock()
         self._traces = TraceCache(max_traces)
         self._needed: dict[Any, Needs] = {}
-        self._last: Trace | None = None
+        self._last: Callable[[], Trace | None] = _no_trace
         self._records: deque[TraceRecord] = deque(maxlen=_RECORDS)
         self._trace_count = 0
         self._hits = 0
@@ -255,8 +255,6 @@ class CompiledFunction(Entry, Views[P, R]):
         instance = getattr(function, "__self__", None)
         if instance is not None:
             return [(instance, "self")]
-        if isinstance(function, functools.partial):
-            return [(value, self._name) for value in (function.func, *function.args, *function.keywords.values())]
         return [(function, self._name)]
 
     def _find(
@@ -272,7 +270,7 @@ class CompiledFunction(Entry, Views[P, R]):
         self._hits += 1
         if to_run and trace[0].effects is not None:
             trace[0].repeat_effects(trace[0].effects)
-        if to_run and trace[0] is not self._last:
+        if to_run and trace[0] is not self._last():
             self._shorten(*trace)
         return trace
 
@@ -282,7 +280,7 @@ class CompiledFunction(Entry, Views[P, R]):
             return  # later calls may use other executables
         from hybridflow.tracing.short_call import short_way  # only tracing needs it: importing stays fast
 
-        self._last = trace
+        self._last = weakref.ref(trace)  # a trace is freed with the arguments that only it can serve
         plain = not self._static and self._parameters.passed_by_position(signature.tree)
         short = plain and SETTINGS.plain and self._traces.of_one_key and not trace.once
         self._enter_by(short_way(trace, signature, bound=self._bound) if short else None)
@@ -504,7 +502,7 @@ class CompiledFunction(Entry, Views[P, R]):
             self._traces.clear()
             self._shapes.clear()
             self._floats.clear()
-            self._last = None
+            self._last = _no_trace
             self._enter_by(None)
 
     def _traced_again(self, given: Specs) -> Graph:
@@ -546,6 +544,10 @@ class CompiledFunction(Entry, Views[P, R]):
 
     def __repr__(self) -> str:
         return f"<CompiledFunction {self._name}, {self._trace_count} traces>"
+
+
+def _no_trace() -> None:
+    return None
 
 
 def _cache_key(signature: Signature) -> Any:
