@@ -8,7 +8,6 @@ import threading
 from collections.abc import Generator
 from contextlib import contextmanager
 
-
 _USUAL_STACK = 8 << 20
 _CALLS_PER_CALL = 8
 """The most calls of Python that a call of the user's takes while it is traced; 6 were seen (`for`, `map`, `sorted`)."""
