@@ -7,7 +7,7 @@ by all that they hold: not only the fields that ``==`` compares, but also what `
 
 from __future__ import annotations
 
-import functools
+from collections.abc import Iterator
 from typing import Any, cast
 
 import jax
@@ -32,29 +32,30 @@ def closed(structure: Any) -> Any:
     return jax.tree_util.tree_map(close, structure, is_leaf=lambda one: _is_opened(one) or is_whole(one))
 
 
-def _holds_tensors(value: Any, around: tuple[Any, ...] = ()) -> bool:
-    leaves = jax.tree_util.tree_leaves([*attributes_of(value).values()], is_whole)
-    return any([
-        isinstance(leaf, Tensor | Variable)
-        or (is_by_fields(leaf) and _is_new(leaf, around) and _holds_tensors(leaf, (*around, value)))
-        for leaf in leaves
-    ])  # fmt: skip
+def _leaves_of(value: Any, around: tuple[Any, ...] = ()) -> Iterator[Any]:
+    """Yield what is in a frozen dataclass and in those inside it; for one that contains itself, itself once more."""
+    around = (*around, value)
+    for leaf in jax.tree_util.tree_leaves([*attributes_of(value).values()], is_whole):
+        if is_by_fields(leaf) and not any([leaf is one for one in around]):
+            yield from _leaves_of(leaf, around)
+        else:
+            yield leaf
 
 
-def _is_new(leaf: Any, around: tuple[Any, ...]) -> bool:
-    """Whether a leaf is none of the objects around it."""
-    return not any([leaf is one for one in around])
+def _has_structure(value: Any) -> bool:
+    """Whether a frozen dataclass holds tensors or Variables, and does not contain itself."""
+    leaves = [*_leaves_of(value)]
+    return any([isinstance(leaf, Tensor | Variable) for leaf in leaves]) and not any(map(is_by_fields, leaves))
 
 
-def opened(leaf: Any, around: tuple[Any, ...] = ()) -> Any:
+def opened(leaf: Any) -> Any:
     """Return a leaf as an `Opened` if it is a frozen dataclass that holds tensors or Variables; else unchanged."""
-    if not is_by_fields(leaf) or not _is_new(leaf, around) or not _holds_tensors(leaf):
+    if not is_by_fields(leaf) or not _has_structure(leaf):
         return leaf
     held = attributes_of(leaf)
-    inside = functools.partial(opened, around=(*around, leaf))
     values: list[Any] = []
     for one in held.values():
-        value = jax.tree_util.tree_map(inside, one, is_leaf=is_whole)
+        value = jax.tree_util.tree_map(opened, one, is_leaf=is_whole)
         values.append(in_order_of(one, value) if has_order(one) else value)
     return Opened(type(leaf), tuple(held), tuple(values), leaf)
 
