@@ -40,9 +40,7 @@ def _own_signature(function: Any) -> inspect.Signature:
     if isinstance(function, MethodType):
         return _without_first(_own_signature(function.__func__))
     if type(function) is FunctionType:
-        bare = FunctionType(
-            function.__code__, {}, function.__name__, function.__defaults__, function.__closure__
-        )
+        bare = FunctionType(function.__code__, {}, function.__name__, function.__defaults__, function.__closure__)
         bare.__kwdefaults__ = function.__kwdefaults__
         return inspect.signature(bare)
     method = IN_CLASS.get(type(function), "__call__")
@@ -103,7 +101,8 @@ class Defaults:
                 break
         code = function if type(function) is FunctionType else IN_CLASS.get(type(function), "__call__")
         if type(code) is FunctionType:
-            made += (code.__code__, code.__defaults__, *(code.__kwdefaults__ or {}).values())
+            named = code.__kwdefaults__ or {}
+            made += (code.__code__, code.__defaults__, *named, *named.values())
         return made
 
     def have_changed(self) -> bool:
