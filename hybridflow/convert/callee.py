@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import inspect
 import operator
+import sys
 from collections import deque
 from collections.abc import Callable
 from types import (
@@ -28,6 +29,7 @@ from hybridflow.convert.regions import before_change
 from hybridflow.core.attached import attached
 from hybridflow.core.context import context_now
 from hybridflow.core.functions import KEPT, is_own
+from hybridflow.core.recursion import RECURSION
 from hybridflow.core.tensor import Tensor
 from hybridflow.core.variable import Variable
 from hybridflow.guards import calls, observe
@@ -62,8 +64,8 @@ def converted(function: Any) -> Any:
     if kind is functools.partial:
         inner = converted(function.func)
         return function if inner is function.func else functools.partial(inner, *function.args, **function.keywords)
-    method = _call_of(function)
-    return function if method is None else MethodType(converted(method), function)
+    made = _caller_of_class(function, kind) if issubclass(kind, type) else _call_of(function)
+    return function if made is None else made
 
 
 def _with_converted(function: FunctionType, around: tuple[FunctionType, ...] = ()) -> FunctionType:
@@ -92,12 +94,13 @@ def _with_converted(function: FunctionType, around: tuple[FunctionType, ...] = (
     return made
 
 
-def _call_of(function: Any) -> FunctionType | None:
-    """Return the ``__call__`` that a user wrote for a class of callable objects."""
-    method = getattr(type(function), "__call__", None)  # noqa: B004 (the method itself is wanted)
-    if type(method) is FunctionType and is_users(method.__code__):
+def _call_of(function: Any) -> Any:
+    """Return the ``__call__`` that a user wrote for a class of callable objects, bound and converted; else None."""
+    method = IN_CLASS.get(type(function), "__call__")
+    inner = method.__func__ if type(method) in (staticmethod, classmethod) else method
+    if type(inner) is FunctionType and is_users(inner.__code__):
         observe.class_attribute(function, "__call__")
-        return method
+        return converted(method.__get__(function, type(function)))
     return None
 
 
@@ -149,8 +152,7 @@ def target(function: Any) -> Any:
         return _constructor(cls) if function == _TYPE_CALL.__get__(cls) else None
     if kind in LIBRARY_READERS:
         return functools.partial(LIBRARY_READERS[kind], function)
-    method = _call_of(function)
-    return None if method is None else MethodType(converted(method), function)
+    return _call_of(function)
 
 
 def _unwrapped(function: Any) -> Any:
@@ -506,6 +508,7 @@ _OPERATORS: dict[Any, Callable[..., Any]] = {
     getattr: _get_attribute,
     hasattr: _has_attribute,
     setattr: write_attribute,
+    sys.getrecursionlimit: lambda: observe.answer(sys.getrecursionlimit, (), {}, RECURSION.limit),
     operator.setitem: lambda obj, key, value: callee(type(obj).__setitem__)(obj, key, value),
     operator.delitem: lambda obj, key: callee(type(obj).__delitem__)(obj, key),
     **{function: functools.partial(augment, kind) for kind, function in protocols.IN_PLACE.items()},

@@ -59,7 +59,7 @@ def with_patterns(signature: Signature, patterns: Mapping[int, Pattern]) -> Sign
         path, kind, value, key = leaves[position]
         leaves[position] = Leaf(path, kind, value, (TENSOR, pattern, *key[2:]))
     names, trees, _ = signature.key
-    return Signature(leaves, signature.tree, (names, trees, tuple([leaf[3] for leaf in leaves])), signature.arguments)
+    return signature._replace(leaves=leaves, key=(names, trees, tuple([leaf[3] for leaf in leaves])))
 
 
 def is_open(leaf: Leaf) -> bool:

@@ -1,8 +1,13 @@
-"""Frozen dataclasses among the arguments: those that hold tensors are structures of their fields, as lists are."""
+"""Frozen dataclasses among the arguments.
+
+A frozen dataclass that holds tensors is a structure of its attributes, as a list is of its items. Others are compared
+by all that they hold: not only the fields that ``==`` compares, but also what `functools.cached_property` or
+``object.__setattr__`` left in them.
+"""
 
 from __future__ import annotations
 
-import dataclasses
+from collections.abc import Iterator
 from typing import Any, cast
 
 import jax
@@ -10,38 +15,8 @@ import jax
 from hybridflow.core.functions import is_whole
 from hybridflow.core.tensor import Tensor
 from hybridflow.core.variable import Variable
-
-
-def is_by_fields(value: Any) -> bool:
-    """Whether a value is known by its fields: a frozen dataclass that compares by its fields."""
-    parameters = getattr(type(value), "__dataclass_params__", None)
-    return parameters is not None and parameters.frozen and parameters.eq
-
-
-class Opened:
-    """A frozen dataclass as a structure.
-
-    Attributes:
-        kind: its class.
-        names: the names of its fields.
-        values: the values of its fields, opened too.
-        given: the original object, if it was an argument.
-    """
-
-    __slots__ = ("given", "kind", "names", "values")
-
-    def __init__(self, kind: type, names: tuple[str, ...], values: tuple[Any, ...], given: Any = None) -> None:
-        self.kind = kind
-        self.names = names
-        self.values = values
-        self.given = given
-
-    def closed(self) -> Any:
-        """Return an object of the class with these fields; no code of the class runs."""
-        obj = object.__new__(self.kind)
-        for name, value in zip(self.names, self.values, strict=True):
-            object.__setattr__(obj, name, closed(value))
-        return obj
+from hybridflow.guards.held import Opened, attributes_of, is_by_fields, made_of
+from hybridflow.guards.order import has_order, in_order_of
 
 
 def _is_opened(value: Any) -> bool:
@@ -52,24 +27,37 @@ def closed(structure: Any) -> Any:
     """Return a structure with its opened dataclasses turned back into objects."""
 
     def close(leaf: Any) -> Any:
-        return leaf.closed() if _is_opened(leaf) else leaf
+        return made_of(leaf.kind, leaf.names, map(closed, leaf.values)) if _is_opened(leaf) else leaf
 
     return jax.tree_util.tree_map(close, structure, is_leaf=lambda one: _is_opened(one) or is_whole(one))
 
 
-def _holds_tensors(value: Any) -> bool:
-    values = [getattr(value, one.name, None) for one in dataclasses.fields(value)]
-    leaves = jax.tree_util.tree_leaves(values, is_whole)
-    return any(isinstance(leaf, Tensor | Variable) or (is_by_fields(leaf) and _holds_tensors(leaf)) for leaf in leaves)
+def _leaves_of(value: Any, around: tuple[Any, ...] = ()) -> Iterator[Any]:
+    """Yield what is in a frozen dataclass and in those inside it; for one that contains itself, itself once more."""
+    around = (*around, value)
+    for leaf in jax.tree_util.tree_leaves([*attributes_of(value).values()], is_whole):
+        if is_by_fields(leaf) and not any([leaf is one for one in around]):
+            yield from _leaves_of(leaf, around)
+        else:
+            yield leaf
+
+
+def _has_structure(value: Any) -> bool:
+    """Whether a frozen dataclass holds tensors or Variables, and does not contain itself."""
+    leaves = [*_leaves_of(value)]
+    return any([isinstance(leaf, Tensor | Variable) for leaf in leaves]) and not any(map(is_by_fields, leaves))
 
 
 def opened(leaf: Any) -> Any:
     """Return a leaf as an `Opened` if it is a frozen dataclass that holds tensors or Variables; else unchanged."""
-    if not is_by_fields(leaf) or not _holds_tensors(leaf):
+    if not is_by_fields(leaf) or not _has_structure(leaf):
         return leaf
-    names = tuple([one.name for one in dataclasses.fields(leaf)])
-    values = tuple([jax.tree_util.tree_map(opened, getattr(leaf, name), is_leaf=is_whole) for name in names])
-    return Opened(type(leaf), names, values, leaf)
+    held = attributes_of(leaf)
+    values: list[Any] = []
+    for one in held.values():
+        value = jax.tree_util.tree_map(opened, one, is_leaf=is_whole)
+        values.append(in_order_of(one, value) if has_order(one) else value)
+    return Opened(type(leaf), tuple(held), tuple(values), leaf)
 
 
 def _flatten(value: Opened) -> tuple[list[tuple[Any, Any]], Any]:

@@ -48,7 +48,7 @@ def key_of(value: Any) -> Any:
         return type(value), tuple(map(static_key, keys_of(value))), tuple(map(_key_in_container, values_of(value)))
     if isinstance(value, SEQUENCES):
         return type(value), tuple(map(_key_in_container, in_sequence(value)))
-    return (Identity(value), value.shape, value.dtype) if _is_fixed(value) else static_key(value)
+    return (Identity(value), value.shape, value.dtype) if _is_fixed(value) else static_key(value, whole=False)
 
 
 def _masked(key: Any, indices: Sequence[int]) -> Any:

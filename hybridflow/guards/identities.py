@@ -10,8 +10,8 @@ from collections import deque
 from collections.abc import Sequence
 from typing import Any, NamedTuple, cast
 
-from hybridflow.guards.fields import Opened
-from hybridflow.guards.guards import Origin
+from hybridflow.guards.guards import CONTAINERS, Origin
+from hybridflow.guards.held import Opened, is_by_fields
 
 Way = tuple[Any, ...]
 """The path to a value among the arguments: the argument's name, then keys, positions and fields."""
@@ -41,8 +41,18 @@ def at_way(arguments: dict[str, Any], way: Way) -> Any:
     """Return the value at a path among a call's arguments."""
     value: Any = arguments
     for key in way:
-        value = value.values[value.names.index(key)] if type(value) is Opened else value[key]
+        if type(value) is Opened:
+            value = value.values[value.names.index(key)]
+        elif is_by_fields(value) and not isinstance(value, CONTAINERS):
+            value = getattr(value, key)
+        else:
+            value = value[key]
     return value.given if type(value) is Opened else value
+
+
+def order_at(arguments: dict[str, Any], way: Way) -> list[Any]:
+    """Return the keys, in order, of a dict among a call's arguments."""
+    return list(at_way(arguments, way))
 
 
 def _value(source: Source, arguments: dict[str, Any]) -> Any:

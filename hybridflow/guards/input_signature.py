@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, cast
 
 import jax
@@ -14,6 +13,7 @@ from hybridflow.core.errors import ArgumentError, ArgumentTypeError, HybridflowE
 from hybridflow.core.spec import SizeName, TensorSpec, example_size, format_spec, is_open_size
 from hybridflow.core.tensor import Tensor, as_tensor, asarray, describe, make_tensor, new_tensor, tensors_in, to_numpy
 from hybridflow.core.variable import Variable
+from hybridflow.guards.arguments import Parameters
 from hybridflow.guards.dynamic import ANY, Pattern, with_patterns
 from hybridflow.guards.signature import LEAF, Signature
 
@@ -34,18 +34,14 @@ class InputSignature:
         name: the function's name, for messages.
     """
 
-    def __init__(self, specs: Sequence[Any], parameters: inspect.Signature, name: str) -> None:
+    def __init__(self, specs: Sequence[Any], parameters: Parameters, name: str) -> None:
         self._name = name
         self._given = tuple(specs)
-        names = [
-            one.name
-            for one in parameters.parameters.values()
-            if one.kind in (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
-        ]
+        names = parameters.names
         if len(self._given) > len(names):
             raise ArgumentError(
                 message(f"compile: input_signature has {len(self._given)} entries, {name} takes {len(names)} arguments",
-                        got=f"{name}{parameters}", hint="Give one structure of TensorSpec per argument.")
+                        got=f"{name}{parameters.text}", hint="Give one structure of TensorSpec per argument.")
             )  # fmt: skip
         self._parts: dict[str, tuple[list[TensorSpec], Any]] = {}
         self._patterns: dict[Any, dict[int, Pattern]] = {}
@@ -62,7 +58,7 @@ class InputSignature:
         self._has_names = any([type(size) is SizeName for size in every])
 
     @classmethod
-    def of(cls, specs: Sequence[Any] | None, parameters: inspect.Signature, name: str) -> InputSignature | None:
+    def of(cls, specs: Sequence[Any] | None, parameters: Parameters, name: str) -> InputSignature | None:
         """Return the option of `hf.compile` as an `InputSignature`; None if it was not given."""
         return None if specs is None else cls(specs, parameters, name)
 
@@ -70,6 +66,11 @@ class InputSignature:
     def specs(self) -> tuple[Any, ...]:
         """The specs, as they were given."""
         return self._given
+
+    @property
+    def parameters(self) -> Iterable[str]:
+        """The names of the arguments that there are specs for."""
+        return self._parts
 
     def cast(self, arguments: dict[str, Any]) -> dict[str, Any]:
         """Return a call's arguments as tensors of the specs' dtypes.
@@ -79,6 +80,8 @@ class InputSignature:
         """
         result = dict(arguments)
         for parameter, (specs, tree) in self._parts.items():
+            if parameter not in arguments:
+                continue  # a wrapper may do without it
             value = arguments[parameter]
             if tree == LEAF and type(value) is Tensor and _fits(value, specs[0]):
                 continue
@@ -103,6 +106,8 @@ class InputSignature:
         """Raise if a name stands for two different sizes."""
         sizes: dict[str, tuple[int, str]] = {}
         for parameter, (specs, tree) in self._parts.items():
+            if parameter not in arguments:
+                continue
             for value, spec, path in zip(tree.flatten_up_to(arguments[parameter]), specs, _paths(tree), strict=True):
                 for own, size in zip(value.shape, spec.shape, strict=True):
                     if type(size) is not SizeName:
@@ -216,7 +221,7 @@ class ConcreteFunction:
         self.input_signature = inputs.specs
         self.graph = graph
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+    def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
         """Call the function with arguments that fit the specs."""
         return self._run(args, kwargs)
 

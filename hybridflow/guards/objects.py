@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Iterator
-from types import MemberDescriptorType
 from typing import Any, NamedTuple
 
 import jax
 
 from hybridflow.guards import observe
+from hybridflow.guards.held import attributes_of, made_of
 from hybridflow.guards.order import has_order, in_order_of, skeleton
 
 _PYTHON_CLASS = 1 << 9
@@ -60,26 +60,10 @@ def _unflatten(kind: _Kind, values: Any) -> Any:
     held = list(values)
     if kind.order.skeleton is not None:
         held = in_order_of(kind.order.skeleton, held)
-    obj: Any = object.__new__(kind.cls)
-    for name, value in zip(kind.names, held, strict=True):
-        slot = getattr(kind.cls, name, None)
-        if type(slot) is MemberDescriptorType:
-            slot.__set__(obj, value)
-        else:
-            obj.__dict__[name] = value
-    return obj
+    return made_of(kind.cls, kind.names, held)
 
 
 jax.tree_util.register_pytree_node(_Attributes, _flatten, _unflatten)
-
-
-def _state(value: Any) -> list[str]:
-    """Return the names of an object's own attributes."""
-    slots = [
-        name for cls in type(value).__mro__ for name, one in vars(cls).items()
-        if type(one) is MemberDescriptorType and hasattr(value, name)
-    ]  # fmt: skip
-    return [*slots, *getattr(value, "__dict__", ())]
 
 
 def is_object(value: Any) -> bool:
@@ -120,7 +104,7 @@ def _is_new(leaf: Any, which: Callable[[Any], bool], around: tuple[Any, ...]) ->
 
 
 def _attributes(value: Any, which: Callable[[Any], bool], around: tuple[Any, ...]) -> _Attributes:
-    names = _state(value)
+    names = [*attributes_of(value)]
     held = [observe.read_attr(value, name) for name in names]
     kind = _Kind(type(value), tuple(names), _Order(held))
     return _Attributes(kind, [_opened(one, which, around) for one in held])
@@ -134,10 +118,10 @@ def objects_in(value: Any) -> Iterator[Any]:
             if is_object(leaf) and id(leaf) not in seen:
                 seen.add(id(leaf))
                 yield leaf
-                pending += vars_of(leaf)
+                pending += attributes_of(leaf).values()
 
 
 def vars_of(value: Any) -> list[Any]:
     """Return the values of an object's attributes."""
-    return [getattr(value, name) for name in _state(value)]
+    return [*attributes_of(value).values()]
 

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import builtins
-import dataclasses
 import types
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from operator import is_
 from typing import Any, cast
 
 import numpy as np
@@ -22,13 +20,12 @@ from hybridflow.core.variable import Variable
 from hybridflow.guards.access import ATTRIBUTE, ITSELF, TYPE
 from hybridflow.guards.choices import Choices
 from hybridflow.guards.effects import Augmented, Change, Effects, is_constant
-from hybridflow.guards.fields import is_by_fields
 from hybridflow.guards.guards import CHANGING, CONTAINERS, ITEM, PLAIN, Access, Guards, Origin, weak
-from hybridflow.guards.identities import Identities, Relation, Source, Way, at_way, mutable_in, path_of
+from hybridflow.guards.held import attributes_of, is_by_fields
+from hybridflow.guards.identities import Identities, Relation, Source, Way, at_way, mutable_in, order_at, path_of
 from hybridflow.guards.journal import new_journal
 from hybridflow.guards.kinds import is_leaf, is_one_of_several, is_structure
 from hybridflow.guards.moving import moving, warn_once
-from hybridflow.guards.order import order_at
 from hybridflow.guards.outside_floats import OutsideFloats
 from hybridflow.guards.parts import WRAPPERS, items_of, parts_of
 from hybridflow.guards.questions import ANSWER, INSPECTING, LRU_CACHE, OF_ATTRIBUTES, Question, question_of
@@ -196,8 +193,8 @@ class Observations:
             for key, item in items_of(value):
                 self._give(item, (*way, key))
         elif is_by_fields(value) and type(at_way(self._arguments, way)) is type(value):
-            for field in dataclasses.fields(value):
-                self._give(getattr(value, field.name), (*way, field.name))
+            for name, part in attributes_of(value).items():
+                self._give(part, (*way, name))
 
     def stands_for(self, copy: Any, original: Any) -> None:
         """Record reads from a copy, which the trace has created, as reads from the original."""
@@ -207,12 +204,22 @@ class Observations:
         else:
             self.made_here(copy)
 
-    def argument(self, value: Any, label: str, way: tuple[Any, ...]) -> None:
-        """Register the containers in an argument: the trace must not change them."""
+    def argument(self, value: Any, label: str, way: tuple[Any, ...], around: tuple[Any, ...] = ()) -> None:
+        """Register the containers in an argument: the trace must not change them.
+
+        Args:
+            value: the argument, or a part of it.
+            label: what it is, for messages.
+            way: the path to it.
+            around: the dataclasses that it is part of.
+        """
         if is_structure(value) and id(value) not in self._inputs:
             self._inputs[id(value)] = (value, label, way)
             for key, item in items_of(value):
-                self.argument(item, f"{label}[{key!r}]", (*way, key))
+                self.argument(item, f"{label}[{key!r}]", (*way, key), around)
+        elif is_by_fields(value) and not any([value is one for one in around]):
+            for name, part in attributes_of(value).items():
+                self.argument(part, f"{label}.{name}", (*way, name), (*around, value))
 
     def origin_of(self, obj: Any) -> Origin | None:
         """Return the origin where an object was read; None if the trace created it."""
@@ -413,9 +420,11 @@ class Observations:
         if origin is not None:
             self.orders.add(origin[2])
         elif items and self.origin_of(items) is None:
-            for given, _, way in self._inputs.values():  # a new dict at each call
-                is_argument = type(given) is dict and len(way) == 1 and list(given) == list(items)
-                if is_argument and all(map(is_, given.values(), items.values())):
+            # A new dict at each call; a None stands for an argument that has an entry of its own.
+            for given, _, way in self._inputs.values():
+                if type(given) is not dict or len(way) != 1 or list(given) != list(items):
+                    continue
+                if all([a is b or a is None for a, b in zip(given.values(), items.values(), strict=True)]):
                     self.orders.add(way)
 
     def returned(self, result: Any) -> None:

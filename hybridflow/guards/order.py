@@ -1,32 +1,13 @@
-"""The order of dicts: jax sorts their keys, while Python code may see the insertion order."""
+"""What jax loses of a structure that Python code may see: the order of dicts, and attributes of named tuples."""
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable
 from typing import Any, cast
 
+from hybridflow.guards.held import Opened, attributes_of
+
 _DICTS = (dict, defaultdict)
-
-
-def key_types(structure: Any) -> tuple[type, ...]:
-    """Return the types of the keys of all dicts in a structure, except dicts whose keys are all strings."""
-    types: tuple[type, ...] = ()
-    items: Iterable[Any] = ()
-    if isinstance(structure, dict):
-        named = cast("dict[Any, Any]", structure)
-        if {*map(type, named)} - _STRING:
-            types = tuple(map(type, sorted(named)))
-        items = [named[key] for key in sorted(named)] if types else named.values()
-    elif isinstance(structure, list | tuple):
-        items = cast("list[Any]", structure)
-    for item in items:
-        if isinstance(item, dict | list | tuple):
-            types += key_types(item)
-    return types
-
-
-_STRING = {str}
 
 
 def _is_sequence(structure: Any) -> bool:
@@ -35,24 +16,15 @@ def _is_sequence(structure: Any) -> bool:
 
 
 def has_order(structure: Any) -> bool:
-    """Whether a structure has a dict whose keys are not in jax's (sorted) order."""
+    """Whether jax loses something of a structure, such as the order of a dict: it sorts the keys."""
     if type(structure) in _DICTS:
         keys = list(structure)
         return keys != sorted(keys) or any(map(has_order, structure.values()))
-    return _is_sequence(structure) and any(map(has_order, cast("list[Any]", structure)))
-
-
-def order_at(arguments: dict[str, Any], way: tuple[Any, ...]) -> list[Any]:
-    """Return the keys, in order, of a dict among the arguments.
-
-    Args:
-        arguments: the arguments by name.
-        way: the path to the dict: the argument's name, then keys.
-    """
-    value: Any = arguments
-    for key in way:
-        value = value[key]
-    return list(value)
+    if type(structure) is Opened:
+        return any(map(has_order, structure.values))
+    if not _is_sequence(structure):
+        return False
+    return any(map(has_order, cast("list[Any]", structure))) or bool(attributes_of(structure))
 
 
 def skeleton(structure: Any) -> Any:
@@ -65,12 +37,22 @@ def skeleton(structure: Any) -> Any:
 
 
 def in_order_of(like: Any, structure: Any) -> Any:
-    """Return a structure with its dicts, including those in lists and tuples, in the order of the structure `like`."""
+    """Return a structure with what jax lost of the structure `like`: the order of the dicts in it, and attributes.
+
+    Frozen dataclasses that `like` holds in opened form were made for this; they are changed.
+    """
     kind = type(structure)
+    if type(like) is Opened:
+        for name, value in zip(like.names, like.values, strict=True):
+            object.__setattr__(structure, name, in_order_of(value, getattr(structure, name)))
+        return structure
     if kind in _DICTS:
         items = {key: in_order_of(like[key], structure[key]) for key in like}
         return defaultdict(structure.default_factory, items) if kind is defaultdict else items
     if _is_sequence(structure):
         items = [in_order_of(a, b) for a, b in zip(like, cast("list[Any]", structure), strict=True)]
-        return kind(*items) if hasattr(kind, "_fields") else kind(items)
+        made = kind(*items) if hasattr(kind, "_fields") else kind(items)
+        if attributes := attributes_of(like):
+            vars(made).update(attributes)
+        return made
     return structure

@@ -9,7 +9,7 @@ import math
 import types
 import weakref
 from array import array
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NamedTuple, cast
 
 import jax
@@ -24,9 +24,11 @@ from hybridflow.core.tensor import Tensor, make_tensor, to_numpy
 from hybridflow.core.traced_array import TracedArray
 from hybridflow.core.traced_float import TracedFloat
 from hybridflow.core.variable import Variable
+from hybridflow.guards.access import MISSING
 from hybridflow.guards.contents import in_sequence, pairs_of
-from hybridflow.guards.fields import closed, is_by_fields, opened
-from hybridflow.guards.order import has_order, in_order_of, key_types
+from hybridflow.guards.fields import closed, opened
+from hybridflow.guards.held import Opened, attributes_of, is_by_fields
+from hybridflow.guards.order import has_order, in_order_of
 
 TENSOR, VARIABLE, STATIC = "tensor", "variable", "static"
 FLOAT = "float"
@@ -99,17 +101,19 @@ class Identity:
     def __hash__(self) -> int:
         return self._hash
 
-    @property
-    def is_gone(self) -> bool:
-        """Whether the object is gone, so that nothing can equal this key again."""
-        return self._reference() is None
+    def watch(self, gone: Callable[[Any], None]) -> Any:
+        """Return what calls a function when the object is gone, as long as it is kept; None if it never will."""
+        obj = self._reference()
+        return weakref.ref(obj, gone) if type(self._reference) is weakref.ref and obj is not None else None
 
 
-def is_gone(key: Any) -> bool:
-    """Whether a key (nested tuples) contains the identity of an object that is gone."""
-    if isinstance(key, tuple | frozenset):
-        return any(map(is_gone, cast("tuple[Any, ...]", key)))
-    return isinstance(key, Identity) and key.is_gone
+def identities_in(key: Any) -> Iterator[Identity]:
+    """Yield the identities of objects in a key (nested tuples)."""
+    if isinstance(key, tuple):
+        for part in cast("tuple[Any, ...]", key):
+            yield from identities_in(part)
+    elif isinstance(key, Identity):
+        yield key
 
 
 class BoundCall:
@@ -135,8 +139,8 @@ class BoundCall:
 _PLAIN = frozenset({bool, int, str, bytes, type(None), type(...)})
 
 
-def static_key(value: Any, *, by_value: bool = False) -> Any:
-    """Return the key of a Python value: its type and value.
+def static_key(value: Any, *, by_value: bool = False, whole: bool = True) -> Any:
+    """Return the key of a Python value: its type and value, and what else an object that counts by value holds.
 
     The type is part of the key because Python's ``==`` does not distinguish 1, 1.0 and True.
 
@@ -144,55 +148,113 @@ def static_key(value: Any, *, by_value: bool = False) -> Any:
         value: the value.
         by_value: whether an object of an unknown class is keyed by its own ``==`` and hash, if it is hashable, instead
             of by identity.
+        whole: whether attributes count that are no part of the value, such as those of a subclass of `str`.
     """
-    kind = type(value)
-    if kind in _PLAIN:
-        return kind, value
-    if isinstance(value, float):
-        # == takes -0.0 for 0.0, and NaN is not equal to itself.
-        return kind, "nan" if math.isnan(value) else value.hex()
-    if isinstance(value, complex):
-        return kind, static_key(value.real), static_key(value.imag)
-    if isinstance(value, bool | int | str | bytes | enum.Enum | type | np.dtype | TensorSpec):
-        return kind, value
-    key = _key_of_parts(value, by_value)
-    if key is not None:
-        return kind, key
-    if isinstance(value, types.MethodType | BoundCall):
-        return kind, Identity(value.__func__), Identity(value.__self__)
-    if by_value and not isinstance(value, Tensor | Variable):
-        try:
-            hash(value)
-        except TypeError:
+    if type(value) in _PLAIN:
+        return type(value), value
+    return _Keys(by_value, whole).of(value)
+
+
+class _Keys:
+    """Makes the key of one value: see `static_key`."""
+
+    def __init__(self, by_value: bool, whole: bool) -> None:
+        self._by_value = by_value
+        self._whole = whole
+        self._around: list[Any] = []
+
+    def of(self, value: Any) -> Any:
+        kind = type(value)
+        if kind in _PLAIN:
+            return kind, value
+        if kind is float:
+            return kind, _of_float(value)
+        if isinstance(value, enum.Enum | type):
             return kind, Identity(value)
-        return kind, value
-    return kind, Identity(value)
+        for number, one in enumerate(self._around):
+            if one is value:
+                return kind, ("the object around it", number)
+        self._around.append(value)
+        try:
+            key = self._of_parts(value)
+            if key is not None:
+                attributes = self._attributes(value) if self._whole and kind not in _EXACT else ()
+                return (kind, key, attributes) if attributes else (kind, key)
+        finally:
+            self._around.pop()
+        if isinstance(value, types.MethodType | BoundCall):
+            return kind, Identity(value.__func__), Identity(value.__self__)
+        if isinstance(value, np.dtype | TensorSpec):
+            return kind, value
+        if self._by_value and not isinstance(value, Tensor | Variable):
+            try:
+                hash(value)
+            except TypeError:
+                return kind, Identity(value)
+            return kind, value
+        return kind, Identity(value)
+
+    def _attributes(self, value: Any) -> tuple[Any, ...]:
+        """Return the keys of the attributes that are not part of the value."""
+        fields = value.__dataclass_fields__ if is_by_fields(value) else ()
+        return tuple([(name, self.of(one)) for name, one in attributes_of(value).items() if name not in fields])
+
+    def _of_parts(self, value: Any) -> Any:
+        """Return the key of a value that its parts determine; None if it is not of such a kind.
+
+        No method of a user's subclass is called.
+        """
+        if isinstance(value, list | tuple):
+            return tuple([self.of(item) for item in in_sequence(value)])
+        if isinstance(value, dict):
+            return tuple([(self.of(name), self.of(item)) for name, item in pairs_of(value)])
+        if isinstance(value, set | frozenset):  # in iteration order: a function may loop over it
+            iterate = set.__iter__ if isinstance(value, set) else frozenset.__iter__
+            return tuple([self.of(item) for item in iterate(cast(Any, value))])
+        for base, exact in _EXACTLY.items():
+            if isinstance(value, base):
+                return exact(value)
+        if isinstance(value, bytearray | memoryview):
+            return bytes(value)
+        if isinstance(value, array):
+            return value.typecode, value.tobytes()
+        if isinstance(value, slice | range):
+            return self.of(value.start), self.of(value.stop), self.of(value.step)
+        if isinstance(value, np.ndarray | np.generic):
+            objects = isinstance(value, np.ndarray) and value.dtype.hasobject
+            return str(value.dtype), value.shape, self.of(value.ravel().tolist()) if objects else value.tobytes()
+        if is_by_fields(value):
+            return tuple([self.of(getattr(value, one.name, MISSING)) for one in dataclasses.fields(value)])
+        return None
 
 
-def _key_of_parts(value: Any, by_value: bool) -> Any:
-    """Return the key of a value that its parts determine; None if it is not of such a kind."""
+def _of_float(value: float) -> str:
+    """Return a float's key: ``==`` takes -0.0 for 0.0, and NaN is not equal to itself."""
+    return "nan" if math.isnan(value) else float.hex(value)
 
-    def key(part: Any) -> Any:
-        return static_key(part, by_value=by_value)
 
-    if isinstance(value, list | tuple):
-        return tuple([key(item) for item in in_sequence(value)])
-    if isinstance(value, dict):
-        return tuple([(key(name), key(item)) for name, item in pairs_of(value)])
-    if isinstance(value, set | frozenset):
-        return tuple([key(item) for item in cast("set[Any]", value)])  # in iteration order: a function may loop over it
-    if isinstance(value, bytearray | memoryview):
-        return bytes(value)
-    if isinstance(value, array):
-        return value.typecode, value.tobytes()
-    if isinstance(value, slice | range):
-        return key(value.start), key(value.stop), key(value.step)
-    if isinstance(value, np.ndarray | np.generic):
-        objects = isinstance(value, np.ndarray) and value.dtype.hasobject
-        return str(value.dtype), value.shape, key(value.ravel().tolist()) if objects else value.tobytes()
-    if is_by_fields(value):
-        return tuple([key(getattr(value, one.name)) for one in dataclasses.fields(value)])
-    return None
+_EXACTLY: dict[type, Callable[[Any], Any]] = {
+    str: str.__str__,
+    int: int.__int__,
+    bytes: lambda value: bytes.__getitem__(value, slice(None)),
+    float: _of_float,
+    complex: lambda value: (_of_float(complex.real.__get__(value)), _of_float(complex.imag.__get__(value))),
+}
+"""For subclasses of Python's plain types, a function that returns the plain value."""
+_EXACT = frozenset({
+    list, tuple, dict, set, frozenset, float, complex, bytearray, memoryview, array, slice, range, np.ndarray,
+})  # fmt: skip
+"""Types whose objects have no attributes of users."""
+
+
+def counts_by_value(value: Any) -> bool:
+    """Whether an object of a user's class is known by what it holds, so that an equal one stands for it.
+
+    It is a frozen dataclass, or of a subclass of one of Python's plain types.
+    """
+    return type(value) not in _PLAIN and (
+        is_by_fields(value) or (isinstance(value, str | int | bytes | float | complex) and type(value) is not float)
+    ) and not isinstance(value, enum.Enum)  # fmt: skip
 
 
 class Signature(NamedTuple):
@@ -203,7 +265,8 @@ class Signature(NamedTuple):
         tree: the structure of each argument.
         key: equal for calls that share a trace.
         arguments: the arguments by name; frozen dataclasses that contain tensors are opened.
-        types: the types of dict keys that are not strings. Python's ``==`` does not distinguish 1, 1.0 and True.
+        types: what the structure does not tell of dict keys that are not strings, and the attributes of named tuples.
+            Python's ``==`` does not distinguish 1, 1.0 and True.
         outside: the floats outside the arguments that are inputs of the call's trace, once these are known.
     """
 
@@ -241,10 +304,37 @@ def flatten_arguments(arguments: dict[str, Any], static: frozenset[str]) -> Sign
                 flat, tree = _flatten(name, value)
             leaves += [_leaf(leaf, seen) for leaf in flat]
             trees.append(tree)
-            types += key_types(value)
+            types += _untold(value)
     structure = tuple(trees)
     key = tuple(arguments), structure, tuple([leaf[3] for leaf in leaves])
     return Signature(leaves, structure, key, arguments, types)
+
+
+def _untold(structure: Any) -> tuple[Any, ...]:
+    """Return what jax's structure does not tell of a structure: the keys of dicts that are no strings, attributes."""
+    untold: tuple[Any, ...] = ()
+    items: Iterable[Any] = ()
+    if isinstance(structure, dict):
+        named = cast("dict[Any, Any]", structure)
+        if {*map(type, named)} - _STRING:
+            order = sorted(named)
+            untold = tuple([static_key(key) for key in order])
+            items = [named[key] for key in order]
+        else:
+            items = named.values()
+    elif isinstance(structure, list | tuple):
+        items = cast("list[Any]", structure)
+        if attributes := attributes_of(structure):
+            untold = (static_key(attributes),)
+    elif type(structure) is Opened:
+        items = structure.values
+    for item in items:
+        if isinstance(item, dict | list | tuple | Opened):
+            untold += _untold(item)
+    return untold
+
+
+_STRING = {str}
 
 
 def flatten_again(value: Any) -> tuple[list[Any], Any]:
@@ -346,8 +436,8 @@ def numbers_of(signature: Signature) -> list[float]:
     return [*floats_of(signature), *signature.outside]
 
 
-def _shown_types(types: Iterable[type]) -> str:
-    return ", ".join([one.__name__ for one in types]) or "str"
+def _shown_keys(keys: Iterable[tuple[Any, ...]]) -> str:
+    return ", ".join([f"{one[0].__name__} {one[1]}" for one in keys])[:80] or "str"
 
 
 def differences(
@@ -364,7 +454,7 @@ def differences(
         elif a.key != b.key:
             changes.append((path, *_told_apart(a, b)))
     if not changes and old_types != new.types:
-        changes.append(("the types of keys", _shown_types(old_types), _shown_types(new.types)))
+        changes.append(("keys", _shown_keys(old_types), _shown_keys(new.types)))
     if not changes and old_tree != new.tree:
         changes.append(("structure", str(old_tree), str(new.tree)))
     return changes

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
-from hybridflow.guards.signature import is_gone
+from hybridflow.guards.signature import identities_in
 
 if TYPE_CHECKING:
     from hybridflow.tracing.trace import Trace
@@ -32,6 +33,7 @@ class TraceCache:
         self.limit = limit
         self._traces: dict[object, tuple[Trace, ...]] = {}
         self._dropped: set[int] = set()
+        self._watched: dict[int, list[Any]] = {}
         self.compiles_dropped = 0
 
     def __len__(self) -> int:
@@ -57,19 +59,33 @@ class TraceCache:
         return self._traces.get(key, ())
 
     def add(self, key: object, trace: Trace) -> None:
-        """Add a trace, and drop traces that no call can find any more, because an object in their key is gone."""
-        for other, traces in list(self._traces.items()):
-            if any(is_gone(leaf_key) for leaf_key in cast(Any, other)[0][2]):
-                del self._traces[other]
-                for one in traces:
-                    self.compiles_dropped += one.record.compiles
+        """Add a trace. It is dropped when an object in its key is gone, since no call can find it any more."""
         while len(self) >= self.limit:
             self._drop_oldest()
-        self._traces[key] = (trace, *self._traces.get(key, ()))
+        before = self._traces.get(key)
+        self._traces[key] = (trace, *(before or ()))
+        if before is None:
+            self._watch(key)
+
+    def _watch(self, key: object) -> None:
+        cache, number = weakref.ref(self), id(key)
+
+        def gone(_: Any) -> None:
+            found = cache()
+            if found is not None:
+                found._drop_dead(number, key)
+
+        watched = [one.watch(gone) for one in identities_in(cast(Any, key)[0][2])]
+        self._watched[number] = [one for one in watched if one is not None]
+
+    def _drop_dead(self, number: int, key: object) -> None:
+        self._watched.pop(number, None)
+        for trace in self._traces.pop(key, ()):
+            self.compiles_dropped += trace.record.compiles
 
     def discard(self, trace: Trace) -> None:
         """Remove a trace that no call will find again."""
-        for key, traces in self._traces.items():
+        for key, traces in list(self._traces.items()):
             self._traces[key] = tuple([one for one in traces if one is not trace])
         self.compiles_dropped += trace.record.compiles
 
@@ -80,8 +96,9 @@ class TraceCache:
     def clear(self) -> None:
         """Drop every trace."""
         for key in list(self._traces):
-            for trace in self._traces.pop(key):
+            for trace in self._traces.pop(key, ()):
                 self._forget(key, trace)
+        self._watched.clear()
 
     @property
     def executables(self) -> int:
@@ -98,11 +115,12 @@ class TraceCache:
             ((key, trace) for key, traces in self._traces.items() for trace in traces),
             key=lambda item: item[1].last_used,
         )
-        remaining = tuple([trace for trace in self._traces[key] if trace is not oldest])
+        remaining = tuple([trace for trace in self.find(key) if trace is not oldest])
         if remaining:
             self._traces[key] = remaining
         else:
-            del self._traces[key]
+            self._traces.pop(key, None)
+            self._watched.pop(id(key), None)
         self._forget(key, oldest)
 
     def _forget(self, key: object, trace: Trace) -> None:

@@ -23,8 +23,8 @@ from hybridflow.core.mesh import Placement
 from hybridflow.core.tensor import Tensor
 from hybridflow.core.variable import GradientCell, Variable
 from hybridflow.guards.dynamic import sizes_of
+from hybridflow.guards.identities import order_at
 from hybridflow.guards.leaves import TracedLeaves
-from hybridflow.guards.order import order_at
 from hybridflow.guards.signature import VARIABLE, Signature, argument_variables
 from hybridflow.ir.builder import GraphBuilder
 from hybridflow.ir.graph import Graph

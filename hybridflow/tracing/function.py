@@ -29,18 +29,7 @@ from hybridflow.core.profiling import PROFILER
 from hybridflow.core.settings import SETTINGS
 from hybridflow.core.spec import SizeName
 from hybridflow.core.traced_float import NeedsNumber
-from hybridflow.guards.arguments import (
-    Defaults,
-    PlainParameters,
-    apply_arguments,
-    has_class_method,
-    has_var_keyword,
-    is_plain,
-    named_arguments,
-    parameters_of,
-    plain_arguments,
-    without_first,
-)
+from hybridflow.guards.arguments import Defaults, Parameters, has_class_method
 from hybridflow.guards.dynamic import Dynamic, SeenShapes, Sizes, check_dynamic, check_sizes, is_open
 from hybridflow.guards.input_signature import ConcreteFunction, InputSignature
 from hybridflow.guards.needs import Needs
@@ -133,24 +122,25 @@ class CompiledFunction(Entry, Views[P, R]):
         self._attribute: str | None = None
         self._name = name or getattr(function, "__name__", type(function).__name__)
         self._static = frozenset([static_argnames] if isinstance(static_argnames, str) else static_argnames)
+        self._inputs: InputSignature | None = None
         self._take_parameters()
-        self._check_static()
+        self._static = self._static_entries()
         self._options: dict[str, Any] = {
             "input_signature": input_signature, "dynamic": check_dynamic(dynamic), "max_depth": max_depth,
             "memory_budget": memory_budget, "sizes": check_sizes(sizes), "mesh": mesh, "batch": batch,
             "in_layouts": in_layouts, "out_layouts": out_layouts,
         }  # fmt: skip
         self._layouts = Layouts.of(self._options, self._parameters, self._name)
+        self._take_inputs(self._parameters)
         self._budget = None if memory_budget is None else _budget_of(memory_budget)
         self._shapes = SeenShapes(dynamic)
         self._floats = SeenFloats()
         self._warns = True
-        self._inputs = InputSignature.of(input_signature, self._parameters, self._name)
         self._max_traces = max_traces
         self._lock = threading.RLock()
         self._traces = TraceCache(max_traces)
         self._needed: dict[Any, Needs] = {}
-        self._last: Trace | None = None
+        self._last: Callable[[], Trace | None] = _no_trace
         self._records: deque[TraceRecord] = deque(maxlen=_RECORDS)
         self._trace_count = 0
         self._hits = 0
@@ -161,22 +151,31 @@ class CompiledFunction(Entry, Views[P, R]):
     def _take_parameters(self) -> None:
         """Read the function's current parameters and defaults."""
         self._defaults = Defaults(self._function)
-        self._parameters = parameters_of(self._function, skip_first=self._bound)
-        self._plain_parameters = PlainParameters.of(self._parameters)
-        self._plain = not self._static and is_plain(self._parameters)
+        self._parameters = Parameters.of(self._function, skip_first=self._bound)
+        self._apart = self._apart_for(self._inputs)
 
-    def _check_static(self) -> None:
-        if has_var_keyword(self._parameters):
-            return
-        unknown = self._static - self._parameters.parameters.keys()
+    def _apart_for(self, inputs: InputSignature | None) -> tuple[str, ...]:
+        """Return the names of the arguments that options are for and that the function's ``*args`` or so take."""
+        return self._parameters.without_entries([*self._static, *(() if inputs is None else inputs.parameters)])
+
+    def _take_inputs(self, parameters: Parameters) -> None:
+        """Set the specs that `input_signature` gives for these parameters."""
+        self._inputs = InputSignature.of(self._options["input_signature"], parameters, self._name)
+        self._apart = self._apart_for(self._inputs)
+
+    def _static_entries(self) -> frozenset[str]:
+        """Return the names that `static_argnames` have among named arguments."""
+        entries = {name: self._parameters.entry(name) for name in self._static}
+        unknown = [name for name, entry in entries.items() if entry is None]
         if unknown:
             raise ArgumentError(
                 message(
                     f"compile: static_argnames {sorted(unknown)} are no parameters of {self._name}",
-                    got=f"{self._name}{self._parameters}",
+                    got=f"{self._name}{self._parameters.text}",
                     hint="Name parameters of the function.",
                 )
             )
+        return frozenset([entry for entry in entries.values() if entry is not None])
 
     # -- calling ----------------------------------------------------------------------------------------------
 
@@ -226,10 +225,9 @@ class CompiledFunction(Entry, Views[P, R]):
             args = args[1:]
         if self._defaults.have_changed():
             self._take_parameters()
-        arguments = None if self._plain_parameters is None else plain_arguments(self._plain_parameters, args, kwargs)
-        if arguments is None:
-            arguments = named_arguments(self._parameters, self._static, args, kwargs, self._name)
         inputs = inputs or self._inputs
+        apart = self._apart if inputs is self._inputs else self._apart_for(inputs)
+        arguments = self._parameters.named(args, kwargs, self._name, apart)
         if inputs is None:
             return flatten_arguments(arguments, self._static)
         return inputs.pattern(flatten_arguments(inputs.cast(arguments), self._static))
@@ -245,7 +243,7 @@ class CompiledFunction(Entry, Views[P, R]):
             if not self._autograph:
                 runs_as_it_is(self._function, (*first, *arguments.values()), {})
             with recursion_limit(self._options["max_depth"]):
-                return apply_arguments(self._to_call(), self._parameters, first, arguments)
+                return self._parameters.call(self._to_call(), first, arguments)
 
         return run
 
@@ -257,8 +255,6 @@ class CompiledFunction(Entry, Views[P, R]):
         instance = getattr(function, "__self__", None)
         if instance is not None:
             return [(instance, "self")]
-        if isinstance(function, functools.partial):
-            return [(value, self._name) for value in (function.func, *function.args, *function.keywords.values())]
         return [(function, self._name)]
 
     def _find(
@@ -274,7 +270,7 @@ class CompiledFunction(Entry, Views[P, R]):
         self._hits += 1
         if to_run and trace[0].effects is not None:
             trace[0].repeat_effects(trace[0].effects)
-        if to_run and trace[0] is not self._last:
+        if to_run and trace[0] is not self._last():
             self._shorten(*trace)
         return trace
 
@@ -284,8 +280,9 @@ class CompiledFunction(Entry, Views[P, R]):
             return  # later calls may use other executables
         from hybridflow.tracing.short_call import short_way  # only tracing needs it: importing stays fast
 
-        self._last = trace
-        short = self._plain and SETTINGS.plain and self._traces.of_one_key and not trace.once
+        self._last = weakref.ref(trace)  # a trace is freed with the arguments that only it can serve
+        plain = not self._static and self._parameters.passed_by_position(signature.tree)
+        short = plain and SETTINGS.plain and self._traces.of_one_key and not trace.once
         self._enter_by(short_way(trace, signature, bound=self._bound) if short else None)
 
     def _matching(self, signature: Signature) -> tuple[Trace, Signature] | None:
@@ -370,7 +367,7 @@ class CompiledFunction(Entry, Views[P, R]):
         from hybridflow.tracing.records import TraceRecord
 
         dropped = self._traces.was_dropped(_cache_key(signature))
-        named = named_leaves(signature)
+        named = self._parameters.labelled(named_leaves(signature), self._apart)
         record = TraceRecord(
             number=self._trace_count + 1,
             signature={leaf.path: leaf.describe() for leaf in named},
@@ -425,7 +422,7 @@ class CompiledFunction(Entry, Views[P, R]):
         return self._concrete((), specs)
 
     def _concrete(self, first: tuple[Any, ...], specs: Sequence[Any]) -> ConcreteFunction:
-        parameters = self._parameters if not first or self._bound else without_first(self._parameters)
+        parameters = self._parameters if not first or self._bound else self._parameters.without_first()
         inputs = InputSignature(specs, parameters, self._name)
 
         def run(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -443,9 +440,7 @@ class CompiledFunction(Entry, Views[P, R]):
         """Record that this is a method: `input_signature` has no entry for the instance, whatever its name."""
         self._attribute = name
         if not self._bound:
-            self._inputs = InputSignature.of(
-                self._options["input_signature"], without_first(self._parameters), self._name
-            )
+            self._take_inputs(self._parameters.without_first())
 
     @overload
     def __get__(self, instance: None, owner: type | None = None) -> CompiledFunction[P, R]: ...
@@ -507,7 +502,7 @@ class CompiledFunction(Entry, Views[P, R]):
             self._traces.clear()
             self._shapes.clear()
             self._floats.clear()
-            self._last = None
+            self._last = _no_trace
             self._enter_by(None)
 
     def _traced_again(self, given: Specs) -> Graph:
@@ -549,6 +544,10 @@ class CompiledFunction(Entry, Views[P, R]):
 
     def __repr__(self) -> str:
         return f"<CompiledFunction {self._name}, {self._trace_count} traces>"
+
+
+def _no_trace() -> None:
+    return None
 
 
 def _cache_key(signature: Signature) -> Any:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
@@ -26,7 +25,7 @@ from hybridflow.core.mesh import (
 )
 from hybridflow.core.variable import WRITES, Variable
 from hybridflow.core.variable_log import OPEN_LOGS
-from hybridflow.guards.arguments import has_var_keyword
+from hybridflow.guards.arguments import Parameters
 from hybridflow.guards.signature import TENSOR, Leaf
 from hybridflow.ir.graph import Graph
 from hybridflow.xla.placing import MeshCall, Placing
@@ -51,7 +50,7 @@ class Layouts(NamedTuple):
     outputs: Any
 
     @classmethod
-    def of(cls, options: Mapping[str, Any], parameters: inspect.Signature, name: str) -> Layouts | None:
+    def of(cls, options: Mapping[str, Any], parameters: Parameters, name: str) -> Layouts | None:
         """Return the layouts among the options of `hf.compile`; None if there is no mesh.
 
         Raises:
@@ -84,17 +83,18 @@ class Layouts(NamedTuple):
                 message("compile: in_layouts is a mapping of parameter names to layouts", got=repr(inputs)[:80],
                         hint='Write {"x": ("data", None)}.')
             )  # fmt: skip
-        made = cls(mesh, batch, dict(inputs or {}), outputs)
-        made._check(parameters, name)
-        return made
-
-    def _check(self, parameters: inspect.Signature, name: str) -> None:
-        unknown = self.inputs.keys() - parameters.parameters.keys()
-        if unknown and not has_var_keyword(parameters):
+        entries = {key: parameters.entry(key) for key in inputs or ()}
+        unknown = [key for key, entry in entries.items() if entry is None]
+        if unknown:
             raise ArgumentError(
                 message(f"compile: in_layouts {sorted(unknown)} are no parameters of {name}",
-                        got=f"{name}{parameters}", hint="Name parameters of the function.")
+                        got=f"{name}{parameters.text}", hint="Name parameters of the function.")
             )  # fmt: skip
+        made = cls(mesh, batch, {entries[key] or key: layout for key, layout in (inputs or {}).items()}, outputs)
+        made._check()
+        return made
+
+    def _check(self) -> None:
         for what, given in (*[(f"in_layouts[{key!r}]", one) for key, one in self.inputs.items()],
                             ("out_layouts", self.outputs)):  # fmt: skip
             for layout in jax.tree_util.tree_leaves(given, is_leaf=is_layout):

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 import time
 from collections.abc import Callable, Sequence
 from types import MethodType
-from typing import Any
+from typing import Any, cast
 
 import jax
 
@@ -13,12 +14,14 @@ from hybridflow.core.context import Context, context_of
 from hybridflow.core.dims import NeedsSizes
 from hybridflow.core.errors import TraceError, message
 from hybridflow.core.node import user_place, where_file_line
+from hybridflow.core.recursion import RECURSION
 from hybridflow.core.sources import CONSTANT
 from hybridflow.core.spec import TensorSpec
 from hybridflow.core.traced_float import NeedsNumber
 from hybridflow.core.variable import Variable
+from hybridflow.guards.access import ATTRIBUTE
 from hybridflow.guards.dynamic import symbol_axes, symbolic_specs
-from hybridflow.guards.fields import is_by_fields
+from hybridflow.guards.held import attributes_of
 from hybridflow.guards.leaves import TracedLeaves
 from hybridflow.guards.noticed import noticing
 from hybridflow.guards.numpy_rules import array_argument
@@ -26,6 +29,7 @@ from hybridflow.guards.objects import is_record, opened
 from hybridflow.guards.observations import Observations
 from hybridflow.guards.order import has_order, skeleton
 from hybridflow.guards.outside_floats import OutsideFloats, SeenFloats
+from hybridflow.guards.parts import parts_of
 from hybridflow.guards.signature import (
     FLOAT,
     NOTHING,
@@ -36,6 +40,7 @@ from hybridflow.guards.signature import (
     Leaf,
     Signature,
     argument_variables,
+    counts_by_value,
     unflatten_arguments,
 )
 from hybridflow.ir.builder import GraphBuilder
@@ -107,7 +112,7 @@ def make_trace(
     observations.arguments(arguments, signature.arguments)
     try:
         with context_of(builder, (), context.device, context.grad, context.autocast), depth_explained(name):
-            with floats.nothing_swallowed(), noticing():
+            with RECURSION.deeper(), floats.nothing_swallowed(), noticing():
                 builder.dims.open = True
                 try:
                     result = call(arguments)
@@ -150,15 +155,39 @@ def _observe(
 ) -> Observations:
     """Make the trace's observations, and register the objects that the call passes in."""
     for value, path in roots:
-        observations.object(value, path)
+        if isinstance(value, functools.partial):  # its keywords are arguments of the call
+            for name in ("func", "args"):
+                observations.read(observations.root(value, path), ATTRIBUTE, name, getattr(cast(Any, value), name))
+        else:
+            observations.object(value, path)
     for leaf in named:
-        if leaf.kind == STATIC and is_by_fields(leaf.value):
-            observations.made_here(leaf.value)  # guarded by its value, not by identity
-        elif leaf.kind == STATIC:
-            bound = isinstance(leaf.value, MethodType | BoundCall)  # a new object every time it is read
-            for value in (leaf.value.__func__, leaf.value.__self__) if bound else (leaf.value,):
-                observations.object(value, leaf.path, lasting=True)
+        if leaf.kind == STATIC:
+            _observe_static(observations, leaf.value, leaf.path, ())
     return observations
+
+
+def _observe_static(observations: Observations, value: Any, path: str, around: tuple[Any, ...]) -> None:
+    """Register a Python value among the arguments.
+
+    Args:
+        observations: the trace's observations.
+        value: the value.
+        path: what it is, for messages.
+        around: the values that it is part of, which count by what they hold.
+    """
+    if any([value is one for one in around]):
+        return
+    if counts_by_value(value):
+        observations.made_here(value)  # guarded by its value, not by identity
+        for name, part in attributes_of(value).items():
+            _observe_static(observations, part, f"{path}.{name}", (*around, value))
+    elif around and isinstance(value, list | tuple | dict | set | frozenset):
+        for part in parts_of(value):
+            _observe_static(observations, part.value, f"{path}[{part.name!r}]", (*around, value))
+    else:
+        bound = isinstance(value, MethodType | BoundCall)  # a new object every time it is read
+        for one in (value.__func__, value.__self__) if bound else (value,):
+            observations.object(one, path, lasting=True)
 
 
 def _traced_value(

@@ -41,26 +41,26 @@ class CompiledMethod(BoundCall):
 
     __slots__ = ()
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+    def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
         """Call the method."""
         try:
             return self.__func__(self.__self__, *args, **kwargs)
         except Exception as error:
             raise trimmed(error)  # noqa: B904 (it is the same error)
 
-    def graph(self, *args: Any, **kwargs: Any) -> Graph:
+    def graph(self, /, *args: Any, **kwargs: Any) -> Graph:
         """See `CompiledFunction.graph`."""
         return self.__func__.graph(self.__self__, *args, **kwargs)
 
-    def lower(self, *args: Any, **kwargs: Any) -> Lowered:
+    def lower(self, /, *args: Any, **kwargs: Any) -> Lowered:
         """See `CompiledFunction.lower`."""
         return self.__func__.lower(self.__self__, *args, **kwargs)
 
-    def cost(self, *args: Any, **kwargs: Any) -> Any:
+    def cost(self, /, *args: Any, **kwargs: Any) -> Any:
         """See `CompiledFunction.cost`."""
         return self.__func__.cost(self.__self__, *args, **kwargs)
 
-    def replay(self, *args: Any, **kwargs: Any) -> Replay:
+    def replay(self, /, *args: Any, **kwargs: Any) -> Replay:
         """See `CompiledFunction.replay`."""
         return self.__func__.replay(self.__self__, *args, **kwargs)
 

@@ -12,7 +12,7 @@ from hybridflow.core.notes import requires
 from hybridflow.core.settings import SETTINGS
 from hybridflow.core.tensor import Tensor, make_tensor
 from hybridflow.core.variable import Variable
-from hybridflow.guards.signature import FLOAT, LEAF, TENSOR, Signature
+from hybridflow.guards.signature import FLOAT, TENSOR, Signature
 from hybridflow.tracing.trace import Trace
 from hybridflow.tracing.tracebacks import trimmed
 from hybridflow.tracing.xla_inputs import WORTH_KEEPING, raw_value
@@ -24,7 +24,8 @@ ShortWay = Callable[[Callable[..., Any]], Callable[..., Any]]
 def short_way(trace: Trace, signature: Signature, *, bound: bool) -> ShortWay | None:
     """Return a factory for the generated call of a function with only this trace; None if calls need the general one.
 
-    The path takes tensors and floats as arguments, outside `hf.device`, `hf.autocast` and the like.
+    The call passes its arguments by position, each a single leaf. The path takes tensors and floats, outside
+    `hf.device`, `hf.autocast` and the like.
 
     Args:
         trace: the trace.
@@ -36,10 +37,9 @@ def short_way(trace: Trace, signature: Signature, *, bound: bool) -> ShortWay | 
         general call.
     """
     only_tensors_and_floats = all(leaf.kind in (TENSOR, FLOAT) and leaf.array is None for leaf in signature.leaves)
-    flat = all(tree == LEAF for tree in signature.tree)
     context = current()
     quiet = context.device is None and context.autocast is None
-    if not only_tensors_and_floats or not flat or not quiet or trace.symbolic or trace.guarded or trace.reads_leaves:
+    if not only_tensors_and_floats or not quiet or trace.symbolic or trace.guarded or trace.reads_leaves:
         return None
     kinds = [Tensor if leaf.kind == TENSOR else float for leaf in signature.leaves]
     variables = trace.variables(signature)

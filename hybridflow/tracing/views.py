@@ -87,7 +87,7 @@ class Views(Generic[P, R]):
         advice = attached("advice_on")(self._records, self._traces, self._hits)
         return Explanation(self._name, self._records, advice)
 
-    def graph(self, *args: P.args, **kwargs: P.kwargs) -> Graph:
+    def graph(self, /, *args: P.args, **kwargs: P.kwargs) -> Graph:
         """Return the graph, after the passes, that a call with these arguments runs (tracing it if needed).
 
         Args:
@@ -107,7 +107,7 @@ class Views(Generic[P, R]):
             graph.layouts = layouts_of(trace.graph, sizes_of(signature, trace.size_names), trace.placing)
         return graph
 
-    def lower(self, *args: P.args, **kwargs: P.kwargs) -> Lowered:
+    def lower(self, /, *args: P.args, **kwargs: P.kwargs) -> Lowered:
         """Return the program that a call with these arguments runs, as texts from the IR to XLA's optimised HLO.
 
         Args:
@@ -120,7 +120,7 @@ class Views(Generic[P, R]):
 
         return Lowered(trace.raw_graph, trace.graph, executable)
 
-    def cost(self, *args: Any, mesh: Mesh | Mapping[str, int] | None = None, **kwargs: Any) -> Any:
+    def cost(self, /, *args: Any, mesh: Mesh | Mapping[str, int] | None = None, **kwargs: Any) -> Any:
         """Return the cost of a call with these arguments; nothing runs.
 
         The function is traced if no trace fits. That counts like any trace, and calls with such arguments use it.
@@ -139,7 +139,7 @@ class Views(Generic[P, R]):
         costing = Costing.of(self._name, trace, signature, opened=opened)
         return attached("report_of")(replace(costing, retrace=lambda: self._traced_again(given)))
 
-    def replay(self, *args: P.args, **kwargs: P.kwargs) -> Replay:
+    def replay(self, /, *args: P.args, **kwargs: P.kwargs) -> Replay:
         """Return the call's graph as it is traced, and its inputs; this function's own traces and counts stay."""
         from hybridflow.tracing.replay import Replay  # not every program needs it: importing stays fast
 

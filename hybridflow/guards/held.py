@@ -1,0 +1,58 @@
+"""What an object holds: all of its attributes, and a frozen dataclass as a structure of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from contextlib import suppress
+from types import MemberDescriptorType
+from typing import Any
+
+
+def is_by_fields(value: Any) -> bool:
+    """Whether a value is known by its fields: a frozen dataclass that compares by its fields."""
+    parameters = getattr(type(value), "__dataclass_params__", None)
+    return parameters is not None and parameters.frozen and parameters.eq
+
+
+def attributes_of(value: Any) -> dict[str, Any]:
+    """Return all that an object of a user's class holds by name: what is in its slots and its ``__dict__``."""
+    held: dict[str, Any] = {}
+    for cls in type(value).__mro__:
+        for name, slot in vars(cls).items() if "__slots__" in vars(cls) else ():
+            if type(slot) is MemberDescriptorType:
+                with suppress(AttributeError):  # it may be empty
+                    held[name] = slot.__get__(value)
+    if type(value).__dictoffset__:
+        held.update(object.__getattribute__(value, "__dict__"))
+    return held
+
+
+def made_of(kind: type, names: Iterable[str], values: Iterable[Any]) -> Any:
+    """Return an object of a class with these attributes; no code of the class runs."""
+    made: Any = object.__new__(kind)
+    for name, value in zip(names, values, strict=True):
+        slot = getattr(kind, name, None)
+        if type(slot) is MemberDescriptorType:
+            slot.__set__(made, value)
+        else:
+            made.__dict__[name] = value
+    return made
+
+
+class Opened:
+    """A frozen dataclass as a structure.
+
+    Attributes:
+        kind: its class.
+        names: the names of its attributes.
+        values: the values of its attributes, opened too.
+        given: the original object, if it was an argument.
+    """
+
+    __slots__ = ("given", "kind", "names", "values")
+
+    def __init__(self, kind: type, names: tuple[str, ...], values: tuple[Any, ...], given: Any = None) -> None:
+        self.kind = kind
+        self.names = names
+        self.values = values
+        self.given = given
