@@ -60,7 +60,7 @@ def positive_zero(y: Any) -> Any:
 
 
 def of_bits(lowering: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
-    """Return a lowering, which gives signed and unsigned integers the same bits, for versions of XLA that fail on signed.
+    """Return a lowering of the same bits for both kinds of integers, for versions of XLA that fail on signed ones.
 
     It computes on the unsigned ones there, which takes no more time.
     """
