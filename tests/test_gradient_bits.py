@@ -151,3 +151,74 @@ def test_gradients_have_the_same_bits(part: int):
         expected = bits(on_tape(fn, arrays))
         for way, gradients in WAYS.items():
             assert bits(gradients(fn, arrays)) == expected, f"{way}, program {number} of part {part}"
+
+
+def of_several(rng: random.Random) -> Function:
+    """Return a function of any number of arrays that reads them in any order, and returns an array."""
+    steps = [(rng.choice([*ONE, *TWO, *TWO]), [rng.random() for _ in range(2)]) for _ in range(rng.randint(2, 6))]
+
+    def run(*args: Any) -> Any:
+        values = [*args]
+        for step, reads in steps:
+            values.append(step(*[values[int(read * len(values))] for read in reads[: 2 if step in TWO else 1]]))
+        total = values[-1]
+        for read in (0.1, 0.4, 0.7, 0.9):
+            total = total + values[int(read * len(values))] * 1.3
+        return total
+
+    return run
+
+
+def with_an_own_rule(function: Function) -> Function:
+    @hf.custom_gradient
+    def wrapped(*args: Any) -> Any:
+        return function(*args), lambda g: [g * (number + 0.3) for number, _ in enumerate(args)]
+
+    return wrapped
+
+
+def by_keyword(function: Function) -> Function:
+    inner = hf.checkpoint(lambda pair, last: function(*pair, *last["rest"]))
+    return lambda *args: inner(args[:2], last={"rest": args[2:]})
+
+
+CHECKPOINTED: dict[str, Callable[[Function], Function]] = {
+    "checkpoint": hf.checkpoint,
+    "dots": lambda function: hf.checkpoint(function, policy="dots"),
+    "nested": lambda function: hf.checkpoint(hf.checkpoint(function)),
+    "by keyword": by_keyword,
+}
+OTHERS: dict[str, Callable[[Function], Function]] = {"own rule": with_an_own_rule, "compiled": hf.compile}
+
+
+def repeats(wrap: Callable[[Function], Function], number: int) -> tuple[Function, list[Any]]:
+    """Return a program that gives its arguments to a wrapped function in any order, each several times."""
+    rng = random.Random(number)
+    function = wrap(of_several(rng))
+    given = [rng.randrange(2) for _ in range(rng.choice([2, 3, 4]))]
+    arrays = [np.random.default_rng(number + k).standard_normal(SIZE).astype(np.float32) for k in range(2)]
+    return lambda *args: hf.sum(function(*[args[index] for index in given])), arrays
+
+
+@pytest.mark.parametrize("kind", CHECKPOINTED)
+def test_tensors_given_twice_to_a_checkpoint(kind: str):
+    for number in range(PROGRAMS // 10):
+        plain, arrays = repeats(lambda function: function, number)
+        expected = bits(on_tape(plain, arrays))
+        fn, _ = repeats(CHECKPOINTED[kind], number)
+        for way, gradients in {"a tape": on_tape, **WAYS}.items():
+            assert bits(gradients(fn, arrays)) == expected, f"{way}, program {number}"
+
+
+@pytest.mark.parametrize("kind", OTHERS)
+def test_tensors_given_twice_have_the_same_bits(kind: str):
+    for number in range(PROGRAMS // 10 if kind == "own rule" else 1):
+        fn, arrays = repeats(OTHERS[kind], number)
+        expected = bits(on_tape(fn, arrays))
+        for way, gradients in WAYS.items():
+            if (kind, way) not in RUN_OTHERWISE:
+                assert bits(gradients(fn, arrays)) == expected, f"{way}, program {number}"
+
+
+RUN_OTHERWISE = {("compiled", "run_eagerly")}
+"""Kinds and ways that NumPy runs instead of XLA, which agrees with it up to rounding."""

@@ -28,6 +28,7 @@ from hybridflow.core.operators import add_method
 from hybridflow.core.sources import INPUT
 from hybridflow.core.tensor import Tensor, as_tensor, asarray, describe, watch_tensor
 from hybridflow.core.variable import Variable
+from hybridflow.core.variable_log import tracer_around
 from hybridflow.ir.builder import GraphBuilder
 
 _numbers = itertools.count()
@@ -153,7 +154,7 @@ def detach(self: Tensor | Variable) -> Tensor:
 
 def has_gradient(notes: Notes) -> bool:
     """Whether a Variable has a gradient now, or at this point of the trace."""
-    tracer = current().tracer
+    tracer = current().tracer or tracer_around()
     return tracer.has_gradient(notes.cell) if isinstance(tracer, GraphBuilder) else notes.cell.present
 
 
@@ -171,7 +172,7 @@ def write_gradient(notes: Notes, gradient: Tensor | None) -> None:
         return
     if gradient is not None:
         notes.cell.assign(gradient)
-    tracer = current().tracer
+    tracer = current().tracer or tracer_around()
     if isinstance(tracer, GraphBuilder):
         tracer.set_gradient(notes.cell, gradient is not None)
     else:

@@ -19,7 +19,7 @@ import jax
 from hybridflow.convert import regions
 from hybridflow.convert.values import is_traced
 from hybridflow.core.attached import attached
-from hybridflow.core.context import context_of, current
+from hybridflow.core.context import current, eager_code
 from hybridflow.core.errors import LeakError, MutationError, TracedValueError, message
 from hybridflow.core.node import format_where, user_place
 from hybridflow.core.tensor import Tensor
@@ -79,7 +79,7 @@ def _call_cached(cached: Any, /, *args: Any, **kwargs: Any) -> Any:
         return remembered()
     observe.whole(*args, *kwargs.values())
     try:
-        value = _kept_outside(cached, lambda: cached(*args, **kwargs), remembered)
+        value = _kept_outside(cached, lambda: cached(*args, **kwargs))
     except (TracedValueError, LeakError):  # it reads values of the trace
         return remembered()
     except Exception as error:
@@ -97,21 +97,18 @@ def _belongs_to_trace(value: Any) -> bool:
     return _traced(value) or observe.is_made_here(value)
 
 
-def _kept_outside(what: Any, make: Callable[[], Any], traced: Callable[[], Any]) -> Any:
+def _kept_outside(what: Any, make: Callable[[], Any]) -> Any:
     """Return the value from the user's cache, computed eagerly: later calls use it too.
 
     Args:
         what: the cached function or property, for messages.
         make: reads the cache, which computes the value if needed.
-        traced: computes the same as part of the trace, which sees the trace's assignments to Variables.
 
     Raises:
-        MutationError: the cache would keep a value that only the trace knows, or through which a gradient flows.
+        MutationError: the cache would keep a value through which a gradient flows.
     """
     context = current()
-    if observe.has_assigned() and _traced(traced()):
-        raise _not_kept(what, "is made of a Variable that this call has assigned")
-    with regions.apart(), context_of(None, context.tapes, context.device):
+    with regions.apart(), eager_code(once=True, tapes=context.tapes):
         value = make()
     leaves = jax.tree_util.tree_leaves(value)
     if context.tapes and any(isinstance(leaf, Tensor) and leaf._edge is not None for leaf in leaves):
@@ -194,7 +191,7 @@ def _kept_in_object(obj: Any, name: str, property_: functools.cached_property[An
     key = property_.attrname or name
     observe.keeps(obj, key)
     try:
-        value = _kept_outside(property_.func, lambda: property_.__get__(obj, type(obj)), lambda: inner(obj))
+        value = _kept_outside(property_.func, lambda: property_.__get__(obj, type(obj)))
         if _traced(value):
             raise _not_kept(property_.func, "is a traced tensor")
     except (TracedValueError, LeakError) as error:

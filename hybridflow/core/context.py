@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Generator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from contextvars import ContextVar
 from typing import Any, Protocol
 
@@ -63,6 +63,10 @@ class TracerProtocol(Protocol):
 
     def new_variable(self, name: str) -> None:
         """Note that a Variable is created during the trace, or raise if that is not allowed."""
+
+    def eager_code(self, *, once: bool) -> AbstractContextManager[Any]:
+        """Return a context manager for code that runs eagerly during the trace: it sees what the call has assigned."""
+        ...
 
     def value_now(self, tensor: Any) -> Any:
         """Return a concrete tensor with the value that a traced one has in the call being traced."""
@@ -169,9 +173,17 @@ def context_of(
 
 @contextmanager
 def init_scope() -> Generator[None, None, None]:
-    """Run a block eagerly, even inside a compiled function: once, during tracing, and recorded by no tape.
+    """Run a block eagerly, even inside a compiled function: during tracing, and recorded by no tape.
+
+    It sees what the call has done before it, as all eager code does: Variables that were assigned, draws of random
+    numbers. The function is traced again when what the block read has changed: a Variable, or a value of Python. If the
+    block assigns Variables or draws random numbers, each call is traced, so that it does so at every call.
 
     `hf.autocast` has no effect inside it.
+
+    Raises:
+        TraceError: in a branch or loop on tensors, the block assigns a Variable, draws random numbers or reads a
+            Variable that was assigned there.
 
     Example:
         >>> import hybridflow as hf
@@ -184,7 +196,29 @@ def init_scope() -> Generator[None, None, None]:
         >>> f(1)
         Tensor([1, 3, 5], dtype=int32)
     """
-    with context_of(None, (), current().device):
+    with eager_code(once=False):
+        yield
+
+
+@contextmanager
+def made_once() -> Generator[None]:
+    """Run a block as in `init_scope` that makes what the package keeps for later calls, which then do not run it."""
+    with eager_code(once=True):
+        yield
+
+
+@contextmanager
+def eager_code(*, once: bool, tapes: tuple[Recorder, ...] = ()) -> Generator[None]:
+    """Run a block eagerly.
+
+    Args:
+        once: whether later calls of a compiled function do not run the block; if they do, the trace depends on the
+            Variables that the block reads and assigns.
+        tapes: the tapes that record the block.
+    """
+    context = current()
+    around = nullcontext() if context.tracer is None else context.tracer.eager_code(once=once)
+    with around, context_of(None, tapes, context.device):
         yield
 
 

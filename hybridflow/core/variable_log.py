@@ -1,7 +1,7 @@
-"""Observers of the Variables that a function reads and assigns, for `hf.checkpoint`.
+"""Observers of the Variables that eager code reads and assigns, for `hf.checkpoint` and for eager code in a trace.
 
-The first run of a function records the values that its Variables had. When the function runs again, a replaying
-log gives it those values back, and keeps its assignments from the Variables themselves.
+The first run of a checkpointed function records the values that its Variables had. When the function runs again, a
+replaying log gives it those values back, and keeps its assignments from the Variables themselves.
 """
 
 from __future__ import annotations
@@ -35,6 +35,7 @@ class VariableLog:
     Attributes:
         values: the raw value that each Variable had before the function read or assigned it.
         replays: whether reads return these values.
+        tracer: the tracer of the compiled function in which the eager code runs, or None.
     """
 
     def __init__(self, values: dict[Any, Any] | None = None, binder: Any = None) -> None:
@@ -42,6 +43,7 @@ class VariableLog:
         self.replays = values is not None
         self.values: dict[Any, Any] = {} if values is None else dict(values)
         self._outer = _LOG.get()
+        self.tracer: Any = None if self._outer is None else self._outer.tracer
 
     def value_of(self, variable: Any, value: Any) -> Any:
         """Return the raw value that the function sees in a Variable."""
@@ -89,10 +91,25 @@ def replaying() -> bool:
     return False
 
 
+def tracer_around() -> Any:
+    """Return the tracer of the compiled function in whose trace the present eager code runs, or None."""
+    log = _LOG.get() if OPEN_LOGS.count else None
+    return None if log is None else log.tracer
+
+
 @contextmanager
-def logging_variables(values: dict[Any, Any] | None = None, binder: Any = None) -> Generator[VariableLog]:
-    """Record or replay the values of the Variables that a block reads and assigns; see `VariableLog`."""
-    log = VariableLog(values, binder)
+def without_log(log: VariableLog) -> Generator[None]:
+    """Run a block as outside of a log."""
+    token = _LOG.set(log._outer)
+    try:
+        yield
+    finally:
+        _LOG.reset(token)
+
+
+@contextmanager
+def logging_variables(log: VariableLog) -> Generator[VariableLog]:
+    """Record or replay the values of the Variables that a block reads and assigns."""
     token = _LOG.set(log)
     OPEN_LOGS.count += 1
     try:

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Iterator
 from contextvars import ContextVar
 from types import CellType, ModuleType
 from typing import Any, Final, NamedTuple, cast
 
+import numpy as np
+
+from hybridflow.core.spec import spec_of
 from hybridflow.guards.contents import item_at
 
 
@@ -106,6 +110,34 @@ def _bytes(holder: Any, name: None) -> Any:
         return memory.format, memory.shape, memory.tobytes()
 
 
+class Held:
+    """The raw value that a Variable holds, which is not kept alive: equal only if it is the same array."""
+
+    __slots__ = ("__weakref__", "_array")
+
+    def __init__(self, array: Any) -> None:
+        self._array = weakref.ref(array)
+
+    def __eq__(self, other: object) -> bool:
+        array = self._array()
+        return isinstance(other, Held) and array is not None and other._array() is array
+
+    __hash__ = object.__hash__
+
+    def __repr__(self) -> str:
+        array = self._array()
+        return "gone" if array is None else str(np.asarray(array)) if array.size < _FEW else str(spec_of(array))
+
+
+_FEW = 8
+"""The number of elements from which on messages show a value by its shape and dtype."""
+
+
+def _held(holder: Any, name: None) -> Held:
+    del name
+    return Held(holder.current())
+
+
 class Access(NamedTuple):
     """A way to read a value from an object.
 
@@ -137,4 +169,6 @@ CALLED = Access(_called, "{v}()", "{p}()")
 CURRENT = Access(_current, "", "{p}.get()")
 """The value of a context variable."""
 STATE = Access(_state, "", "the state of {p}")
+VALUE = Access(_held, "", "the value of {p}")
+"""The raw value of a Variable."""
 BYTES = Access(_bytes, "", "the bytes of {p}")

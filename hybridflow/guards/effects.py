@@ -146,6 +146,10 @@ class Effects:
         """Whether later calls cannot repeat what the trace has done."""
         return self._is_mixed or self.fixed.has_changed()
 
+    def only_once(self) -> None:
+        """Let the trace serve only its own call."""
+        self._is_mixed = True
+
     def add(self, origin: Origin, holder: Any, change: Change, checks: int) -> bool:
         """Record a change, and return whether later calls repeat it.
 

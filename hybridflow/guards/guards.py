@@ -26,7 +26,7 @@ from hybridflow.core.functions import is_whole
 from hybridflow.core.node import Where, format_where
 from hybridflow.core.tensor import Tensor
 from hybridflow.core.variable import Variable
-from hybridflow.guards.access import ATTRIBUTE, CELL, GLOBAL, ITEM, METHOD, MISSING, Access
+from hybridflow.guards.access import ATTRIBUTE, CELL, GLOBAL, ITEM, METHOD, MISSING, Access, Held
 from hybridflow.guards.contents import has_own_way, in_sequence, keys_of, values_of
 from hybridflow.guards.signature import Identity, static_key
 
@@ -40,8 +40,8 @@ PLAIN = frozenset({bool, int, float, complex, str, bytes, type(None), type(...)}
 
 def key_of(value: Any) -> Any:
     """Return the key of a value: the trace is valid for every later value with the same key."""
-    if value is MISSING:
-        return MISSING
+    if value is MISSING or type(value) is Held:
+        return value
     if type(value) is Tensor:
         return Tensor, value.shape, value.dtype.num
     if isinstance(value, MAPPINGS):

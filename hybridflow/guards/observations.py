@@ -12,18 +12,19 @@ from typing import Any, cast
 import numpy as np
 
 from hybridflow.core.attached import attached
+from hybridflow.core.context import current
 from hybridflow.core.errors import MutationError, message
 from hybridflow.core.node import format_where, user_place
 from hybridflow.core.tensor import Tensor
 from hybridflow.core.trainable_flags import TrainableFlags
 from hybridflow.core.variable import Variable
-from hybridflow.guards.access import ATTRIBUTE, ITSELF, TYPE
+from hybridflow.guards.access import ATTRIBUTE, ITSELF, TYPE, VALUE, Held
 from hybridflow.guards.choices import Choices
 from hybridflow.guards.effects import Augmented, Change, Effects, is_constant
 from hybridflow.guards.guards import CHANGING, CONTAINERS, ITEM, PLAIN, Access, Guards, Origin, weak
 from hybridflow.guards.held import attributes_of, is_by_fields
 from hybridflow.guards.identities import Identities, Relation, Source, Way, at_way, mutable_in, order_at, path_of
-from hybridflow.guards.journal import new_journal
+from hybridflow.guards.journal import Spot, new_journal
 from hybridflow.guards.kinds import is_leaf, is_one_of_several, is_structure
 from hybridflow.guards.moving import moving, warn_once
 from hybridflow.guards.outside_floats import OutsideFloats
@@ -234,6 +235,9 @@ class Observations:
 
     def read(self, parent: Origin, access: Access, name: Any, value: Any) -> Any:
         """Record a value that the trace read, and return what the trace sees in its stead."""
+        if current().tracer is None:  # eager code in a trace, which knows no stand-ins
+            self.look(parent, access, name, value)
+            return value
         origin = self._read(parent, access, name, value)
         if origin is None:
             return value
@@ -341,6 +345,17 @@ class Observations:
         """Record that the number in a tensor from outside was read: another tensor will not do."""
         for origin in self._tensors.get(id(tensor), ()):
             origin.itself = weak(tensor)
+
+    def reads_value(self, variable: Variable, value: Any) -> None:
+        """Record that code that ran eagerly read the value of a Variable."""
+        self.look(self.root(variable, variable.name), VALUE, None, Held(value))
+
+    def writes_value(self, variable: Variable) -> None:
+        """Record that code that ran eagerly is about to assign a Variable: other calls would miss that."""
+        before = variable._value
+        # `save` gives the value before, since a call that fails leaves Variables as they were.
+        self.journal.note(Spot("value", variable, None, lambda: before, variable.store))
+        self.repeated.only_once()
 
     # -- which object is which ------------------------------------------------------------------------------------
 

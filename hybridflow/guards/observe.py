@@ -17,11 +17,12 @@ from typing import Any, cast
 import jax
 import numpy as np
 
-from hybridflow.core.context import CONTEXT, current
+from hybridflow.core.context import CONTEXT
 from hybridflow.core.errors import TracedValueError, message
 from hybridflow.core.functions import is_layers
 from hybridflow.core.tensor import Tensor
 from hybridflow.core.variable import Variable
+from hybridflow.core.variable_log import tracer_around
 from hybridflow.guards import reading
 from hybridflow.guards.access import ATTRIBUTE, CELL, GLOBAL, IN_CLASS, IN_INSTANCE, ITEM, MISSING, Access, stored
 from hybridflow.guards.effects import (
@@ -46,7 +47,7 @@ from hybridflow.ir.builder import GraphBuilder
 def current_observations() -> tuple[Observations | None, bool]:
     """Return the observations of the current trace, and whether one of its branches or loop bodies is being traced."""
     context = CONTEXT.get()
-    tracer = None if context is None else context.tracer
+    tracer = tracer_around() if context is None or context.tracer is None else context.tracer
     if tracer is None:
         return None, False
     builder = cast(GraphBuilder, tracer)
@@ -186,16 +187,6 @@ def is_known(obj: Any) -> bool:
     """Whether an object was read from outside the trace."""
     observations, _ = current_observations()
     return observations is not None and observations.origin_of(obj) is not None
-
-
-def has_assigned() -> bool:
-    """Whether the trace has assigned a Variable so far."""
-    builder = cast("GraphBuilder | None", current().tracer)
-    while builder is not None:
-        if any(True for _ in builder.assigned()):
-            return True
-        builder = builder.outer
-    return False
 
 
 def keeps(obj: Any, name: str) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from typing import Any, NamedTuple, cast
 
 import numpy as np
@@ -24,7 +25,9 @@ from hybridflow.core.staged_number import StagedNumber
 from hybridflow.core.tensor import Tensor, as_tensor, leak_text, make_tensor
 from hybridflow.core.traced_float import NeedsNumber, TracedFloat
 from hybridflow.core.variable import Variable
+from hybridflow.core.variable_log import logging_variables
 from hybridflow.ir.checks import Check
+from hybridflow.ir.eager_code import EagerCode
 from hybridflow.ir.graph import Graph, constant_node, input_node
 from hybridflow.ir.initial import needed_for, value_now
 from hybridflow.ir.variables import VariableState
@@ -338,6 +341,10 @@ class GraphBuilder:
                 )
             )
         self.created.append((name, place))
+
+    def eager_code(self, *, once: bool) -> AbstractContextManager[Any]:
+        """Return a context manager for code that runs eagerly during the trace; see `EagerCode`."""
+        return logging_variables(EagerCode(self, once=once))
 
     def value_now(self, tensor: Tensor) -> Tensor:
         """Return a concrete tensor with the value that a traced one has in the call being traced."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from contextvars import Token
 from typing import Any, cast
 
@@ -82,6 +83,11 @@ class Construction(GraphBuilder):
         tensor = self.argument(make_spec(tuple(sizes), as_dtype(dtype)), name)
         cast(Edge, tensor._edge)[0].where = user_place(2)
         return tensor
+
+    def eager_code(self, *, once: bool) -> AbstractContextManager[Any]:
+        """Return a context manager for eager code: it is no part of the runs, and sees Variables as they are."""
+        del once
+        return nullcontext()
 
     def new_variable(self, name: str) -> None:
         """Allow creating a Variable: only its reads and assignments are part of the graph."""

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from hybridflow.core.context import init_scope
+from hybridflow.core.context import made_once
 from hybridflow.core.dtypes import float64
 from hybridflow.core.errors import ShapeError, message
 from hybridflow.core.tensor import Tensor, as_tensor
@@ -23,7 +23,7 @@ class Metric:
     """
 
     def __init__(self, **shapes: tuple[int, ...]) -> None:
-        with init_scope():
+        with made_once():
             self._sums = {
                 name: Variable(np.zeros(shape), name=f"{type(self).__name__}.{name}", trainable=False)
                 for name, shape in shapes.items()

@@ -14,6 +14,8 @@ from hybridflow.core.tensor import Tensor
 class Call:
     """A call whose tensor arguments can be replaced.
 
+    A tensor that is given several times is one argument: its gradient is then added up as it is without a checkpoint.
+
     Attributes:
         name: the function's name.
     """
@@ -23,19 +25,24 @@ class Call:
         self._fn = fn
         self._leaves, self._tree = jax.tree_util.tree_flatten((args, kwargs))
         self._places = [index for index, leaf in enumerate(self._leaves) if isinstance(leaf, Tensor)]
+        self._numbers: list[int] = []
 
     def take(self) -> list[Tensor]:
-        """Return the tensors among the arguments, and drop the call's references to them."""
-        tensors = [self._leaves[index] for index in self._places]
+        """Return the distinct tensors among the arguments, and drop the call's references to them."""
+        distinct: dict[Any, tuple[int, Tensor]] = {}
         for index in self._places:
-            self._leaves[index] = None
-        return tensors
+            tensor, self._leaves[index] = self._leaves[index], None
+            key = id(tensor) if tensor._edge is None else tensor._edge
+            if key not in distinct:
+                distinct[key] = len(distinct), tensor
+            self._numbers.append(distinct[key][0])
+        return [tensor for _, tensor in distinct.values()]
 
     def run(self, tensors: Sequence[Tensor]) -> Outcome:
         """Call the function with other tensors."""
         leaves = list(self._leaves)
-        for position, tensor in zip(self._places, tensors, strict=True):
-            leaves[position] = tensor
+        for position, number in zip(self._places, self._numbers, strict=True):
+            leaves[position] = tensors[number]
         args, kwargs = jax.tree_util.tree_unflatten(self._tree, leaves)
         return Outcome(as_traced(self._fn)(*args, **kwargs))
 

@@ -21,7 +21,7 @@ from hybridflow.core.op import Joint, MultiplyAdds, No, Op, Saves, register
 from hybridflow.core.spec import TensorSpec, make_spec
 from hybridflow.core.tensor import Tensor, make_tensor
 from hybridflow.core.variable import VARIABLE
-from hybridflow.core.variable_log import logging_variables
+from hybridflow.core.variable_log import VariableLog, logging_variables
 from hybridflow.nested.checkpoint_calls import Call
 from hybridflow.nested.checkpoint_policies import Policy, keeps
 from hybridflow.nested.custom_gradient import Free, free_edges
@@ -133,7 +133,7 @@ def run_recorded(call: Call, policy: Policy) -> Any:
     tensors = call.take()
     start = next_sequence()
     keeper = _keeper(policy)
-    with logging_variables(None, keeper) as log, _context(context, context.tapes):
+    with logging_variables(VariableLog(None, keeper)) as log, _context(context, context.tapes):
         arguments = [fresh(tensor) for tensor in tensors]
         outcome = call.run(arguments)
     outputs = [tensor._edge for tensor in outcome.tensors]
@@ -194,7 +194,7 @@ def _gradients(F: Any, g: Any, y: Any, *xs: Any, wanted: tuple[bool, ...], run: 
     higher = higher or (current().grad and any(map(requires, run.edges)))
     start = next_sequence()
     tapes = (*tapes, _Recording(context.start))
-    with logging_variables(run.values, _keeper(run.policy, run.kept)), _context(context, tapes):
+    with logging_variables(VariableLog(run.values, _keeper(run.policy, run.kept))), _context(context, tapes):
         arguments = [fresh(tensor) for tensor in tensors]
         outcome = run.call.run(arguments)
     outputs = [tensor._edge for tensor in outcome.tensors]

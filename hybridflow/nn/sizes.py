@@ -6,7 +6,7 @@ import threading
 from collections.abc import Callable, Mapping
 from typing import Any, cast
 
-from hybridflow.core.context import current, init_scope
+from hybridflow.core.context import current, made_once
 from hybridflow.core.errors import ArgumentError, ArgumentTypeError, LayoutError, ShapeError, message
 from hybridflow.core.mesh import checked_layout
 from hybridflow.core.tensor import Tensor
@@ -75,7 +75,7 @@ def _build(layer: Any, name: str, size: Any, make: Callable[[Any, int], None]) -
 
 def make_parameters(layer: Any, size: int, make: Callable[[Any, int], None]) -> None:
     """Make a layer's parameters eagerly, even in a trace; name them by their paths if these are known."""
-    with init_scope():
+    with made_once():
         make(layer, size)
     path = getattr(layer, "_path", "")
     for own, value in vars(layer).items():

@@ -7,7 +7,7 @@ from typing import TypeVar
 
 import numpy as np
 
-from hybridflow.core.context import init_scope
+from hybridflow.core.context import made_once
 from hybridflow.core.errors import ArgumentError, ArgumentTypeError, message
 from hybridflow.core.functions import Whole
 from hybridflow.core.variable import Variable
@@ -56,7 +56,7 @@ def stack(models: Sequence[M]) -> M:
                         got="options that differ" if path is None else f"{path}: {mine.get(path)} and {its.get(path)}",
                         hint="Make all of them by the same code with the same sizes.")
             )  # fmt: skip
-    with init_scope():
+    with made_once():
         leaves = [
             Variable(
                 np.stack([other.leaves[number].numpy() for other in contents]), name=path, trainable=one.trainable,

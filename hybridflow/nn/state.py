@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from hybridflow.core.assignments import assign_all
-from hybridflow.core.context import init_scope, is_tracing
+from hybridflow.core.context import is_tracing, made_once
 from hybridflow.core.errors import ArgumentError, ArgumentTypeError, TraceError, message
 from hybridflow.core.variable import Variable
 from hybridflow.nested.checkpoint_policies import checked_policy
@@ -49,7 +49,7 @@ def named_modules(module: Any) -> dict[str, Any]:
 
 def register_buffer(module: Any, name: str, value: Any) -> Variable:
     """Set an attribute to a new Variable that is not trained."""
-    with init_scope():
+    with made_once():
         made = Variable(value, name=name, trainable=False)
     setattr(module, name, made)
     return made

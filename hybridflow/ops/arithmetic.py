@@ -19,6 +19,7 @@ from hybridflow.ops.common import (
     unary_samples,
 )
 from hybridflow.ops.kinds import numeric, real_function, sum_or_product
+from hybridflow.ops.xla_algebra import product
 
 # -- arithmetic ---------------------------------------------------------------------------------------------------
 
@@ -101,7 +102,7 @@ def subtract(x1: TensorLike, x2: TensorLike, /) -> Tensor:
 
 
 @sum_or_product(
-    np.multiply, lax.mul,
+    np.multiply, product,
     vjp=of_operands(lambda F, g, y, a, b: g * b, lambda F, g, y, a, b: g * a), saves=Saves(x=(0, 1), each="others"),
     traits=("commutative", "unit_one", "product"), method="__mul__ __rmul__", onnx="Mul",
 )  # fmt: skip

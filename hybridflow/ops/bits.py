@@ -23,6 +23,7 @@ from hybridflow.ops.common import (
     promote,
 )
 from hybridflow.ops.kinds import Kind
+from hybridflow.ops.xla_algebra import of_bits
 
 _BITS = ("bool", "int", "uint")
 _NO_BITS = Stops("integers and bools have no gradient")
@@ -43,7 +44,7 @@ _bitwise = Kind(_BITS, operands=2, vjp=_NO_BITS, flops=no_flops, ulp=0, samples=
 
 
 @_bitwise(
-    np.bitwise_and, lax.bitwise_and,
+    np.bitwise_and, of_bits(lax.bitwise_and),
     traits=("commutative",), method="__and__ __rand__", onnx=_bits_onnx("BitwiseAnd", "And"),
 )  # fmt: skip
 def bitwise_and(x1: TensorLike, x2: TensorLike, /) -> Tensor:
@@ -68,7 +69,7 @@ def bitwise_and(x1: TensorLike, x2: TensorLike, /) -> Tensor:
 
 
 @_bitwise(
-    np.bitwise_or, lax.bitwise_or,
+    np.bitwise_or, of_bits(lax.bitwise_or),
     traits=("commutative", "unit_zero"), method="__or__ __ror__", onnx=_bits_onnx("BitwiseOr", "Or"),
 )  # fmt: skip
 def bitwise_or(x1: TensorLike, x2: TensorLike, /) -> Tensor:

@@ -35,7 +35,7 @@ from hybridflow.ops.common import (
     unbroadcast,
 )
 from hybridflow.ops.kinds import floating, numeric, rounding
-from hybridflow.ops.xla_algebra import hidden, hidden_result
+from hybridflow.ops.xla_algebra import hidden, hidden_result, product, wrapping_power
 
 # -- division -----------------------------------------------------------------------------------------------------
 
@@ -269,7 +269,7 @@ def remainder(x1: TensorLike, x2: TensorLike, /) -> Tensor:
 
 
 @numeric(
-    np.square, lax.square,
+    np.square, lambda x: product(x, x) if x.dtype.kind == "i" else lax.square(x),
     vjp=lambda F, g, y, x: (g * (2 * x),), saves=Saves(x=(0,)), traits=("full_precision",), method="square", ulp=0.5,
     onnx=lambda o, x: o.Mul(x, x),
 )  # fmt: skip
@@ -347,7 +347,7 @@ def _integer_power_onnx(o: Any, x: Any, *, exponent: int) -> Any:
 
 @op(
     kernel=_integer_power_kernel,
-    lower=lambda x, exponent: lax.integer_pow(x, exponent),
+    lower=lambda x, exponent: wrapping_power(x, exponent),
     infer=_integer_power_infer,
     vjp=_integer_power_vjp,
     saves=Saves(x=(0,)),

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import builtins
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from typing import Any, cast
 
 import jax
 import numpy as np
 
 from hybridflow.backend.host_calls import host_call
-from hybridflow.core.context import CONTEXT, HOST_FUNCTION, context_of, is_tracing
+from hybridflow.core.context import CONTEXT, HOST_FUNCTION, context_of, current, is_tracing
 from hybridflow.core.convert import is_number
 from hybridflow.core.dispatch import bind, record
 from hybridflow.core.dtypes import DType
@@ -19,7 +20,7 @@ from hybridflow.core.node import FOREVER
 from hybridflow.core.op import No, Op, Stops, public_names, register
 from hybridflow.core.spec import TensorSpec, format_spec, is_open_size, make_spec
 from hybridflow.core.tensor import Tensor, asarray, format_tensor, host_array, make_tensor, to_numpy
-from hybridflow.core.variable_log import replaying
+from hybridflow.core.variable_log import replaying, tracer_around
 from hybridflow.ops.host_values import Template
 
 _EAGER = No("the public function runs it itself")
@@ -110,12 +111,14 @@ def print(*values: Any, sep: str | None = " ", end: str | None = "\n") -> None:
     for name, value in (("sep", sep), ("end", end)):
         if value is not None and not isinstance(cast(object, value), str):
             raise ArgumentTypeError(message(f"print: {name} must be a str or None", got=f"{name}={value!r}"))
-    if not is_tracing():
+    tracer = current().tracer or tracer_around()
+    if tracer is None:
         if not replaying():
             _print(values, sep, end)
         return
     text = _Message(values, sep, end)
-    bind(PRINT, text.template.release(), {"message": text})
+    with nullcontext() if is_tracing() else context_of(tracer):  # in eager code of a trace: where it stands in the call
+        bind(PRINT, text.template.release(), {"message": text})
 
 
 def _print_lower(*xs: Any, message: _Message) -> Any:

@@ -39,6 +39,7 @@ from hybridflow.ops.common import (
 from hybridflow.ops.jax_rule import RuleFromLowering
 from hybridflow.ops.kinds import numeric, rounding
 from hybridflow.ops.onnx import on_floats
+from hybridflow.ops.xla_algebra import absolute
 
 # -- casts --------------------------------------------------------------------------------------------------------
 
@@ -184,7 +185,7 @@ def _away_from_zero(rng: np.random.Generator, *shape: int, dtype: Any = np.float
 def _abs_lower(x: Any) -> Any:
     if kind_of(x.dtype) == "uint":
         return x
-    size = lax.abs(x)
+    size = absolute(x)
     if kind_of(x.dtype) != "complex":
         return size
     infinite = (lax.abs(lax.real(x)) == np.inf) | (lax.abs(lax.imag(x)) == np.inf)

@@ -1,13 +1,13 @@
-"""Helpers of lowerings that keep XLA's algebraic simplifier away from floats.
+"""Helpers of lowerings that keep XLA's algebraic simplifier away from floats, and old versions of it from integers.
 
 It simplifies as if floats were real numbers, and loses NaN, infinities and signs of zeros. It would also sum in one
-long run, which loses precision; `float_sum` sums in several.
+long run, which loses precision; `float_sum` sums in several. Old versions forget that integers wrap.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any
@@ -17,6 +17,7 @@ import numpy as np
 from jax import lax
 
 from hybridflow.backend.collectives import LOWERED_FOR
+from hybridflow.backend.jax_shim import SOUND_INTEGERS
 
 _LINEAR: ContextVar[bool] = ContextVar("hybridflow linear lowerings", default=False)
 
@@ -56,6 +57,42 @@ def hidden_result(y: Any) -> Any:
 def positive_zero(y: Any) -> Any:
     """Return a sum with 0.0 in place of -0.0, which XLA gives for one element or when it moves a negation out."""
     return y if _LINEAR.get() else lax.select(y == 0, lax.full_like(y, 0), y)
+
+
+def of_bits(lowering: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
+    """Return a lowering of the same bits for both kinds of integers, for versions of XLA that fail on signed ones.
+
+    It computes on the unsigned ones there, which takes no more time.
+    """
+
+    def lower(a: Any, b: Any) -> Any:
+        if SOUND_INTEGERS or a.dtype.kind != "i":
+            return lowering(a, b)
+        unsigned = np.dtype(f"u{a.dtype.name}")
+        bits = [lax.bitcast_convert_type(one, unsigned) for one in (a, b)]
+        return lax.bitcast_convert_type(lowering(*bits), a.dtype)
+
+    return lower
+
+
+product = of_bits(lax.mul)
+"""The lowering of a product."""
+
+
+def wrapping_power(x: Any, exponent: int) -> Any:
+    """Raise to a power that is a Python int, as `lax.integer_pow` does."""
+    if SOUND_INTEGERS or x.dtype.kind != "i" or exponent < 2:
+        return lax.integer_pow(x, exponent)
+    half = wrapping_power(x, exponent // 2)
+    return product(product(half, half), x) if exponent % 2 else product(half, half)
+
+
+def absolute(x: Any) -> Any:
+    """Return absolute values; that of the smallest integer wraps, also where XLA would take it as positive."""
+    if SOUND_INTEGERS or x.dtype.kind != "i":
+        return lax.abs(x)
+    sign = lax.shift_right_arithmetic(x, lax.full_like(x, 8 * x.dtype.itemsize - 1))
+    return lax.sub(lax.bitwise_xor(x, sign), sign)
 
 
 _WINDOW = 32

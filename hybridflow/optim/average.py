@@ -8,7 +8,7 @@ from typing import Any, cast
 
 import numpy as np
 
-from hybridflow.core.context import init_scope
+from hybridflow.core.context import made_once
 from hybridflow.core.errors import ArgumentError, message
 from hybridflow.core.variable import Variable
 from hybridflow.optim.groups import collected
@@ -48,7 +48,7 @@ class EMA:
         named = cast("dict[str, Any]", target if isinstance(target, dict) else target.named_parameters())
         for name, one in named.items():
             if isinstance(one, Variable) and name not in self._means:
-                with init_scope():
+                with made_once():
                     start = np.array(one.numpy())
                     self._means[name] = Variable(start, name=f"{name}.mean", trainable=False, like=one)
         return [(named[name], mean) for name, mean in self._means.items()]

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, cast
 import numpy as np
 
 from hybridflow.core.assignments import beside
-from hybridflow.core.context import init_scope, is_tracing
+from hybridflow.core.context import is_tracing, made_once
 from hybridflow.core.dtypes import float64, int32
 from hybridflow.core.errors import ArgumentError, ArgumentTypeError, TraceError, message
 from hybridflow.core.tensor import Tensor, as_tensor, make_tensor
@@ -154,7 +154,7 @@ class LBFGS(Optimizer):
                 "direction": np.zeros(count, dtype), "gradient": np.zeros(count, dtype),
                 "numbers": np.zeros(3), "count": np.zeros((), int32), "iterations": np.zeros((), int32),
             }  # fmt: skip
-            with init_scope():
+            with made_once():
                 self._kept = {
                     name: Variable(make_tensor(value), name=f"optimizer.{name}", trainable=False)
                     for name, value in made.items()

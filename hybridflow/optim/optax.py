@@ -8,7 +8,7 @@ import jax
 import numpy as np
 
 from hybridflow.backend.jax_shim import enable_x64
-from hybridflow.core.context import init_scope
+from hybridflow.core.context import made_once
 from hybridflow.core.errors import ArgumentTypeError, message
 from hybridflow.core.tensor import Tensor
 from hybridflow.core.variable import Variable
@@ -60,7 +60,7 @@ class Optax(Optimizer):
         first = self._found is None
         parameters = super()._parameters()
         if first:
-            with init_scope(), enable_x64():
+            with made_once(), enable_x64():
                 state = self._tx.init({one.name: np.array(one.variable.numpy()) for one in parameters})
                 pairs, self._tree = jax.tree_util.tree_flatten_with_path(state)
                 self._paths = [f"state{jax.tree_util.keystr(path)}" for path, _ in pairs]

@@ -13,7 +13,7 @@ import numpy as np
 
 from hybridflow.core.attached import attached
 from hybridflow.core.autocast import without_autocast
-from hybridflow.core.context import context_now, current, init_scope, is_tracing
+from hybridflow.core.context import context_now, current, is_tracing, made_once
 from hybridflow.core.dispatch import bind
 from hybridflow.core.dtypes import as_dtype, float32, float64, int32, kind_of
 from hybridflow.core.errors import ArgumentError, DTypeError, GradientError, ShapeError, message
@@ -94,7 +94,7 @@ class Optimizer:
         self._patterns = [pattern_of(self._label(), group, settings) for group in groups]
         self._found: list[Parameter] | None = None
         self._groups: list[Group] = []
-        with init_scope():
+        with made_once():
             self._steps = Variable(0, dtype=int32, name="optimizer.steps", trainable=False)
             self._rate = self._rate_variable(rate, "optimizer.rate")
         self._plain = Group(settings, self._rate, self._schedule)
@@ -162,7 +162,7 @@ class Optimizer:
                 message(f"{self._label()}: there is nothing to optimize", got=repr(self._target)[:80],
                         hint="Give it a model, or trainable Variables; call the model first if its sizes are inferred.")
             )  # fmt: skip
-        with init_scope():
+        with made_once():
             groups = self._made_groups(named)
             parameters = [self._with_slots(name, variable, groups[name]) for name, variable in named.items()]
         self._found = parameters

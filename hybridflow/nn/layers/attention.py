@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from hybridflow.core.context import init_scope
+from hybridflow.core.context import made_once
 from hybridflow.core.dtypes import float32, int32
 from hybridflow.core.errors import ArgumentError, ShapeError, message
 from hybridflow.core.tensor import Tensor, as_tensor
@@ -37,7 +37,7 @@ class KeyValueCache(Module):
     position: Variable
 
     def __init__(self, shape: tuple[int, ...], dtype: Any) -> None:
-        with init_scope():
+        with made_once():
             self.keys = Variable(zeros(shape, dtype=dtype), name="keys", trainable=False)
             self.values = Variable(zeros(shape, dtype=dtype), name="values", trainable=False)
             self.position = Variable(0, dtype=int32, name="position", trainable=False)
