@@ -12,6 +12,7 @@ import jax
 from hybridflow.autodiff.requires_grad import no_grad
 from hybridflow.autodiff.tape import GradientTape
 from hybridflow.core.errors import ArgumentError, ArgumentTypeError, GradientError, ShapeError, message
+from hybridflow.core.functions import as_traced
 from hybridflow.core.mesh import Axis, Mesh
 from hybridflow.core.tensor import Tensor, as_tensor
 from hybridflow.core.variable import Variable
@@ -93,7 +94,7 @@ class Step:
     def _run(self, x: Any, y: Any) -> Tensor:
         gradients = self._whole(x, y) if self.parts == 1 else self._in_parts(x, y)
         if self.loss_scale is None:
-            self.optimizer.update(gradients)
+            as_traced(self.optimizer.update)(gradients)
         else:
             self.loss_scale.step(self.optimizer.update, self.loss_scale.unscale(gradients))
         return self.mean.result()
@@ -104,8 +105,8 @@ class Step:
 
     def _loss_of(self, x: Any, y: Any) -> Tensor:
         """Return the mean loss of some examples, scaled if there is a loss scale; this also updates the metrics."""
-        prediction = self.model(x)
-        losses = as_tensor(self.loss(prediction, y))
+        prediction = as_traced(self.model)(x)
+        losses = as_tensor(as_traced(self.loss)(prediction, y))
         rows = rows_of(x)
         if losses.shape and losses.shape[0] != rows:
             raise ShapeError(
@@ -115,7 +116,7 @@ class Step:
             )  # fmt: skip
         self.mean.take(losses, rows)
         for metric in self.metrics.values():
-            metric.update(prediction, y)
+            as_traced(metric.update)(prediction, y)
         mean = mean_of(losses)
         return mean if self.loss_scale is None else self.loss_scale.scale(mean)
 
