@@ -437,7 +437,8 @@ TRANSFORMS: dict[str, Callable[[Any], Any]] = {
     "cond": lambda model: lambda x: hf.cond(hf.sum(x) > 0, model, model, x),
     "while_loop": lambda model: lambda x: hf.while_loop(lambda x: hf.sum(hf.abs(model(x))) < 100, model, x, 3),
     "custom_gradient": own_gradient,
-    "accumulate_gradients": lambda model: hf.accumulate_gradients(total(model), 2, None, batch_argnums=0, variables=model.parameters()),
+    "accumulate_gradients": lambda model: hf.accumulate_gradients(total(model), 2, None, batch_argnums=0,
+                                                                  variables=model.parameters()),
     "an input signature": lambda model: lambda x: hf.compile(lambda x: model(x),
                                                              input_signature=[hf.TensorSpec([None])])(x),
 }  # fmt: skip

@@ -147,8 +147,12 @@ def own(obj: Any, name: str) -> None:
 def summarised(obj: Any, access: Access) -> None:
     """Record a summary of an object's content, which `access` computes."""
     observations, _ = current_observations()
-    origin = None if observations is None else observations.origin_of(obj)
-    if observations is not None and origin is not None:
+    if observations is None:
+        return
+    origin = observations.origin_of(obj)
+    if origin is None and not observations.is_made_here(obj):
+        origin = observations.doubtful(obj)
+    if origin is not None:
         observations.look(origin, access, None, access.get(obj, None))
 
 
