@@ -5,6 +5,7 @@ ways_in.py has the ways in and the places that they call; read_matrix.py the sta
 
 from __future__ import annotations
 
+import functools
 import sys
 import warnings
 from contextlib import contextmanager
@@ -257,3 +258,41 @@ def test_what_a_call_does_to_python_state_happens_at_every_call(name):
         eager = runs(name, place, logs, eagerly)
         eager()
         assert (before, after) == ((0, 0) if name in NOT_RUN else (len(log), 2 * len(log))), place
+
+
+@pytest.mark.parametrize("name", [name for name, one in WAYS.items() if "forward" in one.places])
+def test_a_model_that_counts_its_calls(name):
+    counts = []
+    for compile in (hf.compile, eagerly):
+        model = ways_in.Counting()
+        run = WAYS[name].make(program("forward", None)._replace(model=model), compile)
+        if compile is hf.compile and name in BODIES:
+            with pytest.raises(MutationError, match=r"\.count.* at"):
+                run()
+            return
+        for _ in range(3):
+            run()
+        counts.append(model.count)
+    assert counts[0] == (0 if name in NOT_RUN else counts[1])
+    assert counts[1] >= 3
+
+
+TAKEN = {
+    "vmap": hf.vmap, "checkpoint": hf.checkpoint, "jacobian": hf.jacobian, "no way": lambda function: function,
+    "vjp": lambda function: lambda x: hf.vjp(function, x)[0],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("take", TAKEN.values(), ids=[*TAKEN])
+@pytest.mark.parametrize("partial", [False, True], ids=["with slots", "partial"])
+def test_what_is_handed_to_a_transformation_is_watched(take, partial):
+    settings = {"k": 2.0}
+    error = ways_in.Loss(lambda t: t * settings["k"])
+    function = functools.partial(error, target=1.0) if partial else lambda x: error(x, 1.0)
+    taken = take(function)
+    compiled = hf.compile(lambda x: taken(x))
+    for k in (2.0, 5.0):
+        settings["k"] = k
+        assert numbers(compiled(hf.asarray(ways_in.X))) == pytest.approx(numbers(taken(hf.asarray(ways_in.X))))
+    error.f = lambda t: t + 7
+    assert numbers(compiled(hf.asarray(ways_in.X))) == pytest.approx(numbers(taken(hf.asarray(ways_in.X))))

@@ -90,8 +90,20 @@ class Around(nn.Module):
         return self.inner(x)
 
 
+class Counting(Scale):
+    """A model that counts its calls."""
+
+    count = 0
+
+    def forward(self, x: Any) -> Any:
+        self.count += 1
+        return x * self.w
+
+
 class Loss:
-    """A loss that is an object."""
+    """A loss that is an object, which cannot be referenced weakly."""
+
+    __slots__ = ("f",)
 
     def __init__(self, f: Any = alone) -> None:
         self.f = f
@@ -464,4 +476,4 @@ def numbers(result: Any) -> list[float]:
     return found
 
 
-__all__ = ["PAIRS", "PLACES", "UPDATE", "WAYS", "X", "eagerly", "numbers", "program"]
+__all__ = ["MODEL", "PAIRS", "PLACES", "UPDATE", "WAYS", "Counting", "Loss", "X", "eagerly", "numbers", "program"]

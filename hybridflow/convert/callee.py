@@ -66,6 +66,12 @@ def converted(function: Any) -> Any:
     return function if method is None else MethodType(converted(method), function)
 
 
+def handed_in(function: Any) -> Any:
+    """Return a callable that a user gave to hybridflow, converted; its object counts as read from outside the trace."""
+    observe.handed_in(function)
+    return converted(function)
+
+
 def _with_converted(function: FunctionType, around: tuple[FunctionType, ...] = ()) -> FunctionType:
     """Return a function of hybridflow with the user's functions in its closure converted; itself if it holds none.
 
