@@ -7,6 +7,7 @@ compiled call give what the function itself gives, after the change too?
 
 import array
 import collections
+import contextlib
 import contextvars
 import copy
 import dataclasses
@@ -25,6 +26,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 import hybridflow as hf
+from hybridflow.tracing import trace
 
 # -- kinds --------------------------------------------------------------------------------------------------------
 
@@ -1006,4 +1008,24 @@ def questions():
                 yield name, way, "put"
 
 
-__all__ = ["KINDS", "ROUTES", "questions"]
+@contextlib.contextmanager
+def compiled_once():
+    """Compile equal graphs for one device once in a block: what is asked is which graph a call runs."""
+    made, real = {}, trace.compile_graph
+
+    def compile_graph(graph, *, donate=(), placing=None, **more):
+        if placing is not None:
+            return real(graph, donate=donate, placing=placing, **more)
+        key = str(graph), tuple(donate)
+        if key not in made:
+            made[key] = real(graph, donate=donate, **more)
+        return made[key]
+
+    trace.compile_graph = compile_graph
+    try:
+        yield
+    finally:
+        trace.compile_graph = real
+
+
+__all__ = ["KINDS", "ROUTES", "compiled_once", "questions"]

@@ -539,6 +539,35 @@ def test_wrong_schedules_are_refused():
 
 
 @pytest.mark.parametrize("compiled", [False, True])
+class Chosen(hf.nn.Module):
+    """A module that says itself which of its Variables are parameters."""
+
+    def __init__(self):
+        self.first, self.second = hf.Variable(1.0), hf.Variable(1.0)
+        self.names = ["first"]
+
+    def named_parameters(self):
+        return {name: getattr(self, name) for name in self.names}
+
+
+@pytest.mark.parametrize("compile", [hf.compile, lambda function: function], ids=["compiled", "eager"])
+def test_a_mean_takes_up_parameters_that_are_added_later(compile):
+    model, chosen = hf.nn.Linear(1, 1), Chosen()
+    means = [hf.optim.EMA(model, 0.5), hf.optim.EMA(chosen, 0.5)]
+
+    @compile
+    def update():
+        for mean in means:
+            mean.update()
+
+    update()
+    model.more = hf.nn.Linear(1, 1)
+    chosen.names.append("second")
+    update()
+    assert [*means[0].state_dict()] == ["weight", "bias", "more.weight", "more.bias"]
+    assert [*means[1].state_dict()] == ["first", "second"]
+
+
 def test_means_of_parameters(compiled: bool):
     w, _ = pair()
     mean = hf.optim.EMA([w], 0.9)

@@ -12,7 +12,6 @@ from read_matrix import KINDS, ROUTES
 
 import hybridflow as hf
 from hybridflow.core.errors import HybridflowError
-from hybridflow.tracing import trace
 
 QUESTIONS = defaultdict(list)
 for _name, _way, _change in read_matrix.questions():
@@ -33,17 +32,7 @@ REFUSED = {
 
 @pytest.fixture(scope="module", autouse=True)
 def compiled_once():
-    """Compile equal graphs once: what is asked here is which graph a call runs."""
-    made, real = {}, trace.compile_graph
-
-    def compile_graph(graph, *, donate=(), **more):
-        key = str(graph), tuple(donate)
-        if key not in made:
-            made[key] = real(graph, donate=donate, **more)
-        return made[key]
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(trace, "compile_graph", compile_graph)
+    with read_matrix.compiled_once():
         yield
 
 

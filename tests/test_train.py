@@ -128,6 +128,54 @@ def test_fit_again_traces_nothing_again():
     assert optimizer._fit_step._compiled is not step
 
 
+class Weighed(hf.metrics.Metric):
+    """A user's metric with settings that change, and with a Variable that is not one of its sums."""
+
+    def __init__(self):
+        super().__init__(total=())
+        self.settings, self.by, self.seen = {"weight": 2.0}, 1.0, hf.Variable(0.0)
+
+    def update(self, prediction, target):
+        self._add("total", hf.ones_like(target) * self.settings["weight"] * self.by)
+        self.seen.assign_add(1.0)
+
+    def result(self):
+        return self._read("total")
+
+    def variables(self):
+        return [*super().variables(), self.seen]
+
+
+class Costs:
+    """A loss that is a method."""
+
+    weight = 1.0
+
+    def of(self, prediction, target):
+        return hf.nn.mse(prediction, target) * self.weight
+
+
+def test_fit_sees_what_changed_in_a_metric_and_in_the_object_of_a_loss():
+    x, y = np.ones((4, 2), np.float32), np.ones((4, 1), np.float32)
+    model = hf.nn.Linear(2, 1)
+    optimizer, metric, costs = hf.optim.SGD(model, rate=0.0), Weighed(), Costs()
+
+    def fitted():
+        history = fit(model, optimizer, x, y, loss=costs.of, compile=True, metrics={"m": metric})
+        return history["m"][0], history["loss"][0]
+
+    (first, loss), again = fitted(), fitted()
+    assert again == (first, loss) == (8.0, loss)
+    assert optimizer._fit_step._compiled.trace_count == 1
+    metric.settings["weight"] = 5.0
+    assert fitted() == (20.0, loss)
+    metric.by = 2.0
+    assert fitted() == (40.0, loss)
+    costs.weight = 3.0
+    assert fitted() == (40.0, pytest.approx(3 * loss))
+    assert metric.result().item() == metric.seen.item() == 0.0
+
+
 def test_what_fit_compiled_is_freed_with_the_model():
     x, y = examples(16)
     model, optimizer = made()

@@ -14,6 +14,7 @@ from hybridflow.core.context import current
 from hybridflow.core.dispatch import as_arrays
 from hybridflow.core.dtypes import is_differentiable
 from hybridflow.core.errors import GradientError, NonScalarError, message
+from hybridflow.core.functions import as_traced
 from hybridflow.core.node import FOREVER, Edge, Node
 from hybridflow.core.notes import Notes, requires
 from hybridflow.core.op import No, Op
@@ -225,7 +226,7 @@ def _wrapped(gradient: Any) -> Tensor:
 
 def _hooked(notes: Notes, gradient: Tensor) -> Tensor:
     for hook in tuple(notes.hooks.values()):
-        answer = hook(gradient)
+        answer = as_traced(hook)(gradient)
         if answer is not None:
             gradient = checked_like(answer, gradient, "register_hook: what the hook returned")
     return gradient

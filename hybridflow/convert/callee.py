@@ -68,6 +68,12 @@ def converted(function: Any) -> Any:
     return function if made is None else made
 
 
+def handed_in(function: Any) -> Any:
+    """Return a callable that a user gave to hybridflow, converted; its object counts as read from outside the trace."""
+    observe.handed_in(function)
+    return converted(function)
+
+
 def _with_converted(function: FunctionType, around: tuple[FunctionType, ...] = ()) -> FunctionType:
     """Return a function of hybridflow with the user's functions in its closure converted; itself if it holds none.
 

@@ -61,9 +61,13 @@ def is_of_users(obj: Any, name: str) -> bool:
 
 
 def as_traced(function: Any) -> Any:
-    """Return a user's function, converted if a trace is running."""
+    """Return a user's callable, converted and watched if a trace is running.
+
+    It is the one way in which hybridflow calls what users gave it while a function is traced: models, losses, metrics,
+    hooks, functions to transform. A call without it would be a read that no guard sees.
+    """
     context = context_now()
-    return function if context is None or context.tracer is None else attached("converted")(function)
+    return function if context is None or context.tracer is None else attached("handed_in")(function)
 
 
 def no_convert(function: F) -> F:

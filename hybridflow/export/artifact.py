@@ -18,7 +18,7 @@ import numpy as np
 
 from hybridflow.backend.files import sync_directory, whole_file
 from hybridflow.core.errors import ArgumentError, ArgumentTypeError, ExportError, FileError, HybridflowError, message
-from hybridflow.core.functions import is_whole
+from hybridflow.core.functions import as_traced, is_whole
 from hybridflow.core.node import Edge, Node, format_where, short_where
 from hybridflow.core.sources import CONSTANT
 from hybridflow.core.spec import TensorSpec
@@ -258,7 +258,7 @@ def traced(
 
     def flat(*args: Any) -> Any:
         results.clear()
-        shapes[:] = [structure_of(python_function(*args), results, what="the result")]
+        shapes[:] = [structure_of(as_traced(python_function)(*args), results, what="the result")]
         return tuple([one for _, one in results])
 
     cast(Any, flat).__signature__ = _signature(parameters, specs)

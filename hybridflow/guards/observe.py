@@ -133,6 +133,16 @@ def made_class(made: Any) -> Any:
     return made
 
 
+def handed_in(function: Any) -> None:
+    """Record that hybridflow is about to call what a user gave it: its object is from outside the trace."""
+    observations, _ = current_observations()
+    if observations is None:
+        return
+    owner = function.__self__ if isinstance(function, MethodType) else function
+    if type(owner) is not FunctionType and not observations.is_made_here(owner):
+        observations.object(owner, type(owner).__name__)
+
+
 def stands_for(copy: Any, original: Any) -> None:
     """Record that reads from a copy, which the trace has created, are reads from the original."""
     observations, _ = current_observations()
@@ -151,8 +161,12 @@ def own(obj: Any, name: str) -> None:
 def summarised(obj: Any, access: Access) -> None:
     """Record a summary of an object's content, which `access` computes."""
     observations, _ = current_observations()
-    origin = None if observations is None else observations.origin_of(obj)
-    if observations is not None and origin is not None:
+    if observations is None:
+        return
+    origin = observations.origin_of(obj)
+    if origin is None and not observations.is_made_here(obj):
+        origin = observations.doubtful(obj)
+    if origin is not None:
         observations.look(origin, access, None, access.get(obj, None))
 
 

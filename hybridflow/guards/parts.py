@@ -28,7 +28,7 @@ from hybridflow.core.variable import Variable
 from hybridflow.guards.access import ATTRIBUTE, BYTES, CALLED, CELL, CURRENT, ITEM, MISSING, RAW, STATE, TYPE, Access
 from hybridflow.guards.contents import in_sequence, pairs_of
 from hybridflow.guards.guards import CONTAINERS, MAPPINGS, PLAIN
-from hybridflow.guards.users import OWN_LIBRARIES, is_users_class, is_users_module
+from hybridflow.guards.users import OWN_LIBRARIES, is_hybridflows, is_users_class, is_users_module
 
 _VIEWS = (type({}.keys()), type({}.values()), type({}.items()))
 WRAPPERS: dict[type, tuple[str, ...]] = {
@@ -155,6 +155,12 @@ def of_call(function: types.FunctionType) -> Iterator[Part]:
 
 
 def _of_function(value: types.FunctionType) -> Iterator[Part]:
+    if is_hybridflows(value.__code__):  # its own state, such as what it remembers of its calls, is not the user's
+        for cell in value.__closure__ or ():
+            held = CELL.get(cell, "")
+            if type(held) not in PLAIN:
+                yield Part(held, None, None, held)
+        return
     yield from of_call(value)
     if value.__dict__:
         yield Part(None, ATTRIBUTE, "__dict__", value.__dict__)

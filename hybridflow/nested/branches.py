@@ -17,6 +17,7 @@ from hybridflow.core.context import current
 from hybridflow.core.convert import common_dtype, is_number
 from hybridflow.core.dtypes import DType
 from hybridflow.core.errors import ArgumentError, DTypeError, ShapeError, message, structure_text
+from hybridflow.core.functions import as_traced
 from hybridflow.core.node import Edge, format_where
 from hybridflow.core.op import No, Op, Reach, Saves, register
 from hybridflow.core.spec import TensorSpec
@@ -79,8 +80,8 @@ def cond(pred: Any, true_fn: Callable[..., Any], false_fn: Callable[..., Any], *
     def build(tensors: Sequence[Tensor]) -> tuple[Any, ...]:
         return jax.tree_util.tree_unflatten(tree, tensors)
 
-    when_true, true_tree, true_leaves = trace_function("cond_true", true_fn, specs, build)
-    when_false, false_tree, false_leaves = trace_function("cond_false", false_fn, specs, build)
+    when_true, true_tree, true_leaves = trace_function("cond_true", as_traced(true_fn), specs, build)
+    when_false, false_tree, false_leaves = trace_function("cond_false", as_traced(false_fn), specs, build)
     if true_tree != false_tree:
         raise ArgumentError(
             message("cond: the branches return different structures",

@@ -149,7 +149,7 @@ def _rule(body: _Body, outputs: Sequence[Edge | None], free: Free) -> Rule:
             PUBLIC.full(tensor.shape, 0, dtype=tensor.dtype) if g is None else g
             for g, tensor in zip(gs, body.outputs, strict=True)
         ]
-        mine = conjugates(_checked(body, body.grad_fn(*conjugates(list(cotangents)))))
+        mine = conjugates(_checked(body, as_traced(body.grad_fn)(*conjugates(list(cotangents)))))
         starts = [
             (edge, g) for edge, g in zip(outputs, cotangents, strict=True) if edge is not None
             and is_differentiable(edge[0].spec(edge[1]).dtype)

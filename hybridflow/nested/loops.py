@@ -22,6 +22,7 @@ from hybridflow.autodiff.no_gradient import no_gradient
 from hybridflow.backend.host_calls import goes_on
 from hybridflow.core.context import current
 from hybridflow.core.errors import ArgumentError, ArgumentTypeError, message
+from hybridflow.core.functions import as_traced
 from hybridflow.core.op import No, Op, Reach, Saves, register
 from hybridflow.core.spec import TensorSpec, make_spec
 from hybridflow.core.tensor import Tensor, as_tensor
@@ -80,6 +81,7 @@ def while_loop(
         Tensor(16., dtype=float32)
     """
     _require_count(max_iterations)
+    cond_fn, body_fn = as_traced(cond_fn), as_traced(body_fn)
     if not isinstance(loop_vars, tuple | list):
         return iterate(cond_fn, lambda value: (body_fn(value),), (loop_vars,), max_iterations)[0]
     results = iterate(cond_fn, body_fn, tuple(loop_vars), max_iterations)

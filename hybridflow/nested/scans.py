@@ -17,6 +17,7 @@ from hybridflow.autodiff.namespaces import PUBLIC
 from hybridflow.autodiff.transform import SplitGradient, split_gradient
 from hybridflow.core.context import current
 from hybridflow.core.errors import ArgumentError, ArgumentTypeError, ShapeError, message
+from hybridflow.core.functions import as_traced
 from hybridflow.core.op import No, Op, Reach, Saves, register
 from hybridflow.core.spec import TensorSpec, make_spec
 from hybridflow.core.tensor import Tensor
@@ -71,6 +72,7 @@ def scan(fn: Callable[..., Any], init: Any, xs: Any) -> tuple[Any, Any]:
     length = _common_length(sequences)
     if current().tracer is None and length != 0:
         return _eager(fn, carry, sequences, xs_tree, length)
+    fn = as_traced(fn)
     structure: dict[str, Any] = {}
 
     def body(*tensors: Tensor) -> list[Tensor]:

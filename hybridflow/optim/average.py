@@ -10,6 +10,7 @@ import numpy as np
 
 from hybridflow.core.context import made_once
 from hybridflow.core.errors import ArgumentError, message
+from hybridflow.core.functions import as_traced
 from hybridflow.core.variable import Variable
 from hybridflow.optim.groups import collected
 from hybridflow.optim.writes import assign_all
@@ -45,7 +46,7 @@ class EMA:
 
     def _found(self) -> list[tuple[Variable, Variable]]:
         target = self._target
-        named = cast("dict[str, Any]", target if isinstance(target, dict) else target.named_parameters())
+        named = cast("dict[str, Any]", target if isinstance(target, dict) else as_traced(target.named_parameters)())
         for name, one in named.items():
             if isinstance(one, Variable) and name not in self._means:
                 with made_once():

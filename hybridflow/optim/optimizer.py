@@ -17,6 +17,7 @@ from hybridflow.core.context import context_now, current, is_tracing, made_once
 from hybridflow.core.dispatch import bind
 from hybridflow.core.dtypes import as_dtype, float32, float64, int32, kind_of
 from hybridflow.core.errors import ArgumentError, DTypeError, GradientError, ShapeError, message
+from hybridflow.core.functions import as_traced
 from hybridflow.core.keywords import take_foreign_keywords
 from hybridflow.core.tensor import Tensor, as_tensor, asarray
 from hybridflow.core.variable import Variable
@@ -144,7 +145,7 @@ class Optimizer:
 
     def _named(self) -> dict[str, Variable]:
         target = self._target
-        parameters = target if isinstance(target, dict) else target.named_parameters()
+        parameters = target if isinstance(target, dict) else as_traced(target.named_parameters)()
         return {name: one for name, one in cast("dict[str, Any]", parameters).items() if isinstance(one, Variable)}
 
     def _waits_for_sizes(self) -> bool:

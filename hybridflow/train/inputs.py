@@ -10,6 +10,7 @@ import jax
 import numpy as np
 
 from hybridflow.core.errors import ArgumentError, ArgumentTypeError, ShapeError, message
+from hybridflow.core.functions import as_traced
 from hybridflow.core.tensor import Tensor, as_tensor
 from hybridflow.core.variable import Variable
 from hybridflow.data.batches import Batches
@@ -30,7 +31,7 @@ class MeanOf(Mean):
 
     def update(self, prediction: Any, target: Any = None) -> None:
         """Add a batch."""
-        self.take(self.function(prediction, target), rows_of(prediction))
+        self.take(as_traced(self.function)(prediction, target), rows_of(prediction))
 
     def take(self, values: Any, rows: int) -> None:
         """Add the values of a batch; each example has the same weight."""

@@ -11,6 +11,7 @@ import numpy as np
 
 from hybridflow.autodiff.requires_grad import no_grad
 from hybridflow.core.errors import ArgumentError, ArgumentTypeError, ShapeError, message
+from hybridflow.core.functions import as_traced
 from hybridflow.core.mesh import Axis, Mesh
 from hybridflow.core.tensor import Tensor, as_tensor, new_tensor
 from hybridflow.data.batches import Batches
@@ -50,7 +51,7 @@ def mode(model: Any, training: bool) -> Generator[None]:
 
 @compiled(name="forward")
 def _forward(model: Any, x: Any) -> Any:
-    return model(x)
+    return as_traced(model)(x)
 
 
 class _Forward:
@@ -61,7 +62,7 @@ class _Forward:
 
     @compiled(name="forward")
     def __call__(self, x: Any) -> Any:
-        return self.model(x)
+        return as_traced(self.model)(x)
 
 
 def _forward_on(mesh: Mesh, batch: Axis, model: Any) -> Any:

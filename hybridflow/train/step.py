@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
+from types import MethodType
 from typing import Any, cast
 
 import jax
@@ -12,6 +13,7 @@ import jax
 from hybridflow.autodiff.requires_grad import no_grad
 from hybridflow.autodiff.tape import GradientTape
 from hybridflow.core.errors import ArgumentError, ArgumentTypeError, GradientError, ShapeError, message
+from hybridflow.core.functions import as_traced
 from hybridflow.core.mesh import Axis, Mesh
 from hybridflow.core.tensor import Tensor, as_tensor
 from hybridflow.core.variable import Variable
@@ -47,7 +49,7 @@ class Step:
         compile: bool, mesh: Mesh | None = None, batch: Axis = None,
     ) -> None:  # fmt: skip
         self.model, self.loss, self.optimizer, self.loss_scale = model, loss, optimizer, loss_scale
-        self.metrics, self.parts = copy.deepcopy(dict(metrics)), parts
+        self.metrics, self.parts = {name: _with_own_sums(one) for name, one in metrics.items()}, parts
         self.mean = MeanOf(loss)
         self.chosen = _step_key(model, loss, optimizer, metrics, parts, loss_scale, compile, mesh, batch)
         self._compiled: Any = compiled(self._run, name="fit_step", mesh=mesh, batch=batch) if compile else None
@@ -93,7 +95,7 @@ class Step:
     def _run(self, x: Any, y: Any) -> Tensor:
         gradients = self._whole(x, y) if self.parts == 1 else self._in_parts(x, y)
         if self.loss_scale is None:
-            self.optimizer.update(gradients)
+            as_traced(self.optimizer.update)(gradients)
         else:
             self.loss_scale.step(self.optimizer.update, self.loss_scale.unscale(gradients))
         return self.mean.result()
@@ -104,8 +106,8 @@ class Step:
 
     def _loss_of(self, x: Any, y: Any) -> Tensor:
         """Return the mean loss of some examples, scaled if there is a loss scale; this also updates the metrics."""
-        prediction = self.model(x)
-        losses = as_tensor(self.loss(prediction, y))
+        prediction = as_traced(self.model)(x)
+        losses = as_tensor(as_traced(self.loss)(prediction, y))
         rows = rows_of(x)
         if losses.shape and losses.shape[0] != rows:
             raise ShapeError(
@@ -115,7 +117,7 @@ class Step:
             )  # fmt: skip
         self.mean.take(losses, rows)
         for metric in self.metrics.values():
-            metric.update(prediction, y)
+            as_traced(metric.update)(prediction, y)
         mean = mean_of(losses)
         return mean if self.loss_scale is None else self.loss_scale.scale(mean)
 
@@ -156,13 +158,31 @@ class Step:
 
 def _step_key(model: Any, loss: Any, optimizer: Any, metrics: Mapping[str, Metric], *rest: Any) -> list[Any]:
     """Return a key that is equal for equal steps; it identifies objects by id, and a step keeps them alive."""
-    return [id(model), id(loss), id(optimizer), [(name, _metric_key(one)) for name, one in metrics.items()], *rest]
+    named = [(name, _metric_key(one)) for name, one in metrics.items()]
+    return [_identity(model), _identity(loss), id(optimizer), named, *rest]
+
+
+def _identity(value: Any) -> Any:
+    """Return a key that is equal for the same object, or for the same method of one object."""
+    return (id(value.__self__), id(value.__func__)) if isinstance(value, MethodType) else id(value)
 
 
 def _metric_key(metric: Metric) -> Any:
-    """Return a key that is equal for metrics that measure the same."""
+    """Return a key that is equal for metrics that measure the same; what their objects hold is watched by the trace."""
     settings = [(name, value) for name, value in vars(metric).items() if name != "_sums"]
-    return type(metric), [(name, value if isinstance(value, _PLAIN) else id(value)) for name, value in settings]
+    return type(metric), [
+        (name, type(value), value if isinstance(value, _PLAIN) else _identity(value)) for name, value in settings
+    ]
+
+
+def _with_own_sums(metric: Metric) -> Metric:
+    """Return a copy of a metric with Variables of its own, which shares everything else with it."""
+    made, memo = copy.copy(metric), dict[int, Any]()
+    own = {id(variable) for variable in metric.variables()}
+    for name, value in vars(metric).items():
+        if any([id(leaf) in own for leaf in jax.tree_util.tree_leaves(value)]):
+            setattr(made, name, copy.deepcopy(value, memo))
+    return made
 
 
 @contextmanager

@@ -123,9 +123,10 @@ class MeshCall:
         if self._joint is not None:
             return self._together(self._joint, arrays)
         there = [
-            array if type(array) is np.ndarray or getattr(array, "sharding", None) == sharding
+            np.asarray(array, dtype) if type(array) is float  # a Python number of the call
+            else array if type(array) is np.ndarray or getattr(array, "sharding", None) == sharding
             else placed(array, sharding)
-            for array, sharding in zip(arrays, self.shardings, strict=True)
+            for array, sharding, dtype in zip(arrays, self.shardings, self._dtypes, strict=True)
         ]  # fmt: skip
         return run_alone(self._run, there) if self._alone else self._run(*there)
 

@@ -56,6 +56,19 @@ def same(a, b, tolerance=2e-6):
         np.testing.assert_allclose(value, b[1][name], rtol=0, atol=10 * tolerance, err_msg=name)
 
 
+def test_a_python_number_may_change_from_call_to_call():
+    factors, calls = [2.0], []
+    for devices in (1, 8):
+        scaled = hf.compile(
+            lambda x, by: x * by * factors[0], mesh=hf.Mesh({"data": devices}), in_layouts={"x": ("data", None)}
+        )  # fmt: skip
+        for factor, by in ((2.0, 1.0), (3.0, 1.0), (3.0, 0.5)):
+            factors[0] = factor
+            np.testing.assert_allclose(scaled(X, by), X * (by * factor), rtol=1e-6)
+        calls.append(scaled.trace_count)
+    assert calls == [2, 2]
+
+
 @pytest.mark.parametrize(("devices", "rate"), [(1, 0.3), (2, 0.0), (8, 0.3)])
 def test_data_parallel_is_one_device(devices, rate):
     eager = trained(lambda step: step, rate=rate)
