@@ -40,6 +40,7 @@ ATTACHED = {
     "register_rest": "later", "name_class": "foreign", "name_module": "foreign",
     "converted_function": "convert.build", "is_converted": "convert.build",
     "is_object": "guards.objects", "vars_of": "guards.objects", "whole": "guards.reading", "named_by": "guards.scan",
+    "read_attr": "guards.observe",
     "construction_of": "ir.construction", "print_graph": "ir.printer", "highlighted": "ir.printer",
     "table_of": "explain.views", "tree_of": "explain.views", "html_of": "explain.views", "report_of": "analysis.cost",
     "layers_of": "nn.layer_costs", "fsdp_placements": "distribute.sharding", "session_or_default": "compat.v1.session",

@@ -2,6 +2,7 @@
 
 import contextlib
 import io
+import sys
 import threading
 from typing import NamedTuple
 
@@ -489,3 +490,109 @@ def test_synchronize_waits():
     y = f(hf.ones((300, 300)))
     hf.synchronize()
     assert y._value.is_ready()
+
+
+# -- streams: text goes where eager code writes it, at every call
+
+STREAM = [io.StringIO()]
+
+
+def to_the_output(x):
+    hf.print("x", x)
+
+
+def to_a_redirected_output(x):
+    with contextlib.redirect_stdout(STREAM[0]):
+        print("in", x)
+    print("after", x)
+
+
+def to_a_redirected_output_of_ours(x):
+    with contextlib.redirect_stdout(STREAM[0]):
+        hf.print("in", x)
+    hf.print("after", x)
+
+
+def to_a_replaced_output(x):
+    before, sys.stdout = sys.stdout, STREAM[0]
+    print("in", x)
+    sys.stdout = before
+    print("after", x)
+
+
+def to_the_error_output(x):
+    print("x", x, file=sys.stderr)
+
+
+def to_a_redirected_error_output(x):
+    with contextlib.redirect_stderr(STREAM[0]):
+        print("in", x, file=sys.stderr)
+    print("after", x, file=sys.stderr)
+
+
+def to_an_output_as_the_other(x):
+    with contextlib.redirect_stdout(sys.stderr):
+        print("in", x)
+
+
+def to_a_file(x):
+    print("in", x, file=STREAM[0], flush=True)
+
+
+def to_a_redirected_output_in_a_branch(x):
+    if x > 1:
+        with contextlib.redirect_stdout(STREAM[0]):
+            print("in", x)
+    else:
+        print("other", x)
+
+
+def written(function, capsys):
+    """Return what four calls print: to a stream of the function's, to the outputs, and to replaced outputs."""
+    STREAM[0] = first = io.StringIO()
+    replaced = io.StringIO(), io.StringIO()
+    for value in (1.0, 2.0):
+        function(hf.asarray(value))
+    with contextlib.redirect_stdout(replaced[0]), contextlib.redirect_stderr(replaced[1]):
+        function(hf.asarray(3.0))
+    STREAM[0] = io.StringIO()
+    function(hf.asarray(4.0))
+    return [one.getvalue() for one in (first, STREAM[0], *replaced)], capsys.readouterr()
+
+
+@pytest.mark.filterwarnings("ignore:compile. to_a_file is traced again")
+@pytest.mark.parametrize(
+    "program",
+    [
+        to_the_output, to_a_redirected_output, to_a_redirected_output_of_ours, to_a_replaced_output,
+        to_the_error_output, to_a_redirected_error_output, to_an_output_as_the_other, to_a_file,
+        to_a_redirected_output_in_a_branch,
+    ],
+)  # fmt: skip
+def test_text_goes_to_the_stream_that_eager_code_writes_to(program, capsys):
+    expected = written(program, capsys)
+    assert any("Tensor(4., " in text for text in (*expected[0], *expected[1]))
+    assert written(hf.compile(program), capsys) == expected
+
+
+def test_a_stream_that_the_call_makes_is_refused():
+    def returns(x):
+        made = io.StringIO()
+        with contextlib.redirect_stdout(made):
+            print(x)
+        return x * len(made.getvalue())
+
+    with pytest.raises(errors.TraceError, match="prints a tensor to a stream that it made itself"):
+        hf.compile(returns)(hf.asarray(1.0))
+
+
+def test_printing_fails_as_in_eager_code(monkeypatch):
+    closed = io.StringIO()
+    closed.close()
+    prints = hf.compile(to_the_output)
+    with monkeypatch.context() as patch:
+        patch.setattr(sys, "stdout", closed)
+        with pytest.raises(ValueError, match="closed file"):
+            prints(hf.asarray(1.0))
+    with pytest.raises(TypeError, match="unexpected keyword"):
+        hf.compile(lambda x: print(x, colour=1))(hf.asarray(1.0))

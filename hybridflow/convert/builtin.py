@@ -102,13 +102,15 @@ def _bool(value: Any) -> Any:
     return as_bool(value) if type(value) is StagedNumber else truth(value)
 
 
-def printed(*values: Any, sep: str | None = " ", end: str | None = "\n", **more: Any) -> None:
+def printed(
+    *values: Any, sep: str | None = " ", end: str | None = "\n", file: Any = None, flush: bool = False
+) -> None:
     """Print; if there are tensors among the values, print at every call."""
     tensors = any(is_staged(leaf) or type(leaf) is Joined for leaf in jax.tree_util.tree_leaves(values))
-    if more.get("file") is None and tensors:
-        effects.print(*values, sep=sep, end=end)
+    if tensors:
+        effects.print_to(file, values, sep, end)
     else:
-        builtins.print(*values, sep=sep, end=end, **more)
+        builtins.print(*values, sep=sep, end=end, file=file, flush=flush)
 
 
 def contains(item: Any, container: Any) -> Any:

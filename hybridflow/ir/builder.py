@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, NamedTuple, cast
@@ -106,7 +107,8 @@ class GraphBuilder:
     for a branch or a loop body, captures the traced tensors of outer builders in the same way. While `place` is set,
     new nodes get that place in the user's code; nodes of a gradient get the place of their forward node.
 
-    Variables that the traced code creates (`created`: name and place) exist at once.
+    Variables that the traced code creates (`created`: name and place) exist at once. `streams` are the standard output
+    and error as they were when the trace began.
 
     Args:
         name: the graph's name.
@@ -137,6 +139,7 @@ class GraphBuilder:
         self.observations: Any = None if self.outer is None else self.outer.observations
         self.place: Where | None = None
         self.dims = self.outer.dims if self.outer is not None else DimScope()
+        self.streams: tuple[Any, Any] = (sys.stdout, sys.stderr) if self.outer is None else self.outer.streams
         self.mesh: Mesh | None = None if self.outer is None else self.outer.mesh
         self.manual: Mesh | None = None if self.outer is None else self.outer.manual  # the mesh of a `hf.shard_map`
         self.row_axes: dict[int, tuple[str, ...]] = {} if self.outer is None else self.outer.row_axes

@@ -6,7 +6,8 @@ import threading
 from collections.abc import Callable, Mapping
 from typing import Any, cast
 
-from hybridflow.core.context import current, made_once
+from hybridflow.core.attached import attached
+from hybridflow.core.context import current, is_tracing, made_once
 from hybridflow.core.errors import ArgumentError, ArgumentTypeError, LayoutError, ShapeError, message
 from hybridflow.core.mesh import checked_layout
 from hybridflow.core.tensor import Tensor
@@ -35,17 +36,18 @@ def require_size(layer: Any, name: str, x: Any, axis: int, make: Callable[[Any, 
     Raises:
         ShapeError: another size, or no such axis.
     """
-    known, shape = getattr(layer, name), x.shape
+    shape = x.shape
     try:
         size = shape[axis]
     except IndexError:
         raise ShapeError(
             message(f"{label(layer)}: the input has {len(shape)} axes, too few to have one of {name}", got=str(x.spec))
         ) from None
-    if size == known:
-        return
-    if known is None:
+    if getattr(layer, name) is None:
         _build(layer, name, size, make)
+    # a trace depends on the size, as if the layer's own code had read it
+    known = attached("read_attr")(layer, name) if is_tracing() else getattr(layer, name)
+    if size == known:
         return
     raise ShapeError(
         message(f"{label(layer)}: the input has size {size} along axis {axis}, the layer was made for {known}",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import builtins
+import sys
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from typing import Any, cast
@@ -15,8 +16,16 @@ from hybridflow.core.context import CONTEXT, HOST_FUNCTION, context_of, current,
 from hybridflow.core.convert import is_number
 from hybridflow.core.dispatch import bind, record
 from hybridflow.core.dtypes import DType
-from hybridflow.core.errors import ArgumentError, ArgumentTypeError, DTypeError, ShapeError, message, structure_text
-from hybridflow.core.node import FOREVER
+from hybridflow.core.errors import (
+    ArgumentError,
+    ArgumentTypeError,
+    DTypeError,
+    ShapeError,
+    TraceError,
+    message,
+    structure_text,
+)
+from hybridflow.core.node import FOREVER, format_where, user_place
 from hybridflow.core.op import No, Op, Stops, public_names, register
 from hybridflow.core.spec import TensorSpec, format_spec, is_open_size, make_spec
 from hybridflow.core.tensor import Tensor, asarray, format_tensor, host_array, make_tensor, to_numpy
@@ -48,25 +57,62 @@ class _Text:
 class _Message:
     """The arguments of a traced `hf.print`; the values of the tensors are filled in at every call."""
 
-    __slots__ = ("end", "separator", "template")
+    __slots__ = ("end", "separator", "stream", "template")
 
-    def __init__(self, values: tuple[Any, ...], separator: str | None, end: str | None) -> None:
+    def __init__(self, values: tuple[Any, ...], separator: str | None, end: str | None, stream: Any) -> None:
         self.template = Template(values, _as_text)
         self.separator = separator
         self.end = end
+        self.stream = stream
 
     def show(self, *arrays: Any) -> list[Any]:
         """Print the values."""
         with context_of(None):
             values = self.template.filled(arrays, _printed)
-            _print(values, self.separator, self.end)
+            stream = getattr(sys, self.stream) if type(self.stream) is str else self.stream
+            _print(values, self.separator, self.end, stream)
         return []
 
 
-def _print(values: Sequence[Any], separator: str | None, end: str | None) -> None:
+_STANDARD = ("stdout", "stderr")
+
+
+def _stream(tracer: Any, file: Any) -> Any:
+    """Return the stream to print to at every call: the name of a standard one, which may be another one then.
+
+    Raises:
+        TraceError: the call itself makes the stream, so that each call would need one of its own.
+    """
+    now = sys.stdout if file is None else file
+    for name, usual in zip(_STANDARD, tracer.streams, strict=True):
+        if now is usual:
+            return name
+    observations = tracer.observations
+    if observations is not None and not observations.is_outside(now):
+        raise TraceError(
+            message("print: a compiled function prints a tensor to a stream that it made itself, which stays empty "
+                    "until the call is over", got=f"a {type(now).__name__} at {format_where(user_place(3))}",
+                    hint="Make the stream before the call, or print where the call returns.")
+        )  # fmt: skip
+    return now
+
+
+def print_to(file: Any, values: tuple[Any, ...], sep: str | None, end: str | None) -> None:
+    """Print to a stream as Python's `print` does, in a compiled function at every call; None is `sys.stdout`."""
+    tracer = current().tracer or tracer_around()
+    if tracer is None:
+        if not replaying():
+            _print(values, sep, end, file)
+        return
+    text = _Message(values, sep, end, _stream(tracer, file))
+    with nullcontext() if is_tracing() else context_of(tracer):  # in eager code of a trace: where it stands in the call
+        bind(PRINT, text.template.release(), {"message": text})
+
+
+def _print(values: Sequence[Any], separator: str | None, end: str | None, stream: Any) -> None:
     """Print in one piece, since `print` writes value by value and so mixes up what several threads print."""
     text = (" " if separator is None else separator).join([str(value) for value in values])
-    builtins.print(text + ("\n" if end is None else end), end="")
+    builtins.print(text + ("\n" if end is None else end), end="", file=stream)
 
 
 def _as_text(value: Any) -> Any:
@@ -91,7 +137,8 @@ def print(*values: Any, sep: str | None = " ", end: str | None = "\n") -> None:
 
     In a compiled function, tensors (also in lists, dicts and other pytrees) print their values of the call, in program
     order with other effects, also in branches and loops on tensors. Python values print as they were when the function
-    was traced. All printing is done when the call returns.
+    was traced. All printing is done when the call returns. It goes to `sys.stdout` as it is at the call, or to the
+    stream that the function itself put there, as with `contextlib.redirect_stdout`.
 
     Args:
         *values: anything; tensors and structures of them among it.
@@ -111,14 +158,7 @@ def print(*values: Any, sep: str | None = " ", end: str | None = "\n") -> None:
     for name, value in (("sep", sep), ("end", end)):
         if value is not None and not isinstance(cast(object, value), str):
             raise ArgumentTypeError(message(f"print: {name} must be a str or None", got=f"{name}={value!r}"))
-    tracer = current().tracer or tracer_around()
-    if tracer is None:
-        if not replaying():
-            _print(values, sep, end)
-        return
-    text = _Message(values, sep, end)
-    with nullcontext() if is_tracing() else context_of(tracer):  # in eager code of a trace: where it stands in the call
-        bind(PRINT, text.template.release(), {"message": text})
+    print_to(None, values, sep, end)
 
 
 def _print_lower(*xs: Any, message: _Message) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -156,7 +157,7 @@ class Flatten(Module):
     def forward(self, x: TensorLike) -> Tensor:
         """Return the input with fewer axes."""
         x = as_tensor(x)
-        return reshape(x, (*x.shape[: self.start], -1))
+        return reshape(x, (*x.shape[: self.start], math.prod(x.shape[self.start :]) if 0 in x.shape else -1))
 
 
 class Upsample(Module):

@@ -281,7 +281,7 @@ def _probabilities_vjp(
 
 
 def _scores(query: TensorSpec, key: TensorSpec) -> Any:
-    return query.size // query.shape[-1] * key.shape[-2]
+    return math.prod(query.shape[:-1]) * key.shape[-2]
 
 
 def _macs(y: Any, query: TensorSpec, key: TensorSpec, value: TensorSpec, *mask: TensorSpec, **attrs: Any) -> Any:

@@ -445,7 +445,7 @@ def conv_transpose(
 
     Raises:
         ShapeError: the channels do not match.
-        ArgumentError: an invalid stride, dilation or padding.
+        ArgumentError: an invalid stride, dilation or padding, or an output padding that is not less than the stride.
 
     Example:
         >>> import hybridflow as hf
@@ -469,6 +469,17 @@ def conv_transpose(
                 hint="Kernels are (in, out / groups, *window).",
             )
         )
+    for axis, step, more in zip(axes, steps, extra, strict=True):
+        if not image.shape[axis]:
+            raise ShapeError(
+                message("conv_transpose: the input has no positions", got=f"{image.spec} along axis {axis}",
+                        hint="Give at least one; an empty batch has size 0 along axis 0.")
+            )  # fmt: skip
+        if more >= step:
+            raise ArgumentError(
+                message(f"conv_transpose: output_padding {more} is not less than stride {step}",
+                        got=f"along axis {axis}", hint="Only that many sizes of the result fit one input.")
+            )  # fmt: skip
     window = tuple([weights.shape[axis] for axis in _window_axes(image.ndim, channels_last)])
     spans = reach(window, spread)
     full = tuple([image.shape[axis] * step for axis, step in zip(axes, steps, strict=True)])

@@ -5,6 +5,7 @@ As in `ops.collectives`, a kernel takes the values of all devices along the axis
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -174,14 +175,14 @@ def _vjp(F: Any, g: Any, y: Any, query: Any, key: Any, value: Any, **attrs: Any)
 
 def _products(y: Any, query: TensorSpec, key: TensorSpec, value: TensorSpec, *, size: int, **attrs: Any) -> Any:
     del y, attrs
-    return query.size // query.shape[-1] * key.shape[-2] * size * (query.shape[-1] + value.shape[-1])
+    return math.prod(query.shape[:-1]) * key.shape[-2] * size * (query.shape[-1] + value.shape[-1])
 
 
 def _products_gradient(
     y: Any, query: TensorSpec, key: TensorSpec, value: TensorSpec, *rest: TensorSpec, size: int, **attrs: Any
 ) -> Any:
     del y, rest, attrs
-    return query.size // query.shape[-1] * key.shape[-2] * size * (3 * query.shape[-1] + 2 * value.shape[-1])
+    return math.prod(query.shape[:-1]) * key.shape[-2] * size * (3 * query.shape[-1] + 2 * value.shape[-1])
 
 
 def run_ring_attention(query: Tensor, key: Tensor, value: Tensor, **attrs: Any) -> Any:
