@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
 
 from hybridflow.autodiff.namespaces import PUBLIC
-from hybridflow.convert.staged import magnitude, raw_of, staged_int
+from hybridflow.convert.staged import magnitude, raw_of, shown, staged_int
 from hybridflow.convert.values import is_staged, is_tensor
 from hybridflow.core.dtypes import int32, int64
 from hybridflow.core.errors import ArgumentError, ArgumentTypeError, TraceError, message
-from hybridflow.core.staged_number import StagedNumber
+from hybridflow.core.staged_number import StagedNumber, refused, several_kinds, used_at
 from hybridflow.core.tensor import Tensor, as_tensor
 from hybridflow.core.traced_array import TracedArray
 from hybridflow.ir.builder import add_check
@@ -62,7 +63,7 @@ def enumerated(iterable: Any, start: Any = 0) -> Any:
     """Return ``enumerate``; for a tensor, as `Rows`."""
     rows = parts_of(iterable)
     if rows is None:
-        return enumerate(iterable, start)
+        return zip(itertools.count(start), iterable) if type(start) is StagedNumber else enumerate(iterable, start)
     numbers: Any = PUBLIC.arange(rows.length)
     first = staged_int(as_tensor(start)) if is_tensor(start) else start
     return Rows(
@@ -110,12 +111,32 @@ class TensorRange:
         self.start, self.stop, self.step = start, stop, step
         self.limit = 0
 
-    def __iter__(self) -> Iterator[Any]:
-        raise TraceError(
-            message("range: its length is a tensor, so only a converted for loop can run over it",
-                    got=f"range({self.start!r}, {self.stop!r}, {self.step!r})",
-                    hint="Use a for statement, or a range of a known length with a condition."),
+    @property
+    def __class__(self) -> type:  # pyright: ignore[reportIncompatibleMethodOverride]
+        """`range`, for `isinstance`."""
+        return range
+
+    def _refuse(self, *_: Any) -> Any:
+        ends = (self.start, self.stop, self.step)
+        numbers = ", ".join([shown(one) if type(one) is StagedNumber else repr(one) for one in ends])
+        raise refused(
+            TraceError(
+                message("range: its length is a tensor, so only a converted for loop can run over it",
+                        got=f"range({numbers}), {used_at()}",
+                        hint="Use a for statement, or a range of a known length with a condition."),
+            )
         )  # fmt: skip
+
+    __iter__ = __len__ = __bool__ = __getitem__ = __contains__ = __reversed__ = __eq__ = __hash__ = _refuse
+    __str__ = __repr__ = __reduce_ex__ = index = _refuse
+
+    def count(self) -> Any:
+        """Return ``len``."""
+        start, stop, step = [staged_int(as_tensor(one)) if is_tensor(one) else one for one in
+                             (self.start, self.stop, self.step)]  # fmt: skip
+        size = -((start - stop) // step)
+        whole = raw_of(size, int64)
+        return staged_int(PUBLIC.where(whole > 0, whole, 0))
 
     def state(self) -> tuple[Tensor, Tensor, Tensor]:
         """Return start, stop and step as tensors."""
@@ -135,6 +156,8 @@ def ranged(*args: Any) -> Any:
     for tensor in tensors:
         if type(tensor) is StagedNumber:
             if float in tensor.kinds:
+                if len(tensor.kinds) > 1:
+                    raise several_kinds(tensor, "is an argument of range(), which takes no floats")
                 raise TypeError("'float' object cannot be interpreted as an integer")
         elif tensor.shape != () or np.dtype(tensor.dtype).kind not in "iu":
             raise ArgumentTypeError(
