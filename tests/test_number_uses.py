@@ -25,6 +25,7 @@ import time
 import warnings
 from typing import Any
 
+import jax
 import numpy as np
 import pytest
 
@@ -217,7 +218,8 @@ def judge(way: str, use: str) -> str:
         about = f"n: {way}; {use}\neager {expected!r}\ncompiled {found!r}"
         if isinstance(found, Exception):
             alike = isinstance(expected, Exception) and type(found) is type(expected)
-            told = isinstance(found, HybridflowError) and f"{name}:{line}" in str(found)
+            lines = (line, line + 1)  # of the use, or of the return that reads what it gave
+            told = isinstance(found, HybridflowError) and any(f"{name}:{one}" in str(found) for one in lines)
             assert alike or told, about
             how = "both raise" if isinstance(expected, Exception) else "refused"
             continue
@@ -251,6 +253,223 @@ def draw(count: int, seed: int) -> list[tuple[str, str]]:
 def test_some_uses(seed: int):
     for way, use in draw(3, seed):
         judge(way, use)
+
+
+# -- what is refused, and what the error says -----------------------------------------------------------------------
+
+
+def refusal(function: Any, *args: Any) -> str:
+    """Return the text of the error with which a function cannot be compiled; it names the file of the user's line."""
+    with pytest.raises(HybridflowError) as info:
+        hf.compile(function)(*args)
+    text = str(info.value).split("  while compiling", maxsplit=1)[0]
+    assert __file__ in text
+    return text
+
+
+YES = hf.asarray(True)
+
+
+def test_a_refusal_cannot_be_swallowed():
+    def hashed(c: Any) -> Any:
+        n = 3 if c else 5
+        try:
+            known = {n: 1}
+        except TypeError:
+            known = {}
+        return len(known)
+
+    def shown(c: Any) -> Any:
+        n = 3 if c else 5
+        try:
+            return len(f"{n}")
+        finally:
+            return 7  # noqa: B012
+
+    def read_by_c(c: Any) -> Any:
+        n = 3 if c else 5
+        return len("%d" % n)
+
+    for function, what in ((hashed, "hash"), (shown, "format"), (read_by_c, "int")):
+        assert f"{what}: a Python number that a branch or loop on tensors decides has no value" in refusal(
+            function, YES
+        )
+
+
+def test_the_error_names_where_the_number_was_made_and_used():
+    def f(c: Any) -> Any:
+        n = 3 if c else 5
+        m = n + 1
+        return json.dumps({"a": [m]})
+
+    text, start = refusal(f, YES), f.__code__.co_firstlineno
+    assert text.startswith("json.dumps: a Python number")
+    assert f"int made at {__file__}:{start + 2}, used at {__file__}:{start + 3}" in text
+    assert "Return it, and go on outside of the compiled function; or make it a tensor, hf.asarray(n)." in text
+
+
+@pytest.mark.parametrize(
+    ("use", "text"),
+    [
+        (lambda n: isinstance(n, int), "that is float or int, as a tensor decides, is asked whether it is of a type"),
+        (lambda n: type(n), "is asked for its type"),
+        (lambda n: n.__class__, "is asked for its type"),
+        (lambda n: n.bit_length(), "is asked for its 'bit_length', which only some of them have"),
+        (lambda n: n.imag, "is asked for its imaginary part"),
+        (lambda n: ~n, "is an operand of ~, which floats have not"),
+        (lambda n: n & 1, "is an operand of a bitwise operator, which floats have not"),
+        (lambda n: range(n), "is an argument of range(), which takes no floats"),
+        (lambda n: enumerate("ab", n), "is an argument of enumerate(), which takes no floats"),
+        (lambda n: fractions.Fraction(n), "fractions.Fraction: a Python number that a branch or loop"),
+        (lambda n: copy.deepcopy({"a": n})["a"] is n, None),
+    ],
+)
+def test_a_number_of_two_types(use: Any, text: str | None):
+    def f(c: Any) -> Any:
+        return use(3 if c else 0.5)
+
+    if text is None:
+        assert hf.compile(f)(YES).item() is True
+    else:
+        assert text in refusal(f, YES)
+
+
+def test_numbers_of_two_types_are_not_added_up_by_sum():
+    def f(c: Any) -> Any:
+        return hf.asarray(sum([3 if c else 0.5, 0.1, 0.2, 0.3]), dtype=hf.float64)
+
+    if sys.version_info >= (3, 12):
+        assert "is added up by sum(), which adds floats and ints differently" in refusal(f, YES)
+    else:
+        assert hf.compile(f)(YES).item() == f(YES).item()
+
+
+def test_identity_of_numbers():
+    def of_branch(c: Any) -> Any:
+        n, three = 3 if c else 5, 3
+        return n is three
+
+    def of_floats(a: float, b: float) -> Any:
+        return a is b
+
+    def by_id(a: float) -> Any:
+        return id(a)
+
+    assert "is: whether two Python numbers are one object differs from call to call" in refusal(of_branch, YES)
+    assert "<a float that is an input> is <a float that is an input>" in refusal(of_floats, 1.5, 1.5)
+    assert "id: a Python number is another object in each call" in refusal(by_id, 1.5)
+    assert hf.compile(lambda a: (a is None, a is True, a is a))(1.5)[2].item() is True
+
+
+def test_true_and_false_decide_branches():
+    def f(c: Any, x: Any) -> Any:
+        flag = True if c else False
+        if flag is True:
+            x = x + 1
+        while flag is not False:
+            x, flag = x * 2, x[0] < 9
+            flag = bool(flag)
+        match flag:
+            case True:
+                return x
+            case False:
+                return -x
+
+    for c in (True, False):
+        args = hf.asarray(c), hf.asarray([1.0, 2.0])
+        assert hf.compile(f)(*args).tolist() == f(*args).tolist()
+
+
+def test_bools_are_python_bools():
+    """`any`, `all`, `in`, `not` and `bool` give a bool in eager code, which takes the dtype of what it meets."""
+
+    def f(x: Any) -> Any:
+        flags = (any(v > 0 for v in x), all([v > 0 for v in x]), 1.0 in x, not (x[0] > 0), bool(x[0] > 0))
+        return [(x * flag, flag * 2.5, flag + 1, x * (flag * 0.5), -flag) for flag in flags]
+
+    x = hf.asarray([1.0, -2.0]).astype(hf.float16)
+    for one, other in zip(itertools.chain(*f(x)), itertools.chain(*hf.compile(f)(x)), strict=True):
+        assert hf.asarray(one).dtype == other.dtype
+        assert np.asarray(one).tolist() == other.tolist()
+
+
+def test_items_of_lists_at_a_position_that_a_tensor_decides():
+    def f(c: Any, x: Any, i: Any) -> Any:
+        n = 2 if c else -3
+        table, rows = [1.5, 2.5, 4.0], (x, x * 2, {"a": x}["a"] - 1)
+        return table[n], rows[n], rows[i], table[i], [(x, 1), (-x, 2), (x, 3)][i], [True, False, True][n], (7, 8, 9)[i]
+
+    for c in (True, False):
+        for i in (hf.asarray(1), np.int32(-1), np.array(2)):
+            args = hf.asarray(c), hf.asarray([1.0, 2.0]), i
+            expected, found = f(*args), hf.compile(f)(*args)
+            for one, other in zip(jax.tree.leaves(expected), jax.tree.leaves(found), strict=True):
+                assert hf.asarray(one).dtype == other.dtype
+                assert np.asarray(one).tolist() == other.tolist()
+    with pytest.raises(IndexError, match="list index out of range"):
+        hf.compile(lambda i: [1, 2][i])(hf.asarray(2)).item()
+
+    def texts(c: Any) -> Any:
+        n = 1 if c else 0
+        return len(["a", "bb"][n])
+
+    def many(c: Any, x: Any) -> Any:
+        n = 1 if c else 0
+        return [x] * 65 and [x + i for i in range(65)][n]
+
+    assert "an index of a list whose 2 items are not all tensors or numbers: a Python number" in refusal(texts, YES)
+    assert "an index of 65 items: a Python number" in refusal(many, YES, hf.asarray(1.0))
+
+
+def test_a_number_does_not_leave_the_call():
+    kept: list[Any] = []
+
+    def f(c: Any) -> Any:
+        n = 3 if c else 5
+        kept.append(n)
+        return n
+
+    assert "stores a traced tensor outside of itself" in refusal(f, YES)
+    assert kept == []
+
+
+def test_texts_of_numbers(capsys: pytest.CaptureFixture[str]):
+    def printed(c: Any) -> Any:
+        n = 3 if c else 5
+        print(f"{[n, n]} {n:>4} {{}}", (n,))
+        return n
+
+    def to_a_file(c: Any) -> Any:
+        n = 3 if c else 5
+        print(n, file=sys.stderr)
+
+    def raises(c: Any) -> Any:
+        n = 3 if c else 5
+        assert n < 9, f"n is {n:>3}"
+        if n < 4:
+            raise ValueError(f"n is {n:.2f} or {n!r}")
+        return n
+
+    printed(YES)
+    eager = capsys.readouterr().out
+    hf.compile(printed)(YES)
+    assert capsys.readouterr().out == eager
+    assert "print to a file: a Python number" in refusal(to_a_file, YES)
+    with pytest.raises(ValueError, match="n is <int of each call> or <int of each call>"):
+        hf.compile(raises)(YES).item()
+
+
+def test_sums_are_those_of_the_running_python():
+    def f(k: Any, s: float) -> Any:
+        n = 0.1
+        while k > 0:
+            n, k = n * 0.3, k - 1
+        sums = sum([n, 1e16, 0.3, -1e16, 3]), sum([s, 1e16, 0.1, -1e16], s), sum([s, n, 1e9, 0.7]), sum([1, 2, n, 4])
+        return [hf.asarray(one, dtype=hf.float64) for one in sums]
+
+    for s in (0.7, 1.1):
+        eager, compiled = f(hf.asarray(3), s), hf.compile(f)(hf.asarray(3), s)
+        assert [one.item() for one in eager] == [one.item() for one in compiled]
 
 
 def main(part: int, parts: int, seconds: float) -> None:

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import itertools
+import operator
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
 
 from hybridflow.autodiff.namespaces import PUBLIC
-from hybridflow.convert.staged import magnitude, raw_of, shown, staged_int
+from hybridflow.convert.staged import as_int, magnitude, raw_of, shown, staged_int
 from hybridflow.convert.values import is_staged, is_tensor
+from hybridflow.core.dims import Dim
 from hybridflow.core.dtypes import int32, int64
 from hybridflow.core.errors import ArgumentError, ArgumentTypeError, TraceError, message
 from hybridflow.core.staged_number import StagedNumber, refused, several_kinds, used_at
@@ -63,7 +65,11 @@ def enumerated(iterable: Any, start: Any = 0) -> Any:
     """Return ``enumerate``; for a tensor, as `Rows`."""
     rows = parts_of(iterable)
     if rows is None:
-        return zip(itertools.count(start), iterable) if type(start) is StagedNumber else enumerate(iterable, start)
+        if type(start) is not StagedNumber:
+            return enumerate(iterable, start)
+        _require_integer(start, "enumerate")
+        whole: Any = as_int(start)
+        return zip(itertools.count(whole), iterable)
     numbers: Any = PUBLIC.arange(rows.length)
     first = staged_int(as_tensor(start)) if is_tensor(start) else start
     return Rows(
@@ -148,17 +154,25 @@ class TensorRange:
         return made
 
 
+def _require_integer(number: StagedNumber, name: str) -> None:
+    if float in number.kinds:
+        if len(number.kinds) > 1:
+            raise several_kinds(number, f"is an argument of {name}(), which takes no floats")
+        raise TypeError("'float' object cannot be interpreted as an integer")
+
+
 def ranged(*args: Any) -> Any:
     """Return ``range``; its arguments may be tensors, or numbers that a tensor decides."""
     tensors = [one for one in args if is_staged(one)]
     if not tensors or not 1 <= len(args) <= 3:
         return range(*args)
-    for tensor in tensors:
+    for tensor in args:
         if type(tensor) is StagedNumber:
-            if float in tensor.kinds:
-                if len(tensor.kinds) > 1:
-                    raise several_kinds(tensor, "is an argument of range(), which takes no floats")
-                raise TypeError("'float' object cannot be interpreted as an integer")
+            _require_integer(tensor, "range")
+        elif type(tensor) is Dim:
+            continue
+        elif not is_tensor(tensor):
+            operator.index(tensor)  # raises Python's error
         elif tensor.shape != () or np.dtype(tensor.dtype).kind not in "iu":
             raise ArgumentTypeError(
                 message("range: only an integer tensor of shape () is an index", got=str(as_tensor(tensor).spec))

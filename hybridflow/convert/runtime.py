@@ -116,6 +116,11 @@ class Runtime:
                 needed(one, "match with True or False in a pattern of several parts")
         return self.whole(value)
 
+    def other_bool(self, subject: Any, value: bool) -> Any:
+        """Return ``subject is value`` where the other bool was excluded: of a bool's two values that leaves one."""
+        is_bool = type(subject) is StagedNumber and subject.kinds == BOOL
+        return is_bool or staged_reads.same(subject, value)
+
     told = staticmethod(staged_reads.told)
 
     def without_temporaries(self, names: Any) -> Any:

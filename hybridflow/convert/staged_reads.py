@@ -36,13 +36,14 @@ from hybridflow.convert.values import is_dynamic, is_tensor
 from hybridflow.core.errors import ArgumentTypeError, message
 from hybridflow.core.staged_number import BOOL, StagedNumber, needed, refused, several_kinds, used_at
 from hybridflow.core.tensor import as_tensor, asarray
-from hybridflow.core.traced_float import TracedFloat
+from hybridflow.core.traced_float import OF_FLOATS, TracedFloat
 from hybridflow.guards import observe
 from hybridflow.ir.builder import add_check
 
 _MOST = 64
 """The largest number of items, other than plain numbers, from which a tensor may choose."""
 _PLAIN_NUMBERS = frozenset({bool, int, float})
+_NAMES = {kind: frozenset(dir(kind)) for kind in _PLAIN_NUMBERS}
 
 
 # -- attributes -----------------------------------------------------------------------------------------------------
@@ -98,8 +99,8 @@ def attribute_of(number: Any, name: str) -> Any:
         DTypeError: only some of the types that it may have do.
     """
     if type(number) is TracedFloat:
-        return getattr(number, name) if hasattr(float, name) else _absent(float, name, number)
-    have = {hasattr(kind, name) for kind in number.kinds}
+        return getattr(number, name) if name in OF_FLOATS else _absent(float, name, number)
+    have = {name in _NAMES[kind] for kind in number.kinds}
     if have == {False}:
         return _absent(number.__class__, name, number)
     if len(have) > 1:
@@ -172,6 +173,8 @@ def is_instance(number: Any, classes: Any, /) -> bool:
     Raises:
         DTypeError: the answer depends on a tensor.
     """
+    if type(number) is not StagedNumber:
+        return isinstance(number, classes)  # raises Python's error: a number is no class
     answers = {isinstance(one, classes) for one in number.examples()}
     if len(answers) > 1:
         raise several_kinds(number, "is asked whether it is of a type, which some of them are")

@@ -118,7 +118,10 @@ def refused(error: Refusal) -> Refusal:
 def used_at() -> str:
     """Return the user's current line as text, whatever library it called."""
     frame: FrameType | None = sys._getframe(1)
-    while frame is not None and not attached("is_users_file")(frame.f_code.co_filename):
+    while frame is not None:
+        generated = frame.f_code.co_filename == "<string>" and frame.f_code.co_name[:2] == "__"  # by dataclasses
+        if not generated and attached("is_users_file")(frame.f_code.co_filename):
+            break
         frame = frame.f_back
     return "used at an unknown place" if frame is None else f"used at {frame.f_code.co_filename}:{frame.f_lineno}"
 

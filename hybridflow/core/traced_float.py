@@ -18,6 +18,10 @@ from hybridflow.core.node import Where, user_place
 from hybridflow.core.staged_number import StagedNumber
 
 
+OF_FLOATS = frozenset(dir(float))
+"""The names of a float's attributes; `hasattr` of the class would count those of `type` too."""
+
+
 class NeedsNumber(BaseException):
     """Raised when traced code asks for the value of float arguments.
 
@@ -139,7 +143,7 @@ class TracedFloat:
         return self.needed() if isinstance(other, bool | int | float | complex) else NotImplemented
 
     def __getattr__(self, name: str) -> Any:
-        if hasattr(float, name):
+        if name in OF_FLOATS:
             self.needed()
         raise AttributeError(f"'float' object has no attribute {name!r}", name=name, obj=self)
 
