@@ -454,7 +454,7 @@ def unknown_lengths() -> None:
 
 def flags_in_patterns() -> None:
     def run(x):
-        flag = True if x > 1 else False
+        flag = bool(x > 1)
         match (flag, 1):
             case (True, _):
                 return x

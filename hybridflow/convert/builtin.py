@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import builtins
+import itertools
 import operator
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -129,7 +130,8 @@ def contains(item: Any, container: Any) -> Any:
     if several and (is_staged(item) or any(map(is_staged, container))):
         return any_true(True if _identical(item, one) else item == one for one in container)
     if type(item) is StagedNumber and isinstance(container, set | frozenset | dict | range) and len(container) <= _MOST:
-        return any_true(item == one for one in container if isinstance(one, bool | int | float))
+        numbers = [one for one in container if isinstance(one, bool | int | float)]
+        return any_true(map(protocols.COMPARISONS["Eq"], numbers, itertools.repeat(item)))
     observe.asked(container, item)
     return item in container
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import operator
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
@@ -138,8 +138,8 @@ class TensorRange:
 
     def count(self) -> Any:
         """Return ``len``."""
-        start, stop, step = [staged_int(as_tensor(one)) if is_tensor(one) else one for one in
-                             (self.start, self.stop, self.step)]  # fmt: skip
+        given = (self.start, self.stop, self.step)
+        start, stop, step = [cast(Any, staged_int(as_tensor(one)) if is_tensor(one) else one) for one in given]
         size = -((start - stop) // step)
         whole = raw_of(size, int64)
         return staged_int(PUBLIC.where(whole > 0, whole, 0))

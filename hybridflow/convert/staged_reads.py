@@ -1,4 +1,4 @@
-"""What converted code may ask of the stand-ins for Python numbers: attributes, methods, types, identity, items of lists.
+"""What converted code may ask of the stand-ins for Python numbers: attributes, types, identity, items of lists.
 
 CPython reads an object's type, its address and its C fields without a word. Converted code asks here first. What is not
 in a table ends with an error at its line, or (for float arguments, whose number the call has) a trace by value.
@@ -134,7 +134,7 @@ def call_of_type(function: Any, /, *args: Any, **kwargs: Any) -> Any:
 
 
 def call_of_number(function: Any, /, *args: Any, **kwargs: Any) -> Any:
-    """Call a method of a plain number, such as ``(0.5).__add__``; C code would not know a stand-in among its arguments."""
+    """Call a method of a plain number, such as ``(0.5).__add__``, which would not know a stand-in."""
     require_plain(f"{type(function.__self__).__name__}.{function.__name__}", (*args, *kwargs.values()))
     return function(*args, **kwargs)
 

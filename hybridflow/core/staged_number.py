@@ -94,10 +94,10 @@ def widest(kinds: Kinds) -> type:
 
 def _is_asked_by_us() -> bool:
     """Whether the caller's caller is code of hybridflow or jax, which knows what a stand-in is."""
-    frame: FrameType | None = sys._getframe(2)
-    if frame is not None and frame.f_globals.get("__name__") == "abc":  # the `isinstance` of an abstract class
-        frame = frame.f_back
-    module = "" if frame is None else str(frame.f_globals.get("__name__"))
+    frame = sys._getframe(2)
+    if frame.f_globals.get("__name__") == "abc":  # the `isinstance` of an abstract class
+        frame = frame.f_back or frame
+    module = str(frame.f_globals.get("__name__"))
     return is_own(module) or module.partition(".")[0] == "jax"
 
 

@@ -17,7 +17,6 @@ from hybridflow.core.errors import LeakError, message
 from hybridflow.core.node import Where, user_place
 from hybridflow.core.staged_number import StagedNumber
 
-
 OF_FLOATS = frozenset(dir(float))
 """The names of a float's attributes; `hasattr` of the class would count those of `type` too."""
 

@@ -76,6 +76,13 @@ def _hand_out(observations: Observations, arguments: Iterable[Any]) -> None:
             observations.hand_out(argument)
 
 
+def _require_numbers(observations: Observations, function: Any, values: Iterable[Any]) -> None:
+    """Raise if stand-ins for numbers go to a function that reads numbers as C does, or asks for their type."""
+    if not _is_by_protocol(function):
+        for one in values:
+            observations.floats.require_no_stand_in(_spoken(function), one)
+
+
 def _spoken(function: Any) -> str:
     """Return a function's name with its module."""
     name = getattr(function, "__qualname__", None) or getattr(function, "__name__", None) or type(function).__name__
@@ -198,11 +205,10 @@ def before_call(
     observations, nested = current_observations()
     if observations is None:
         return
-    if not (own or replaced or _is_by_protocol(function)):
-        for one in (*args, *kwargs.values()):
-            observations.floats.require_no_stand_in(_spoken(function), one)
     owner = getattr(function, "__self__", None)
     values = (*args, *kwargs.values())
+    if not (own or replaced):
+        _require_numbers(observations, function, values)
     observations.choices.read(values if owner is None or isinstance(owner, ModuleType) else (owner, *values))
     if owner is not None and (not own or isinstance(owner, CONTAINERS)) and observations.is_outside(owner):
         _is_changed(observations, function, args, kwargs, nested=nested)

@@ -242,9 +242,10 @@ class OutsideFloats:
             TracedValueError: it holds a number that a tensor decides.
         """
         for one in _numbers_in(value):
-            if type(one) is StagedNumber:
+            if type(one) is TracedFloat:
+                self.require_numbers(one.arguments)
+            else:
                 needed(one, name)
-            self.require_numbers(one.arguments)
 
     def _held_in(self, value: Any) -> list[int]:
         """Return the positions of the inputs that a value contains or is computed from."""

@@ -14,7 +14,7 @@ import numpy as np
 from hybridflow.core.context import is_tracing
 from hybridflow.core.dims import Dim
 from hybridflow.core.errors import ArgumentTypeError, IndexRangeError, TraceError, message
-from hybridflow.core.staged_number import INT, StagedNumber
+from hybridflow.core.staged_number import INT, StagedNumber, used_at
 from hybridflow.core.tensor import Tensor, as_tensor, asarray, host_array
 from hybridflow.core.traced_array import TracedArray, without_array
 from hybridflow.core.variable import Variable
@@ -72,8 +72,9 @@ def _no_bounds(item: slice) -> Exception:
         shown = ":".join("" if end is None else str(getattr(end, "spec", end)) for end in given[:2])
         return TraceError(
             message("getitem: the size of a slice from or to a tensor depends on its value, unknown in a trace",
-                    got=f"x[{shown}]", hint="For n elements from i on: hf.take(x, i + hf.arange(n)). For all sizes: "
-                    "hf.where(mask, x, other) with a mask such as hf.arange(len(x)) >= i.")
+                    got=f"x[{shown}], {used_at()}",
+                    hint="For n elements from i on: hf.take(x, i + hf.arange(n)). For all sizes: "
+                         "hf.where(mask, x, other) with a mask such as hf.arange(len(x)) >= i.")
         )  # fmt: skip
     return ArgumentTypeError(
         message("getitem: a slice takes integers", got=repr(item), hint="Use hf.take for other positions.")
