@@ -83,6 +83,15 @@ def _two(ours: str, name: str) -> Callable[[Any, Any], StagedNumber]:
     return run
 
 
+_hypot_of_two = _two("hypot", "hypot")
+
+
+def _hypot(*values: Any) -> StagedNumber:
+    if len(values) <= 2:
+        return _hypot_of_two(*values) if len(values) == 2 else _fabs(values[0])
+    return needed(next(one for one in values if type(one) is StagedNumber), "math.hypot of more than two numbers")
+
+
 def _copysign(first: Any, second: Any, /) -> StagedNumber:
     return finished(FLOAT, PUBLIC.copysign(_float(first), _float(second)))
 
@@ -151,7 +160,7 @@ NUMBER_FUNCTIONS: dict[Any, Callable[..., Any]] = {
     float: as_float,
     math.log: _log,
     math.atan2: _two("atan2", "atan2"),
-    math.hypot: _two("hypot", "hypot"),
+    math.hypot: _hypot,
     math.pow: _two("power", "pow"),
     math.copysign: _copysign,
     math.fabs: _fabs,
