@@ -39,6 +39,7 @@ ATTACHED = {
     "text_of": "explain.items", "advice_on": "explain.advice",
     "register_rest": "later", "name_class": "foreign", "name_module": "foreign",
     "converted_function": "convert.build", "is_converted": "convert.build",
+    "is_users_file": "guards.users",
     "is_object": "guards.objects", "vars_of": "guards.objects", "whole": "guards.reading", "named_by": "guards.scan",
     "read_attr": "guards.observe",
     "construction_of": "ir.construction", "print_graph": "ir.printer", "highlighted": "ir.printer",

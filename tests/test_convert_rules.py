@@ -452,6 +452,31 @@ def unknown_lengths() -> None:
         hf.compile(lambda x: [v for v in (1, 2) if x > v])(X)
 
 
+def flags_in_patterns() -> None:
+    def run(x):
+        flag = bool(x > 1)
+        match (flag, 1):
+            case (True, _):
+                return x
+        return -x
+
+    with pytest.raises(HybridflowError, match=r"match with True or False in a pattern of several parts"):
+        hf.compile(run)(X)
+
+
+def both_flags_are_matched() -> None:
+    def run(x, y):
+        flag = y if type(y) is int else not (x > 1)
+        match flag:
+            case False:
+                return x
+            case True:
+                return -x
+
+    assert [hf.compile(run)(X * sign, None).item() for sign in (1, -1)] == [2.0, 2.0]
+    assert hf.compile(run)(X, 1) is run(X, 1) is None
+
+
 def asserts_in_a_branch() -> None:
     check(CORPUS["assert_in_branch"])
 
@@ -762,6 +787,8 @@ RULES: dict[Rule, tuple[Any, str]] = {
     (Runtime, "manager"): (staticmethod(lambda obj: obj), "managers_of_a_class"),
     (Runtime, "spread"): (lambda self, mapping: mapping, "sees_spread_mappings"),
     (Runtime, "whole"): (lambda self, value: value, "sees_what_is_matched"),
+    (Runtime, "matched"): (lambda self, value: value, "flags_in_patterns"),
+    (Runtime, "other_bool"): (lambda self, subject, value: subject is value, "both_flags_are_matched"),
     (Runtime, "made_class"): (staticmethod(lambda made: made), "sees_what_bases_read"),
     (Runtime, "shown"): (lambda self, value: value, "sees_what_is_shown"),
     (Runtime, "imported"): (lambda self, name, value, module: value, "sees_imported_names"),

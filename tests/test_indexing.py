@@ -222,6 +222,40 @@ def test_what_is_no_index(key: Any, text: str):
         hf.asarray(X)[key]
 
 
+@pytest.mark.parametrize(
+    "use",
+    [
+        lambda x, i: x[i],
+        lambda x, i: x[0, i],
+        lambda x, i: x[..., i],
+        lambda x, i: x[None, i, 1:],
+        lambda x, i: x[[0, 1], i],
+        lambda x, i: x.at[i].set(5.0),
+        lambda x, i: x.at[0, i].add(2.0),
+        lambda x, i: [x, x + 1, x * 2][i],
+        lambda x, i: (1.5, 2.5, 4.0)[i] * x,
+    ],
+)
+@pytest.mark.parametrize("index", [np.int32(1), np.int64(-1), np.uint8(0), np.array(1), np.array(-2, np.int16)])
+def test_a_scalar_of_numpy_is_an_index(use: Any, index: Any):
+    x = hf.asarray(X)
+    both(use, x, index)
+    with pytest.raises(IndexError):
+        use(x, np.int32(9))
+    with pytest.raises(IndexError):
+        hf.compile(use)(x, np.int32(9)).numpy()
+
+
+@pytest.mark.parametrize("cut", [lambda x, i: x[i:], lambda x, i: x[:i]])
+def test_a_slice_whose_size_depends_on_a_number_that_a_tensor_decides(cut: Any):
+    def f(x: Any, c: Any) -> Any:
+        return cut(x, 1 if c else 0)
+
+    for function, given in ((f, hf.asarray(True)), (cut, np.int32(1))):
+        with pytest.raises(TraceError, match=r"size of a slice from or to a tensor(.|\n)*used at .*test_indexing.py:\d"):
+            hf.compile(function)(hf.asarray(X), given)
+
+
 def test_tensors_are_immutable():
     x = hf.asarray([1.0])
     with pytest.raises(TypeError, match=r"t.at\[index\].set"):

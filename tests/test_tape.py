@@ -373,6 +373,54 @@ def test_a_gradient_can_be_asked_where_recording_is_stopped():
     assert number(both(f, hf.asarray(3.0))) == 6.0  # g is a constant there
 
 
+def test_pause_and_resume_know_the_state_and_the_trace():
+    def twice(x: Any) -> Any:
+        with hf.GradientTape() as tape:
+            tape.pause()
+            tape.pause()
+        return x
+
+    def again(x: Any) -> Any:
+        with hf.GradientTape() as tape:
+            tape.pause()
+            tape.resume()
+            tape.resume()
+        return x
+
+    def inside(x: Any) -> Any:
+        with hf.GradientTape() as tape:
+            tape.watch(x)
+            y = x * x
+            tape.pause()
+            z = y * 2
+            tape.resume()
+        return tape.gradient([y, z], x)
+
+    def in_a_branch(x: Any) -> Any:
+        with hf.GradientTape() as tape:
+            if x > 0:
+                tape.pause()
+        return x
+
+    def in_a_loop(x: Any) -> Any:
+        with hf.GradientTape() as tape:
+            tape.pause()
+            for _ in range(x.astype(hf.int32)):
+                tape.resume()
+        return x
+
+    x = hf.asarray(3.0)
+    for wrapped in (lambda function: function, hf.compile):
+        assert wrapped(inside)(x).item() == 6.0
+        with pytest.raises(TapeStateError, match="pause: this tape is not recording"):
+            wrapped(twice)(x)
+        with pytest.raises(TapeStateError, match="resume: this tape is already recording"):
+            wrapped(again)(x)
+    for function, name in ((in_a_branch, "pause"), (in_a_loop, "resume")):
+        with pytest.raises(TapeError, match=f"{name}: the tape is used inside .* entered outside of it"):
+            hf.compile(function)(x)
+
+
 def test_stop_recording_goes_on_after_an_exception():
     x = hf.asarray(2.0)
     with hf.GradientTape() as tape:

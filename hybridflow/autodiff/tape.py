@@ -110,11 +110,29 @@ class GradientTape(Jacobians):
         set_tapes(tapes[:-1] if tapes[-1] is self else tuple([tape for tape in tapes if tape is not self]))
 
     def pause(self) -> None:
-        """Stop recording until `resume` (`hf.no_grad` does this)."""
+        """Stop recording until `resume` (`hf.no_grad` does this).
+
+        Raises:
+            TapeError: if the tape was entered outside the compiled function, branch or loop that is being traced.
+            TapeStateError: if the tape is not recording.
+        """
+        self._require_here("pause")
+        if not self._active:
+            raise TapeStateError(
+                message("pause: this tape is not recording", hint="Use it inside the tape's `with` block.")
+            )
         self._pop()
 
     def resume(self) -> None:
-        """Continue recording after `pause`."""
+        """Continue recording after `pause`.
+
+        Raises:
+            TapeError: if the tape was entered outside the compiled function, branch or loop that is being traced.
+            TapeStateError: if the tape is recording.
+        """
+        self._require_here("resume")
+        if self._active:
+            raise TapeStateError(message("resume: this tape is already recording", hint="Call pause first."))
         self._push()
 
     @contextmanager

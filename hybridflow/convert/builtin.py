@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import builtins
+import itertools
 import operator
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -10,15 +11,15 @@ from typing import Any
 import jax
 
 from hybridflow.autodiff.namespaces import PUBLIC
-from hybridflow.convert import filtered, protocols
+from hybridflow.convert import filtered, protocols, staged_reads
 from hybridflow.convert.branches import value_on_tensor
 from hybridflow.convert.chains import kept_by, mapped
 from hybridflow.convert.filtered import Filtered, truths
 from hybridflow.convert.rows import Rows, TensorRange, enumerated, ranged, reversed_rows, zipped
-from hybridflow.convert.staged import as_bool
-from hybridflow.convert.staged_math import NUMBER_FUNCTIONS
-from hybridflow.convert.values import is_staged, is_tensor, standing_for, truth
-from hybridflow.core.staged_number import StagedNumber, several_kinds, widest
+from hybridflow.convert.staged import staged
+from hybridflow.convert.staged_math import NUMBER_FUNCTIONS, summed
+from hybridflow.convert.values import is_staged, is_tensor, negated, standing_for, truth
+from hybridflow.core.staged_number import BOOL, StagedNumber, needed
 from hybridflow.core.tensor import as_tensor
 from hybridflow.core.traced_array import TracedArray
 from hybridflow.core.traced_float import TracedFloat
@@ -35,25 +36,25 @@ def concerned(value: Any) -> bool:
 
 
 def any_true(iterable: Iterable[Any]) -> Any:
-    """Return ``any``: a tensor if it depends on one."""
+    """Return ``any``: a bool that a tensor decides, if it depends on one."""
     either: Any = None
     for item in truths(iterable, neutral=False):
         if is_staged(item):
             either = truth(item) if either is None else PUBLIC.logical_or(either, truth(item))
         elif protocols.truth_of(item):
             return True
-    return False if either is None else either
+    return False if either is None else staged(BOOL, either, 1)
 
 
 def all_true(iterable: Iterable[Any]) -> Any:
-    """Return ``all``: a tensor if it depends on one."""
+    """Return ``all``: a bool that a tensor decides, if it depends on one."""
     every: Any = None
     for item in truths(iterable, neutral=True):
         if is_staged(item):
             every = truth(item) if every is None else PUBLIC.logical_and(every, truth(item))
         elif not protocols.truth_of(item):
             return False
-    return True if every is None else every
+    return True if every is None else staged(BOOL, every, 1)
 
 
 def _extreme(name: str, better: Callable[[Any, Any], Any]) -> Callable[..., Any]:
@@ -99,7 +100,7 @@ def sorted_items(iterable: Iterable[Any], *, key: Callable[[Any], Any] | None = 
 
 
 def _bool(value: Any) -> Any:
-    return as_bool(value) if type(value) is StagedNumber else truth(value)
+    return staged(BOOL, truth(value), 1)
 
 
 def printed(
@@ -117,18 +118,31 @@ def contains(item: Any, container: Any) -> Any:
     """Return ``item in container``."""
     if type(container) is TracedArray:
         container = container == item
-        return truth(container.any())
+        return _bool(container.any())
     if is_tensor(container):
-        return PUBLIC.any(PUBLIC.equal(as_tensor(container), item))
+        return _bool(PUBLIC.any(PUBLIC.equal(as_tensor(container), item)))
     users = protocols.contains(container)
     if users is not None:
         result = users(container, item)
-        return truth(result) if is_tensor(result) else any_true(result) if isinstance(result, list) else bool(result)
+        return _bool(result) if is_staged(result) else any_true(result) if isinstance(result, list) else bool(result)
     several = isinstance(container, list | tuple)
     if several and (is_staged(item) or any(map(is_staged, container))):
-        return any_true(True if observe.same(item, one) else item == one for one in container)
+        return any_true(True if _identical(item, one) else item == one for one in container)
+    if type(item) is StagedNumber and isinstance(container, set | frozenset | dict | range) and len(container) <= _MOST:
+        numbers = [one for one in container if isinstance(one, bool | int | float)]
+        return any_true(map(protocols.COMPARISONS["Eq"], numbers, itertools.repeat(item)))
     observe.asked(container, item)
     return item in container
+
+
+def _identical(a: Any, b: Any) -> bool:
+    """Whether a container takes two values for equal before it compares them; stand-ins are compared."""
+    return a is b or (type(a) not in _STAND_INS and type(b) not in _STAND_INS and observe.same(a, b))
+
+
+_STAND_INS = frozenset({StagedNumber, TracedFloat})
+_MOST = 256
+"""The number of items of a set or range up to which a number that a tensor decides is compared with each."""
 
 
 def type_of(*args: Any, **more: Any) -> Any:
@@ -138,9 +152,7 @@ def type_of(*args: Any, **more: Any) -> Any:
     if len(args) == 1 and type(args[0]) is TracedArray:
         return numpy_rules.kind_of(args[0])
     if len(args) == 1 and type(args[0]) is StagedNumber:
-        if len(args[0].kinds) > 1:
-            raise several_kinds(args[0], "is asked for its type")
-        return widest(args[0].kinds)
+        return staged_reads.type_of(args[0])
     return type(*args, **more)
 
 
@@ -149,6 +161,8 @@ def _sum(iterable: Iterable[Any], /, start: Any = 0) -> Any:
     if isinstance(iterable, Filtered):
         return filtered.summed(iterable, start)
     items = list(iterable)
+    if any(type(one) in _STAND_INS for one in (start, *items)):
+        start, items = summed(start, items)
     if all(protocols.is_plain(one) for one in (start, *items)):
         return sum(items, start)
     for one in items:
@@ -159,14 +173,18 @@ def _sum(iterable: Iterable[Any], /, start: Any = 0) -> Any:
 ALWAYS: dict[Any, Callable[..., Any]] = {
     any: any_true, all: all_true, min: _extreme("min", lambda a, b: a < b), max: _extreme("max", lambda a, b: a > b),
     sorted: sorted_items, print: printed, type: type_of, map: mapped, filter: kept_by, sum: _sum,
-    id: observe.identity, operator.is_: observe.same, operator.is_not: lambda a, b: not observe.same(a, b),
+    id: staged_reads.identity, operator.is_: staged_reads.same,
+    operator.is_not: lambda a, b: negated(staged_reads.same(a, b)),
 }  # fmt: skip
 """Builtins that are always replaced: their items may be tensors, or they would reveal a stand-in."""
 ON_TENSORS: dict[Any, Callable[..., Any]] = {
-    range: ranged, enumerate: enumerated, zip: zipped, reversed: reversed_rows, bool: _bool,
+    range: ranged, enumerate: enumerated, zip: zipped, reversed: reversed_rows, bool: _bool, operator.truth: _bool,
+    operator.not_: negated,
 }  # fmt: skip
 """Builtins that are replaced if an argument is a tensor."""
-ON_FILTERED: dict[Any, Callable[..., Any]] = {len: filtered.counted}
+ON_FILTERED: dict[Any, Callable[..., Any]] = {
+    len: lambda items: filtered.counted(items) if isinstance(items, Filtered) else items.count()
+}
 """Builtins that are replaced if a tensor decides which items there are."""
 
 
@@ -186,7 +204,7 @@ def replacement(function: Any) -> Callable[..., Any] | None:
 def replaces(function: Any, args: tuple[Any, ...]) -> bool:
     """Whether a call of a builtin goes to its replacement."""
     if function in ON_FILTERED:
-        return bool(args) and type(args[0]) is Filtered
+        return bool(args) and type(args[0]) in (Filtered, TensorRange)
     if function in NUMBER_FUNCTIONS:
         return any(map(_is_number, args))
     return function in ALWAYS or any(map(concerned, args))

@@ -24,13 +24,15 @@ from typing import Any, cast
 import jax
 import numpy as np
 
-from hybridflow.convert import builtin, protocols, regions, wrappers
+from hybridflow.convert import builtin, protocols, regions, staged_reads, wrappers
 from hybridflow.convert.regions import before_change
 from hybridflow.core.attached import attached
 from hybridflow.core.context import context_now
 from hybridflow.core.functions import KEPT, is_own
 from hybridflow.core.recursion import RECURSION
+from hybridflow.core.staged_number import StagedNumber
 from hybridflow.core.tensor import Tensor
+from hybridflow.core.traced_float import TracedFloat
 from hybridflow.core.variable import Variable
 from hybridflow.guards import calls, observe
 from hybridflow.guards.access import CELL, IN_CLASS, IN_INSTANCE, MISSING
@@ -144,6 +146,10 @@ def target(function: Any) -> Any:
         return wrappers.unwrapped(function)
     if kind in (MethodDescriptorType, WrapperDescriptorType) and function.__name__ in _CHANGING_METHODS:
         return functools.partial(_call_unbound, function)
+    if kind in _OF_TYPES and function.__objclass__ in _OF_CLASSES:
+        return functools.partial(staged_reads.call_of_type, function)
+    if kind in _OF_NUMBERS and type(function.__self__) in _NUMBERS:
+        return functools.partial(staged_reads.call_of_number, function)
     if kind is _BUILTIN and function in _OPERATORS:
         return _OPERATORS[function]
     if kind is MethodWrapperType and function.__name__ == "__setattr__":
@@ -192,6 +198,10 @@ def _call_method(caller: Any, /, obj: Any) -> Any:
     return callee(read_attribute(obj, name))(*args, *(given if made is not type(caller) else ()), **named)
 
 
+_NUMBERS = frozenset({bool, int, float})
+_OF_CLASSES = _NUMBERS | {object}
+_OF_TYPES = frozenset({MethodDescriptorType, WrapperDescriptorType})
+_OF_NUMBERS = frozenset({type(len), MethodWrapperType})
 _TYPE_CALL: Any = vars(type)["__call__"]
 """The ``__call__`` that creates objects, unless a metaclass overrides it."""
 LIBRARY_READERS: dict[type, Callable[..., Any]] = {
@@ -205,6 +215,8 @@ def read_attribute(obj: Any, name: str) -> Any:
     kind = type(obj)
     if kind in _PLAIN:
         return observe.read_attr(obj, name)
+    if kind is StagedNumber or kind is TracedFloat:
+        return staged_reads.attribute_of(obj, name)
     if kind is super:
         return _read_super(obj, name)
     if kind.__getattribute__ is not object.__getattribute__:
@@ -321,6 +333,8 @@ def read_item(obj: Any, key: Any) -> Any:
     if getter is not None:
         return getter(obj, key)
     regions.read(obj)
+    if (type(obj) is list or type(obj) is tuple) and staged_reads.is_position(key):
+        return staged_reads.item_at([observe.read_item(obj, index) for index in range(len(obj))], key)
     return observe.read_item(obj, key)
 
 
@@ -431,9 +445,9 @@ def _call_builtin(function: Any, /, *args: Any, **kwargs: Any) -> Any:
     if method is not None:
         return method(*args, **kwargs)
     before_change(function, args)
-    calls.before_call(function, args, kwargs)
-    called = builtin.replacement(function) if builtin.replaces(function, args) else function
-    return cast(Any, called)(*args, **kwargs)
+    replaced = builtin.replaces(function, (*args, *kwargs.values()))
+    calls.before_call(function, args, kwargs, replaced=replaced)
+    return cast(Any, builtin.replacement(function) if replaced else function)(*args, **kwargs)
 
 
 _BUILTIN = type(len)
@@ -510,13 +524,22 @@ def augment(kind: str, target: Any, operand: Any) -> Any:
     return value
 
 
+def _of_item(name: str, plain: Callable[..., Any]) -> Callable[..., Any]:
+    """Return the function of `operator` that changes an item; objects that have none get Python's error."""
+
+    def change(obj: Any, *rest: Any) -> Any:
+        return callee(getattr(type(obj), name))(obj, *rest) if hasattr(type(obj), name) else plain(obj, *rest)
+
+    return change
+
+
 _OPERATORS: dict[Any, Callable[..., Any]] = {
     getattr: _get_attribute,
     hasattr: _has_attribute,
     setattr: write_attribute,
     sys.getrecursionlimit: lambda: observe.answer(sys.getrecursionlimit, (), {}, RECURSION.limit),
-    operator.setitem: lambda obj, key, value: callee(type(obj).__setitem__)(obj, key, value),
-    operator.delitem: lambda obj, key: callee(type(obj).__delitem__)(obj, key),
+    operator.setitem: _of_item("__setitem__", operator.setitem),
+    operator.delitem: _of_item("__delitem__", operator.delitem),
     **{function: functools.partial(augment, kind) for kind, function in protocols.IN_PLACE.items()},
 }
 """Replacements for Python's functions that do the same as syntax, which run as converted code would."""

@@ -37,7 +37,10 @@ def has_yield(node: Any) -> bool:
 def is_python(test: Any) -> bool:
     """Whether the syntax of a condition shows that it is no tensor."""
     if isinstance(test, ast.Compare):
-        return all(isinstance(op, ast.Is | ast.IsNot) for op in test.ops)
+        # A number that a tensor decides may be another number, or not.
+        sides = [test.left, *test.comparators]
+        apart = any(isinstance(one, ast.Constant) and not isinstance(one.value, int | float) for one in sides)
+        return apart and all(isinstance(op, ast.Is | ast.IsNot) for op in test.ops)
     if isinstance(test, ast.BoolOp):
         return all(is_python(one) for one in test.values)
     if isinstance(test, ast.UnaryOp):

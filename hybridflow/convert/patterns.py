@@ -6,7 +6,7 @@ import ast
 from typing import Any
 
 from hybridflow.convert.exits import has_yield
-from hybridflow.convert.syntax import assign, at, constant, load, one_line, store
+from hybridflow.convert.syntax import assign, at, constant, load, one_line, runtime, store
 
 _MANY = 40
 """A ``match`` with more cases is kept: every case becomes one level of nesting."""
@@ -36,6 +36,11 @@ def _lowered(node: Any) -> list[Any]:
     if has_yield(node) or len(node.cases) > _MANY:
         return [node]
     subject = f".subject_{node.lineno}_{node.col_offset}"
+    seen: set[bool] = set()
+    for case in node.cases:
+        if isinstance(case.pattern, ast.MatchSingleton) and type(case.pattern.value) is bool:
+            case.pattern.__dict__["is_last"] = (not case.pattern.value) in seen
+            seen |= {case.pattern.value} if case.guard is None else set()
     made: list[Any] = []
     for index, case in reversed(list(enumerate(node.cases))):
         made = _case(case, subject, f".matched_{node.lineno}_{node.col_offset}_{index}", made)
@@ -84,6 +89,8 @@ def _test(pattern: Any, subject: str) -> Any:
         return at(pattern, ast.Compare(load(pattern, subject), [ast.Eq()], [pattern.value]))
     if isinstance(pattern, ast.MatchSingleton):
         compared = constant(pattern, pattern.value)
+        if getattr(pattern, "is_last", False):
+            return runtime(pattern, "other_bool", load(pattern, subject), compared)
         return at(pattern, ast.Compare(load(pattern, subject), [ast.Is()], [compared]))
     if isinstance(pattern, ast.MatchAs) and pattern.pattern is None and pattern.name is None:
         return constant(pattern, True)

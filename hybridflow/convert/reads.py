@@ -250,17 +250,24 @@ class Reads(ast.NodeTransformer):
     def visit_Assert(self, node: ast.Assert) -> Any:
         if is_python(node.test) or self.stays(node.msg or node.test):
             return self.generic_visit(node)
-        text = constant(node, "assertion failed") if node.msg is None else self.visit(node.msg)
+        text = constant(node, "assertion failed") if node.msg is None else self.told(node.msg)
         node.test = runtime(node.test, "holds", self.visit(node.test), thunk(text))
         node.msg = None if node.msg is None else text
         return node
 
     def visit_Raise(self, node: ast.Raise) -> Any:
         if node.exc is not None:
-            node.exc = runtime(node.exc, "raised", self.visit(node.exc))
+            node.exc = runtime(node.exc, "raised", self.told(node.exc))
         if node.cause is not None:
             node.cause = self.visit(node.cause)
         return node
+
+    def told(self, node: Any) -> Any:
+        """Visit the message of an error: its f-strings say what is known about numbers that a tensor decides."""
+        for one in ast.walk(node):
+            if isinstance(one, ast.JoinedStr):
+                one.__dict__["told"] = True
+        return self.visit(node)
 
     # -- comprehensions and lambdas ------------------------------------------------------------------------------
 
@@ -333,7 +340,8 @@ class Reads(ast.NodeTransformer):
     def visit_JoinedStr(self, node: ast.JoinedStr) -> Any:
         for one in node.values:
             if isinstance(one, ast.FormattedValue):
-                one.value = runtime(one.value, "shown", self.visit(one.value))
+                value = runtime(one.value, "shown", self.visit(one.value))
+                one.value = runtime(one.value, "told", value) if getattr(node, "told", False) else value
                 if isinstance(one.format_spec, ast.JoinedStr):
                     self.visit_JoinedStr(one.format_spec)
         return node

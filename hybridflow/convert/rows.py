@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import itertools
+import operator
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
 from hybridflow.autodiff.namespaces import PUBLIC
-from hybridflow.convert.staged import magnitude, raw_of, staged_int
+from hybridflow.convert.staged import as_int, magnitude, raw_of, shown, staged_int
 from hybridflow.convert.values import is_staged, is_tensor
+from hybridflow.core.dims import Dim
 from hybridflow.core.dtypes import int32, int64
 from hybridflow.core.errors import ArgumentError, ArgumentTypeError, TraceError, message
-from hybridflow.core.staged_number import StagedNumber
+from hybridflow.core.staged_number import StagedNumber, refused, several_kinds, used_at
 from hybridflow.core.tensor import Tensor, as_tensor
 from hybridflow.core.traced_array import TracedArray
 from hybridflow.ir.builder import add_check
@@ -62,7 +65,11 @@ def enumerated(iterable: Any, start: Any = 0) -> Any:
     """Return ``enumerate``; for a tensor, as `Rows`."""
     rows = parts_of(iterable)
     if rows is None:
-        return enumerate(iterable, start)
+        if type(start) is not StagedNumber:
+            return enumerate(iterable, start)
+        _require_integer(start, "enumerate")
+        whole: Any = as_int(start)
+        return zip(itertools.count(whole), iterable)
     numbers: Any = PUBLIC.arange(rows.length)
     first = staged_int(as_tensor(start)) if is_tensor(start) else start
     return Rows(
@@ -110,12 +117,32 @@ class TensorRange:
         self.start, self.stop, self.step = start, stop, step
         self.limit = 0
 
-    def __iter__(self) -> Iterator[Any]:
-        raise TraceError(
-            message("range: its length is a tensor, so only a converted for loop can run over it",
-                    got=f"range({self.start!r}, {self.stop!r}, {self.step!r})",
-                    hint="Use a for statement, or a range of a known length with a condition."),
+    @property
+    def __class__(self) -> type:  # pyright: ignore[reportIncompatibleMethodOverride]
+        """`range`, for `isinstance`."""
+        return range
+
+    def _refuse(self, *_: Any) -> Any:
+        ends = (self.start, self.stop, self.step)
+        numbers = ", ".join([shown(one) if type(one) is StagedNumber else repr(one) for one in ends])
+        raise refused(
+            TraceError(
+                message("range: its length is a tensor, so only a converted for loop can run over it",
+                        got=f"range({numbers}), {used_at()}",
+                        hint="Use a for statement, or a range of a known length with a condition."),
+            )
         )  # fmt: skip
+
+    __iter__ = __len__ = __bool__ = __getitem__ = __contains__ = __reversed__ = __eq__ = __hash__ = _refuse
+    __str__ = __repr__ = __reduce_ex__ = index = _refuse
+
+    def count(self) -> Any:
+        """Return ``len``."""
+        given = (self.start, self.stop, self.step)
+        start, stop, step = [cast(Any, staged_int(as_tensor(one)) if is_tensor(one) else one) for one in given]
+        size = -((start - stop) // step)
+        whole = raw_of(size, int64)
+        return staged_int(PUBLIC.where(whole > 0, whole, 0))
 
     def state(self) -> tuple[Tensor, Tensor, Tensor]:
         """Return start, stop and step as tensors."""
@@ -127,15 +154,25 @@ class TensorRange:
         return made
 
 
+def _require_integer(number: StagedNumber, name: str) -> None:
+    if float in number.kinds:
+        if len(number.kinds) > 1:
+            raise several_kinds(number, f"is an argument of {name}(), which takes no floats")
+        raise TypeError("'float' object cannot be interpreted as an integer")
+
+
 def ranged(*args: Any) -> Any:
     """Return ``range``; its arguments may be tensors, or numbers that a tensor decides."""
     tensors = [one for one in args if is_staged(one)]
     if not tensors or not 1 <= len(args) <= 3:
         return range(*args)
-    for tensor in tensors:
+    for tensor in args:
         if type(tensor) is StagedNumber:
-            if float in tensor.kinds:
-                raise TypeError("'float' object cannot be interpreted as an integer")
+            _require_integer(tensor, "range")
+        elif type(tensor) is Dim:
+            continue
+        elif not is_tensor(tensor):
+            operator.index(tensor)  # raises Python's error
         elif tensor.shape != () or np.dtype(tensor.dtype).kind not in "iu":
             raise ArgumentTypeError(
                 message("range: only an integer tensor of shape () is an index", got=str(as_tensor(tensor).spec))

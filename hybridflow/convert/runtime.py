@@ -8,8 +8,10 @@ from contextlib import suppress
 from types import CellType, FunctionType
 from typing import Any
 
+import jax
+
 from hybridflow.autodiff.namespaces import PUBLIC
-from hybridflow.convert import builtin, protocols, regions
+from hybridflow.convert import builtin, protocols, regions, staged_reads
 from hybridflow.convert import callee as callees
 from hybridflow.convert.branches import RAISED, branch_on_tensor, value_on_tensor, where_now
 from hybridflow.convert.cells import Cells
@@ -22,7 +24,7 @@ from hybridflow.convert.staged import staged
 from hybridflow.convert.values import is_staged, is_tensor, negated, truth
 from hybridflow.core.context import current
 from hybridflow.core.errors import CheckError, TraceError, message
-from hybridflow.core.staged_number import BOOL, StagedNumber
+from hybridflow.core.staged_number import BOOL, StagedNumber, needed
 from hybridflow.guards import calls, observe
 from hybridflow.guards.access import MISSING
 from hybridflow.ir.builder import add_check
@@ -30,7 +32,7 @@ from hybridflow.ir.effects import has_effect
 from hybridflow.ops.host_values import Joined
 
 _COMPARISONS: dict[str, Callable[[Any, Any], Any]] = {
-    **protocols.COMPARISONS, "Is": observe.same, "IsNot": lambda a, b: not observe.same(a, b),
+    **protocols.COMPARISONS, "Is": staged_reads.same, "IsNot": lambda a, b: negated(staged_reads.same(a, b)),
     "In": builtin.contains, "NotIn": lambda a, b: negated(builtin.contains(a, b)),
 }  # fmt: skip
 _ENDLESS = 10_000
@@ -106,6 +108,20 @@ class Runtime:
         """Return a value that Python itself reads, such as the subject of a ``match``; all of it counts as read."""
         observe.whole(value)
         return value
+
+    def matched(self, value: Any) -> Any:
+        """Return the subject of a ``match`` in which Python itself compares with True or False by identity."""
+        for one in jax.tree_util.tree_leaves(value):
+            if type(one) is StagedNumber:
+                needed(one, "match with True or False in a pattern of several parts")
+        return self.whole(value)
+
+    def other_bool(self, subject: Any, value: bool) -> Any:
+        """Return ``subject is value`` where the other bool was excluded: of a bool's two values that leaves one."""
+        is_bool = type(subject) is StagedNumber and subject.kinds == BOOL
+        return is_bool or staged_reads.same(subject, value)
+
+    told = staticmethod(staged_reads.told)
 
     def without_temporaries(self, names: Any) -> Any:
         """Return the result of ``locals()`` or ``dir()`` without the names that the conversion made."""
@@ -315,7 +331,8 @@ class Runtime:
     def joined(self, *parts: Any) -> Any:
         """Return the text of a printed f-string; if it has tensors, a `Joined`, which each call turns into the text."""
         text = Joined(parts)
-        return text if any(type(one) is tuple and is_staged(one[0]) for one in parts) else text.text()
+        values = [one[0] for one in parts if type(one) is tuple]
+        return text if any(map(is_staged, jax.tree_util.tree_leaves(values))) else text.text()
 
     def raised(self, error: Any) -> Any:
         """Return what a ``raise`` statement raises. In a branch on a tensor, only the calls that take it fail."""

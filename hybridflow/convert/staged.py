@@ -28,7 +28,7 @@ from hybridflow.core.dtypes import (
     is_floating,
     is_integer,
 )
-from hybridflow.core.errors import NumberRangeError, TracedValueError, message
+from hybridflow.core.errors import NumberRangeError, message
 from hybridflow.core.node import format_where, user_place
 from hybridflow.core.staged_number import (
     BOOL,
@@ -38,6 +38,8 @@ from hybridflow.core.staged_number import (
     Kinds,
     StagedNumber,
     default_dtype_of,
+    needed,
+    several_kinds,
     weak_dtype_of,
     widest,
 )
@@ -238,6 +240,10 @@ def _bits_kind(a: type, b: type) -> type:
 
 
 def _kinds(rule: Callable[[type, type], type], a: StagedNumber, b: StagedNumber) -> Kinds:
+    if rule is _bits_kind:
+        for one in (a, b):
+            if float in one.kinds and len(one.kinds) > 1:
+                raise several_kinds(one, "is an operand of a bitwise operator, which floats have not")
     return frozenset([rule(one, other) for one in a.kinds for other in b.kinds])
 
 
@@ -453,12 +459,21 @@ def absolute(self: StagedNumber) -> StagedNumber:
 def inverted(self: StagedNumber) -> StagedNumber:
     """Return ``~self``."""
     if float in self.kinds:
+        if len(self.kinds) > 1:
+            raise several_kinds(self, "is an operand of ~, which floats have not")
         raise TypeError("bad operand type for unary ~: 'float'")
     return _made(INT, PUBLIC.bitwise_invert(_int(self)), min(self.limit + 1, LARGEST))
 
 
 def _divmod(left: Any, right: Any) -> Any:
     return left // right, left % right
+
+
+def powered(self: Any, other: Any, modulus: Any = None) -> Any:
+    """Return ``pow(self, other)``; with a modulus, Python's integers of any length are needed."""
+    if modulus is None:
+        return apply("pow", self, other)
+    return needed(next(one for one in (self, other, modulus) if type(one) is StagedNumber), "pow with a modulus")
 
 
 # -- conversions ----------------------------------------------------------------------------------------------------
@@ -508,23 +523,9 @@ def rounded(self: StagedNumber, digits: Any = None) -> StagedNumber:
     return needed(self, "round")
 
 
-def needed(self: StagedNumber, wanted: str = "a conversion") -> Any:
-    """Raise an error: the code needs the number's value, which is not known during a trace.
-
-    Raises:
-        TracedValueError: always.
-    """
-    made = format_where(self.where)
-    raise TracedValueError(
-        message(f"{wanted}: a Python number that a branch or loop on tensors decides has no value while the function "
-                "is being compiled", got=None if made is None else f"{widest(self.kinds).__name__} made at {made}",
-                hint="Arithmetic, comparisons, math functions, x[n], range(n) and print(n) take it; shapes, list "
-                     "indices, dict keys and libraries do not.")
-    )  # fmt: skip
-
-
-def _text(self: StagedNumber) -> str:
-    return f"<{widest(self.kinds).__name__} of each call>"
+def shown(number: StagedNumber) -> str:
+    """Return the text that stands for the number in messages."""
+    return f"<{widest(number.kinds).__name__} of each call>"
 
 
 def _refusing(name: str) -> Callable[..., Any]:
@@ -532,10 +533,25 @@ def _refusing(name: str) -> Callable[..., Any]:
 
 
 def _unknown_attribute(self: StagedNumber, name: str) -> Any:
-    kind = widest(self.kinds)
-    if hasattr(kind, name) and not name.startswith("__"):
-        needed(self, name)
-    raise AttributeError(f"{kind.__name__!r} object has no attribute {name!r}")
+    raise AttributeError(f"{widest(self.kinds).__name__!r} object has no attribute {name!r}", name=name)
+
+
+_OF_UFUNCS: dict[Any, str] = {
+    np.add: "add", np.subtract: "sub", np.multiply: "mul", np.divide: "truediv", np.floor_divide: "floordiv",
+    np.remainder: "mod", np.power: "pow", np.bitwise_and: "and", np.bitwise_or: "or", np.bitwise_xor: "xor",
+    np.left_shift: "lshift", np.right_shift: "rshift", np.less: "lt", np.less_equal: "le", np.greater: "gt",
+    np.greater_equal: "ge", np.equal: "eq", np.not_equal: "ne",
+}  # fmt: skip
+
+
+def _ufunc(self: StagedNumber, ufunc: Any, method: str, *inputs: Any, **options: Any) -> Any:
+    """Run the operators of NumPy's arrays; the other operand's own rules come first, and the rest has no value here."""
+    if any(isinstance(one, Tensor | Variable) or type(one) is TracedArray for one in inputs):
+        return NotImplemented
+    arrays = any(isinstance(one, np.ndarray | np.generic) for one in inputs)
+    if method != "__call__" or options or not arrays or ufunc not in _OF_UFUNCS:
+        return needed(self, f"numpy.{ufunc.__name__}")
+    return apply(_OF_UFUNCS[ufunc], *inputs)
 
 
 def _install() -> None:
@@ -544,31 +560,18 @@ def _install() -> None:
         setattr(StagedNumber, f"__r{name}__", _method(name, True))
     for name in _ORDER:
         setattr(StagedNumber, f"__{name}__", _method(name, False))
-    for name in ("bool", "int", "float", "complex", "index", "hash", "array", "reduce_ex"):
+    for name in ("bool", "int", "float", "complex", "index", "hash", "array", "reduce_ex", "reduce", "sizeof",
+                 "str", "repr", "format"):  # fmt: skip
         setattr(StagedNumber, f"__{name}__", _refusing(name))
     alone: dict[str, Any] = {
         "neg": negative, "pos": positive, "abs": absolute, "invert": inverted, "round": rounded,
         "trunc": as_int, "floor": _to_whole("floor"), "ceil": _to_whole("ceil"), "divmod": _divmod,
-        "rdivmod": lambda self, other: _divmod(other, self), "getattr": _unknown_attribute, "repr": _text,
-        "str": _text, "format": lambda self, spec: needed(self, "format") if spec else _text(self),
+        "rdivmod": lambda self, other: _divmod(other, self), "getattr": _unknown_attribute, "array_ufunc": _ufunc,
+        "pow": powered,
     }  # fmt: skip
     for name, function in alone.items():
         setattr(StagedNumber, f"__{name}__", function)
-    named: dict[str, Any] = {
-        "tensor": _tensor, "truth": _truth,
-        "real": property(lambda self: self), "imag": property(lambda self: 0.0 if float in self.kinds else 0),
-        "conjugate": lambda self: self, "is_integer": _is_integer,
-    }  # fmt: skip
-    for name, function in named.items():
-        setattr(StagedNumber, name, function)
-
-
-def _is_integer(self: StagedNumber) -> StagedNumber:
-    if float not in self.kinds:
-        raise AttributeError("'int' object has no attribute 'is_integer'")
-    raw = PUBLIC.logical_and(PUBLIC.isfinite(self.raw), PUBLIC.floor(self.raw) == self.raw)
-    return staged(BOOL, raw, 1)
+    StagedNumber.tensor, StagedNumber.truth = _tensor, _truth  # pyright: ignore[reportAttributeAccessIssue]
 
 
 _install()
-

@@ -7,14 +7,19 @@ Python.
 
 from __future__ import annotations
 
+import itertools
 import math
+import sys
 from collections.abc import Callable
 from typing import Any
 
 from hybridflow.autodiff.namespaces import PUBLIC
-from hybridflow.convert.staged import as_float, as_int, finished, needed, operand_of, staged
-from hybridflow.core.errors import ArgumentTypeError, message
-from hybridflow.core.staged_number import BOOL, FLOAT, StagedNumber
+from hybridflow.convert.staged import as_float, as_int, finished, kinds_of, operand_of, powered, staged
+from hybridflow.convert.staged_reads import is_instance
+from hybridflow.core.dtypes import float64
+from hybridflow.core.staged_number import BOOL, FLOAT, StagedNumber, needed, several_kinds
+from hybridflow.core.tensor import asarray
+from hybridflow.core.traced_float import TracedFloat
 from hybridflow.ir.builder import add_check
 
 _SAME_NAME = (
@@ -28,9 +33,7 @@ _TESTS = ("isnan", "isinf", "isfinite")
 def _float(value: Any) -> Any:
     """Return an operand in float64."""
     number = operand_of(value)
-    if number is None:
-        raise ArgumentTypeError(message(f"math: a number is wanted, not a {type(value).__name__}"))
-    return as_float(number).raw
+    return asarray(math.fsum((value,)), dtype=float64) if number is None else as_float(number).raw
 
 
 def _checked(name: str, raw: Any, *xs: Any) -> StagedNumber:
@@ -80,6 +83,15 @@ def _two(ours: str, name: str) -> Callable[[Any, Any], StagedNumber]:
     return run
 
 
+_hypot_of_two = _two("hypot", "hypot")
+
+
+def _hypot(*values: Any) -> StagedNumber:
+    if len(values) <= 2:
+        return _hypot_of_two(*values) if len(values) == 2 else _fabs(values[0])
+    return needed(next(one for one in values if type(one) is StagedNumber), "math.hypot of more than two numbers")
+
+
 def _copysign(first: Any, second: Any, /) -> StagedNumber:
     return finished(FLOAT, PUBLIC.copysign(_float(first), _float(second)))
 
@@ -94,12 +106,61 @@ def _whole(value: Any = 0, /, *more: Any, **named: Any) -> Any:
     return as_int(value)
 
 
+def _power(first: Any, second: Any, modulus: Any = None) -> Any:
+    return pow(first, second) if modulus is None else powered(first, second, modulus)
+
+
+def _sum_of(*numbers: Any) -> Any:
+    return sum(numbers[1:], numbers[0])
+
+
+def summed(start: Any, items: list[Any]) -> tuple[Any, list[Any]]:
+    """Return the sum of the leading numbers as ``sum`` computes it, and the items that are left to add."""
+    numbers = [start, *itertools.takewhile(lambda one: operand_of(one) is not None, items)]
+    rest = items[len(numbers) - 1 :]
+    if operand_of(start) is None or not any(type(one) in (StagedNumber, TracedFloat) for one in numbers):
+        return start, items
+    if all(type(one) in (TracedFloat, bool, int, float) for one in numbers):
+        return next(one for one in numbers if type(one) is TracedFloat).applied(_sum_of, *numbers), rest
+    total = numbers.pop(0)
+    while numbers and float not in kinds_of(total):
+        total = total + numbers.pop(0)
+    if sys.version_info < (3, 12) or len(numbers) < 2:
+        return _sum_of(total, *numbers), rest
+    for one in (total, *numbers):
+        if type(one) is StagedNumber and float in one.kinds and len(one.kinds) > 1:
+            raise several_kinds(one, "is added up by sum(), which adds floats and ints differently")
+    return _compensated(operand_of(total), numbers), rest
+
+
+def _compensated(total: Any, numbers: list[Any]) -> StagedNumber:
+    """Return the sum of floats and ints as Python computes it since 3.12: by Neumaier's algorithm."""
+    lost: Any = staged(FLOAT, asarray(0.0, dtype=float64))
+    for one in map(as_float_of, numbers):
+        now = total + one[0]
+        if one[1] or sys.version_info >= (3, 14):
+            larger = PUBLIC.abs(total.raw) >= PUBLIC.abs(one[0].raw)
+            error = PUBLIC.where(larger, ((total - now) + one[0]).raw, ((one[0] - now) + total).raw)
+            lost = lost + finished(FLOAT, error)
+        total = now
+    return finished(FLOAT, PUBLIC.where(PUBLIC.isfinite(lost.raw), (total + lost).raw, total.raw))
+
+
+def as_float_of(number: Any) -> tuple[StagedNumber, bool]:
+    """Return a number as a float, and whether it was one."""
+    operand = operand_of(number)
+    assert operand is not None
+    return as_float(operand), float in operand.kinds
+
+
 NUMBER_FUNCTIONS: dict[Any, Callable[..., Any]] = {
     int: _whole,
+    pow: _power,
+    isinstance: is_instance,
     float: as_float,
     math.log: _log,
     math.atan2: _two("atan2", "atan2"),
-    math.hypot: _two("hypot", "hypot"),
+    math.hypot: _hypot,
     math.pow: _two("power", "pow"),
     math.copysign: _copysign,
     math.fabs: _fabs,

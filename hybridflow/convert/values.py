@@ -13,6 +13,7 @@ import numpy as np
 from hybridflow.autodiff.namespaces import PUBLIC
 from hybridflow.convert.poison import Poison, spoken
 from hybridflow.convert.regions import note_remade
+from hybridflow.convert.staged import shown as shown_number
 from hybridflow.convert.staged import staged
 from hybridflow.core.errors import DTypeError, ShapeError, TraceError, message
 from hybridflow.core.node import format_where
@@ -58,11 +59,10 @@ def truth(value: Any) -> Tensor:
 
 
 def negated(value: Any) -> Any:
-    """Return ``not value``: a tensor for a tensor, a staged bool for a staged number."""
+    """Return ``not value``: a staged bool for a tensor or a staged number."""
     if not is_staged(value):
         return not value
-    no = PUBLIC.logical_not(truth(value))
-    return staged(BOOL, no, 1) if type(value) is StagedNumber else no
+    return staged(BOOL, PUBLIC.logical_not(truth(value)), 1)
 
 
 def is_number(leaf: Any) -> bool:
@@ -212,7 +212,7 @@ def made_at(leaf: Any) -> str:
         return str(leaf.spec) + ("" if where is None else f" at {where}")
     if type(leaf) is StagedNumber:
         where = format_where(leaf.where)
-        return f"{leaf!r}" + ("" if where is None else f" at {where}")
+        return shown_number(leaf) + ("" if where is None else f" at {where}")
     return repr(leaf)[:60]
 
 

@@ -253,7 +253,9 @@ class Writes(Reads):
     visit_Import = visit_ImportFrom = imported
 
     def visit_Match(self, node: ast.Match) -> Any:
-        node.subject = runtime(node.subject, "whole", self.visit(node.subject))
+        patterns = [part for case in node.cases for part in ast.walk(case.pattern)]
+        flags = any(isinstance(one, ast.MatchSingleton) and one.value is not None for one in patterns)
+        node.subject = runtime(node.subject, "matched" if flags else "whole", self.visit(node.subject))
         node.cases = [self.visit(one) for one in node.cases]
         return node
 

@@ -8,12 +8,17 @@ The operators are in `hybridflow.convert.staged`.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from types import FrameType
+from typing import TYPE_CHECKING, Any, TypeVar
 
+from hybridflow.core.attached import attached
+from hybridflow.core.context import current
 from hybridflow.core.dims import DECIDING
 from hybridflow.core.dtypes import DType, default_dtype, weak_dtype
-from hybridflow.core.errors import DTypeError, message
+from hybridflow.core.errors import DTypeError, TracedValueError, message
+from hybridflow.core.functions import is_own
 from hybridflow.core.node import format_where
 
 Kinds = frozenset[type]
@@ -49,7 +54,6 @@ class StagedNumber:
         def __truediv__(self, other: Any) -> Any: ...
 
     __array_priority__ = 1000
-    __array_ufunc__ = None
 
     def __init__(self, kinds: Kinds, raw: Any, limit: int, origin: str | None, where: Any) -> None:
         self.kinds = kinds
@@ -60,7 +64,13 @@ class StagedNumber:
 
     @property
     def __class__(self) -> type:  # pyright: ignore[reportIncompatibleMethodOverride]
-        """The widest type it may have, for `isinstance`."""
+        """Its type, for `isinstance`; hybridflow itself gets the widest of several.
+
+        Raises:
+            DTypeError: it may have several types, and code of others asks.
+        """
+        if len(self.kinds) > 1 and not _is_asked_by_us():
+            raise several_kinds(self, "is asked for its type")
         return widest(self.kinds)
 
     def examples(self) -> list[Any]:
@@ -82,13 +92,75 @@ def widest(kinds: Kinds) -> type:
     return float if float in kinds else int if int in kinds else bool
 
 
+def _is_asked_by_us() -> bool:
+    """Whether the caller's caller is code of hybridflow or jax, which knows what a stand-in is."""
+    frame = sys._getframe(2)
+    if frame.f_globals.get("__name__") == "abc":  # the `isinstance` of an abstract class
+        frame = frame.f_back or frame
+    module = str(frame.f_globals.get("__name__"))
+    return is_own(module) or module.partition(".")[0] == "jax"
+
+
+Refusal = TypeVar("Refusal", bound=Exception)
+
+
+def refused(error: Refusal) -> Refusal:
+    """Return an error, and make the trace end with it even if code catches it or puts another in its place.
+
+    Eager code raises no such error, so what a handler does next would be a wrong way.
+    """
+    tracer = current().tracer
+    if tracer is not None:
+        tracer.refused(error)
+    return error
+
+
+def used_at() -> str:
+    """Return the user's current line as text, whatever library it called."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None:
+        generated = frame.f_code.co_filename == "<string>" and frame.f_code.co_name[:2] == "__"  # by dataclasses
+        if not generated and attached("is_users_file")(frame.f_code.co_filename):
+            break
+        frame = frame.f_back
+    return "used at an unknown place" if frame is None else f"used at {frame.f_code.co_filename}:{frame.f_lineno}"
+
+
+def _places(number: StagedNumber) -> str:
+    return f"made at {format_where(number.where) or 'an unknown place'}, {used_at()}"
+
+
+def kinds_text(number: StagedNumber) -> str:
+    """Return the names of the types that a number may have."""
+    return " or ".join(sorted(kind.__name__ for kind in number.kinds))
+
+
 def several_kinds(number: StagedNumber, what: str) -> DTypeError:
     """Return the error for a number that may have several types, where the type matters."""
-    names = " or ".join(sorted(kind.__name__ for kind in number.kinds))
-    return DTypeError(
-        message(f"a Python number that is {names}, as a tensor decides, {what}",
-                got=number.origin or format_where(number.where),
-                hint="Make it a float (or an int) on every way, for example 1.0 in place of 1.")
+    return refused(
+        DTypeError(
+            message(f"a Python number that is {kinds_text(number)}, as a tensor decides, {what}",
+                    got=f"{_places(number)}" + ("" if number.origin is None else f": {number.origin}"),
+                    hint="Make it a float (or an int) on every way, for example 1.0 in place of 1.")
+        )
+    )  # fmt: skip
+
+
+def needed(number: StagedNumber, wanted: str) -> Any:
+    """Raise an error: the code needs the number's value, which is not known during a trace.
+
+    Raises:
+        TracedValueError: always.
+    """
+    raise refused(
+        TracedValueError(
+            message(f"{wanted}: a Python number that a branch or loop on tensors decides has no value while the "
+                    "function is being compiled",
+                    got=f"{kinds_text(number)} {_places(number)}",
+                    hint="Arithmetic, comparisons, int(n), math functions, x[n], range(n) and print(n) take it; "
+                         "shapes, texts, dict keys and libraries do not. Return it, and go on outside of the compiled "
+                         "function; or make it a tensor, hf.asarray(n).")
+        )
     )  # fmt: skip
 
 

@@ -17,6 +17,9 @@ from hybridflow.core.errors import LeakError, message
 from hybridflow.core.node import Where, user_place
 from hybridflow.core.staged_number import StagedNumber
 
+OF_FLOATS = frozenset(dir(float))
+"""The names of a float's attributes; `hasattr` of the class would count those of `type` too."""
+
 
 class NeedsNumber(BaseException):
     """Raised when traced code asks for the value of float arguments.
@@ -110,6 +113,10 @@ class TracedFloat:
                     hint="Return it from the function, or make it static with static_argnames.")
         )  # fmt: skip
 
+    def applied(self, function: Callable[..., Any], *operands: Any) -> Any:
+        """Return what a function of Python numbers gives; each call runs it again."""
+        return self._apply(function, *operands)
+
     def _apply(self, function: Callable[..., Any], *operands: Any) -> Any:
         arguments = self._arguments
         for operand in operands:
@@ -135,9 +142,9 @@ class TracedFloat:
         return self.needed() if isinstance(other, bool | int | float | complex) else NotImplemented
 
     def __getattr__(self, name: str) -> Any:
-        if hasattr(float, name) and not name.startswith("__"):
+        if name in OF_FLOATS:
             self.needed()
-        raise AttributeError(f"'float' object has no attribute {name!r}")
+        raise AttributeError(f"'float' object has no attribute {name!r}", name=name, obj=self)
 
     def __copy__(self) -> TracedFloat:
         return self
@@ -189,6 +196,6 @@ for _name in ("neg", "pos", "abs"):
     setattr(TracedFloat, f"__{_name}__", _alone(getattr(operator, _name)))
 for _name in (
     "bool", "float", "int", "complex", "round", "trunc", "floor", "ceil", "divmod", "rdivmod", "lt", "le", "gt", "ge",
-    "str", "repr", "format", "reduce_ex", "array", "array_ufunc",
+    "str", "repr", "format", "reduce_ex", "reduce", "array", "array_ufunc", "index", "sizeof", "getnewargs", "getstate",
 ):  # fmt: skip
     setattr(TracedFloat, f"__{_name}__", TracedFloat.needed)

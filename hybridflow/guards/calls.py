@@ -30,8 +30,11 @@ CHANGES = frozenset({
     "__isub__", "__ixor__", "__imul__", "__setitem__", "__delitem__",
 })  # fmt: skip
 """Methods of Python's and NumPy's containers that change them."""
-_BY_PROTOCOL = frozenset({"builtins", "operator", "_operator", "functools", "_functools", "itertools"})
-"""Modules whose functions use values only through Python's protocols, which stand-ins for numbers implement."""
+_BY_PROTOCOL = frozenset({
+    "builtins", "operator", "_operator", "functools", "_functools", "itertools", "collections", "_collections", "copy",
+    "dataclasses", "types", "typing", "contextlib", "heapq", "_heapq", "bisect", "_bisect", "abc", "_abc", "hybridflow",
+})  # fmt: skip
+"""Modules whose functions keep values, or use them only through Python's protocols, which stand-ins implement."""
 _UNORDERED = frozenset({"get", "__getitem__", "__contains__", "__len__", "pop", "setdefault"})
 """Methods of a dict that do not depend on its order."""
 _SHALLOW: dict[Any, tuple[str, ...]] = {
@@ -56,6 +59,8 @@ _SPECIAL: dict[Any, tuple[str, ...]] = {
 """The special methods of their arguments that builtins call."""
 _FUNCTIONS = (BuiltinFunctionType, FunctionType, MethodType, MethodWrapperType)
 """Types of callables with no state of their own: a call reads only ``__self__`` and the arguments."""
+_WITH_MODULE = (BuiltinFunctionType, FunctionType, type)
+"""Types of callables that tell their own module; others have that of their type."""
 _GETATTRIBUTE = object.__getattribute__
 _SHOWS_ARRAYS = frozenset({np.array2string, np.array_repr, np.array_str})
 """Functions whose result depends on NumPy's print options."""
@@ -65,16 +70,40 @@ _ASSIGNS = frozenset({"STORE_NAME", "STORE_GLOBAL", "DELETE_NAME", "DELETE_GLOBA
 """Instructions that change a namespace."""
 
 
-def _hand_out(observations: Observations, function: Any, arguments: Iterable[Any]) -> None:
-    """Record containers that are passed to an unconverted function, which may change them or check their types."""
-    module = getattr(function, "__module__", None) or "builtins"
-    by_protocol = module in _BY_PROTOCOL or module.startswith("hybridflow.")
+def _hand_out(observations: Observations, arguments: Iterable[Any]) -> None:
+    """Record containers that are passed to an unconverted function, which may change them."""
     for argument in arguments:
-        if isinstance(argument, list | tuple | dict | set | deque):
-            if observations.is_outside(argument):
-                observations.hand_out(argument)
-            if not by_protocol:
-                observations.floats.require_plain(argument)
+        if isinstance(argument, list | tuple | dict | set | deque) and observations.is_outside(argument):
+            observations.hand_out(argument)
+
+
+def _require_numbers(observations: Observations, function: Any, values: Iterable[Any]) -> None:
+    """Raise if stand-ins for numbers go to a function that reads numbers as C does, or asks for their type."""
+    if not _is_by_protocol(function):
+        for one in values:
+            observations.floats.require_no_stand_in(_spoken(function), one)
+
+
+def _spoken(function: Any) -> str:
+    """Return a function's name with its module."""
+    name = getattr(function, "__qualname__", None) or getattr(function, "__name__", None) or type(function).__name__
+    module = getattr(function, "__module__", None)
+    return name if module is None or module == "builtins" else f"{module}.{name}"
+
+
+def _is_by_protocol(function: Any) -> bool:
+    """Whether stand-ins for numbers may go to a function: it keeps them, or uses them as Python's operators do."""
+    if isinstance(function, np.ufunc):
+        return True
+    owner = getattr(function, "__self__", None)
+    if owner is None or isinstance(owner, ModuleType):
+        kind = function if isinstance(function, _WITH_MODULE) else type(function)
+    else:
+        kind = owner if isinstance(owner, type) else type(owner)
+    if isinstance(kind, type) and is_users_class(kind):
+        return True
+    module = getattr(kind, "__module__", None) or "builtins"
+    return module in _BY_PROTOCOL or module in _OF_TREES or module.startswith("hybridflow.")
 
 
 def _is_changed(
@@ -162,7 +191,9 @@ def before_evaluation(source: Any, namespaces: tuple[Any, ...]) -> None:
             observations.not_again("code in a text that assigns names")
 
 
-def before_call(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any], *, own: bool = False) -> None:
+def before_call(
+    function: Any, args: tuple[Any, ...], kwargs: dict[str, Any], *, own: bool = False, replaced: bool = False
+) -> None:
     """Record that an unconverted callable is about to be called: a builtin or a library's function.
 
     This includes bound methods of lists, dicts and sets, also those that implement ``+=``.
@@ -171,12 +202,15 @@ def before_call(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any], *,
         function: the callable.
         args, kwargs: its arguments.
         own: whether it is part of hybridflow.
+        replaced: whether a function that knows the stand-ins for numbers is called in its place.
     """
     observations, nested = current_observations()
     if observations is None:
         return
     owner = getattr(function, "__self__", None)
     values = (*args, *kwargs.values())
+    if not (own or replaced):
+        _require_numbers(observations, function, values)
     observations.choices.read(values if owner is None or isinstance(owner, ModuleType) else (owner, *values))
     if owner is not None and (not own or isinstance(owner, CONTAINERS)) and observations.is_outside(owner):
         _is_changed(observations, function, args, kwargs, nested=nested)
@@ -187,7 +221,7 @@ def before_call(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any], *,
         if isinstance(owner, reading.BY_HASH):
             reading.looked_up(observations, owner, args[0])
     if observations.moves(function, args, kwargs, nested=nested):
-        _hand_out(observations, function, values)
+        _hand_out(observations, values)
         return
     if owner is not None and not isinstance(owner, (ModuleType, type, *CONTAINERS, *ARRAYS)):
         reading.whole(observations, owner)
@@ -204,4 +238,4 @@ def before_call(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any], *,
     elif type(function) is MethodWrapperType and function.__name__ == "__delattr__" and len(args) == 1:
         writes_attr(owner, *args, MISSING)
     else:
-        _hand_out(observations, function, values)
+        _hand_out(observations, values)

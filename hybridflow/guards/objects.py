@@ -81,7 +81,7 @@ def is_object(value: Any) -> bool:
 
 def is_record(value: Any) -> bool:
     """Whether a value is a dataclass instance that consists only of its attributes."""
-    return dataclasses.is_dataclass(value) and is_object(value)
+    return is_object(value) and dataclasses.is_dataclass(type(value))
 
 
 def opened(value: Any, which: Callable[[Any], bool] = is_object) -> Any:

@@ -7,10 +7,13 @@ tuples and dicts are read through a copy of the container, in which stand-ins re
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Generator, Iterable
 from contextlib import contextmanager
+from types import ModuleType
 from typing import Any, NamedTuple, cast
 
+from hybridflow.core.staged_number import StagedNumber, needed
 from hybridflow.core.traced_float import NeedsNumber, TracedFloat
 from hybridflow.guards.guards import CONTAINERS, ITEM, Origin
 from hybridflow.guards.signature import static_key
@@ -84,6 +87,7 @@ class OutsideFloats:
         self._count = count
         self._only_numbers = False
         self._needed: frozenset[int] = frozenset()
+        self._refused: Exception | None = None
         self._inputs: dict[int, _Input] = {}
         self._of_origin: dict[Origin, int] = {}
         self._copies: dict[int, tuple[Any, Any]] = {}  # copy and origin, by the ids of container and copy
@@ -223,28 +227,30 @@ class OutsideFloats:
             self.look(origin, container)
 
     def require_plain(self, value: Any) -> None:
-        """Raise if a value holds inputs: it is stored outside, or goes to code that looks at types.
+        """Raise if a value holds inputs that are read outside: it is stored, or leaves in an exception.
 
         Raises:
             NeedsNumber: it holds inputs.
         """
         self.require_numbers(self._held_in(value))
 
+    def require_no_stand_in(self, name: str, value: Any) -> None:
+        """Raise if a value that goes to code which looks at types, as C does, holds a stand-in for a Python number.
+
+        Raises:
+            NeedsNumber: it holds a float that is an input, or is computed from some.
+            TracedValueError: it holds a number that a tensor decides.
+        """
+        for one in _numbers_in(value):
+            if type(one) is TracedFloat:
+                self.require_numbers(one.arguments)
+            else:
+                needed(one, name)
+
     def _held_in(self, value: Any) -> list[int]:
         """Return the positions of the inputs that a value contains or is computed from."""
-        positions: list[int] = []
-        seen: set[int] = set()
-        pending = [value]
-        if type(getattr(value, "__dict__", None)) is dict and not isinstance(value, type):
-            pending += vars(value).values()
-        while pending:
-            one = pending.pop()
-            if type(one) is TracedFloat:
-                positions += [position for position in one.arguments if position in self._inputs]
-            elif type(one) in (list, tuple, dict) and id(one) not in seen:
-                seen.add(id(one))
-                pending += one.values() if type(one) is dict else one
-        return positions
+        floats = [one for one in _numbers_in(value) if type(one) is TracedFloat]
+        return [position for one in floats for position in one.arguments if position in self._inputs]
 
     def require_numbers(self, positions: Iterable[int]) -> None:
         """Make inputs constants of the trace, by tracing again.
@@ -257,11 +263,15 @@ class OutsideFloats:
             self._needed |= needed
             raise NeedsNumber(needed)
 
+    def refuse(self, error: Exception) -> None:
+        """Make the trace end with an error that the user's code, or Python's own, may catch."""
+        self._refused = self._refused or error
+
     @contextmanager
     def nothing_swallowed(self) -> Generator[None]:
-        """Raise `NeedsNumber` at the end of a ``with`` block if the user's code swallowed it.
+        """Raise at the end of a ``with`` block what the user's code swallowed, or replaced by an error of its own.
 
-        A ``return`` in a ``finally`` does that.
+        A ``return`` in a ``finally`` does that, and functions of Python's that try several ways.
 
         Raises:
             NeedsNumber: the number of an input was needed in the block.
@@ -270,9 +280,13 @@ class OutsideFloats:
             yield
         except Exception as error:
             self.require_numbers(self._needed)
+            if self._refused is not None and error is not self._refused:
+                raise self._refused from None
             self._require_numbers_in(error)
             raise
         self.require_numbers(self._needed)
+        if self._refused is not None:
+            raise self._refused
 
     def _require_numbers_in(self, error: BaseException) -> None:
         """Raise if an exception that leaves the function holds inputs: code outside that handles it needs numbers.
@@ -300,6 +314,23 @@ class OutsideFloats:
     def keep_by_value(self, positions: Iterable[int]) -> None:
         """Make these inputs constants in later traces, since the code needs their numbers."""
         self._seen.keep_by_value([self._inputs[one].way for one in positions if one in self._inputs])
+
+
+def _numbers_in(value: Any) -> list[Any]:
+    """Return the stand-ins for Python numbers that a value contains."""
+    found: list[Any] = []
+    seen: set[int] = set()
+    pending = [value]
+    if type(getattr(value, "__dict__", None)) is dict and not isinstance(value, type | ModuleType):
+        pending += vars(value).values()
+    while pending:
+        one = pending.pop()
+        if type(one) is TracedFloat or type(one) is StagedNumber:
+            found.append(one)
+        elif isinstance(one, list | tuple | dict | deque) and id(one) not in seen:
+            seen.add(id(one))
+            pending += cast("dict[Any, Any]", one).values() if isinstance(one, dict) else one
+    return found
 
 
 def way_of(origin: Origin) -> Way:

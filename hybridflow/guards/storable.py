@@ -7,6 +7,7 @@ from typing import Any, NoReturn, cast
 from hybridflow.core.dims import Dim, NeedsSizes, SizeFloat
 from hybridflow.core.errors import MutationError, message
 from hybridflow.core.node import format_where, user_place
+from hybridflow.core.staged_number import StagedNumber
 from hybridflow.core.tensor import Tensor
 from hybridflow.core.traced_array import TracedArray
 from hybridflow.core.traced_float import TracedFloat
@@ -18,7 +19,7 @@ from hybridflow.ir.variables import ArgumentVariable
 def is_traced(value: Any) -> bool:
     """Whether only the trace knows a value."""
     kind = type(value)
-    stands_in = kind is TracedArray or kind is TracedFloat or isinstance(value, ArgumentVariable)
+    stands_in = kind in (TracedArray, TracedFloat, StagedNumber) or isinstance(value, ArgumentVariable)
     return stands_in or (kind is Tensor and value._value is None)
 
 

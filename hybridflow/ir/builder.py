@@ -168,6 +168,11 @@ class GraphBuilder:
             raise NeedsNumber(arguments)
         self.observations.floats.require_numbers(arguments)
 
+    def refused(self, error: Exception) -> None:
+        """Make the trace end with an error, whatever the user's code does with it."""
+        if self.observations is not None:
+            self.observations.floats.refuse(error)
+
     def number_tensor(self, number: TracedFloat, dtype: DType) -> Tensor:
         """Return the tensor of shape () that holds a Python number in each call."""
         known = self.numbers.get((id(number), dtype))

@@ -14,8 +14,9 @@ import numpy as np
 from hybridflow.core.context import is_tracing
 from hybridflow.core.dims import Dim
 from hybridflow.core.errors import ArgumentTypeError, IndexRangeError, TraceError, message
-from hybridflow.core.staged_number import INT, StagedNumber
+from hybridflow.core.staged_number import INT, StagedNumber, used_at
 from hybridflow.core.tensor import Tensor, as_tensor, asarray, host_array
+from hybridflow.core.traced_array import TracedArray, without_array
 from hybridflow.core.variable import Variable
 
 StaticIndex = tuple[Any, ...]
@@ -65,13 +66,15 @@ def _bound(value: Any, size: Any, low: Any, high: Any, default: Any) -> Any:
 
 def _no_bounds(item: slice) -> Exception:
     """Return the error of a slice whose ends are no integers."""
-    ends = [end for end in (item.start, item.stop, item.step) if isinstance(end, Tensor | Variable)]
+    given = [end.raw if type(end) is StagedNumber else without_array(end) for end in (item.start, item.stop, item.step)]
+    ends = [end for end in given if isinstance(end, Tensor | Variable)]
     if any(end.ndim == 0 and end.dtype.kind in "iu" for end in ends) and is_tracing():
-        shown = ":".join("" if end is None else str(getattr(end, "spec", end)) for end in (item.start, item.stop))
+        shown = ":".join("" if end is None else str(getattr(end, "spec", end)) for end in given[:2])
         return TraceError(
             message("getitem: the size of a slice from or to a tensor depends on its value, unknown in a trace",
-                    got=f"x[{shown}]", hint="For n elements from i on: hf.take(x, i + hf.arange(n)). For all sizes: "
-                    "hf.where(mask, x, other) with a mask such as hf.arange(len(x)) >= i.")
+                    got=f"x[{shown}], {used_at()}",
+                    hint="For n elements from i on: hf.take(x, i + hf.arange(n)). For all sizes: "
+                         "hf.where(mask, x, other) with a mask such as hf.arange(len(x)) >= i.")
         )  # fmt: skip
     return ArgumentTypeError(
         message("getitem: a slice takes integers", got=repr(item), hint="Use hf.take for other positions.")
@@ -84,6 +87,8 @@ def normalize_slice(item: slice, size: Any) -> tuple[Any, Any, int]:
     Raises:
         ArgumentTypeError: a step that is no non-zero integer, or an end that is no integer.
     """
+    if any(type(end) in (StagedNumber, TracedArray) for end in (item.start, item.stop, item.step)):
+        raise _no_bounds(item)
     if type(size) is int and type(item.start) is not Dim and type(item.stop) is not Dim and item.step != 0:
         try:
             start, stop, step = item.indices(size)
@@ -133,7 +138,7 @@ def _as_items(key: Any, shape: Shape) -> list[Any]:
     """Return a key as a list: one item per axis and None for new axes; masks become integer tensors, ``...`` slices."""
     given: tuple[Any, ...] = key if type(key) is tuple else (key,)
     items: list[Any] = []
-    for item in given:
+    for item in map(without_array, given):
         if isinstance(item, bool | np.bool_):
             raise ArgumentTypeError(
                 message(f"getitem: {item} is not an index", got=f"x[{item}]", hint="Use an integer, or a mask tensor.")
