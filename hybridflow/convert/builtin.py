@@ -11,7 +11,7 @@ import jax
 
 from hybridflow.autodiff.namespaces import PUBLIC
 from hybridflow.convert import filtered, protocols
-from hybridflow.convert.branches import value_on_tensor
+from hybridflow.convert.branches import ENDLESS, endless, value_on_tensor
 from hybridflow.convert.chains import kept_by, mapped
 from hybridflow.convert.filtered import Filtered, truths
 from hybridflow.convert.rows import Rows, TensorRange, enumerated, ranged, reversed_rows, zipped
@@ -23,10 +23,9 @@ from hybridflow.core.tensor import as_tensor
 from hybridflow.core.traced_array import TracedArray
 from hybridflow.core.traced_float import TracedFloat
 from hybridflow.guards import numpy_rules, observe
+from hybridflow.guards.access import IN_CLASS, MISSING
 from hybridflow.ops import effects
 from hybridflow.ops.host_values import Joined
-
-_MISSING = object()
 
 
 def concerned(value: Any) -> bool:
@@ -59,28 +58,23 @@ def all_true(iterable: Iterable[Any]) -> Any:
 def _extreme(name: str, better: Callable[[Any, Any], Any]) -> Callable[..., Any]:
     python = getattr(builtins, name)
 
-    def extreme(*args: Any, key: Callable[[Any], Any] | None = None, default: Any = _MISSING) -> Any:
-        if isinstance(args[0], Filtered) and len(args) == 1:
-            return filtered.extreme(python, better, args[0], key, () if default is _MISSING else (default,))
-        items = list(args[0]) if len(args) == 1 else list(args)
-        keys = items if key is None else [key(item) for item in items]
-        if not items or not any(map(is_staged, keys)):
-            for one in keys:
-                observe.special(one, "__lt__", "__gt__")
-            if items and key is not None:  # reuse the keys: `key` must be called only once for each item
-                return items[python(range(len(items)), key=keys.__getitem__)]
-            given = {} if default is _MISSING else {"default": default}
-            return python(items, **given) if len(args) == 1 else python(*args, **given)
-        best, best_key = items[0], keys[0]
-        for item, item_key in zip(items[1:], keys[1:], strict=True):
-            is_better = better(item_key, best_key)
+    def extreme(*args: Any, key: Callable[[Any], Any] | None = None, default: Any = MISSING) -> Any:
+        given = {} if default is MISSING else {"default": default}
+        if len(args) != 1 and (not args or given):
+            return python(*args, **given)  # raises Python's error
+        if len(args) == 1 and isinstance(args[0], Filtered):
+            return filtered.extreme(python, better, args[0], key, tuple(given.values()))
+        best = best_key = MISSING
+        for item in args[0] if len(args) == 1 else args:
+            item_key = item if key is None else key(item)
+            is_better = True if best is MISSING else protocols.truth_of(better(item_key, best_key))
             if is_staged(is_better):
                 best, best_key = value_on_tensor(
                     is_better, lambda pair=(item, item_key): pair, lambda pair=(best, best_key): pair
                 )
             elif is_better:
                 best, best_key = item, item_key
-        return best
+        return python((), **given) if best is MISSING else best
 
     return extreme
 
@@ -118,15 +112,42 @@ def contains(item: Any, container: Any) -> Any:
         return truth(container.any())
     if is_tensor(container):
         return PUBLIC.any(PUBLIC.equal(as_tensor(container), item))
-    users = protocols.contains(container)
-    if users is not None:
-        result = users(container, item)
-        return truth(result) if is_tensor(result) else any_true(result) if isinstance(result, list) else bool(result)
-    several = isinstance(container, list | tuple)
-    if several and (is_staged(item) or any(map(is_staged, container))):
-        return any_true(True if observe.same(item, one) else item == one for one in container)
+    stand = protocols.stand_in(container, protocols.CONTAINMENT)
+    if stand is not container:
+        if IN_CLASS.get(type(container), "__contains__") is MISSING:
+            return _found(item, stand)
+        result = protocols.driven(operator.contains, stand, item)
+        return truth(result) if is_tensor(result) else result
+    if type(container) in (list, tuple) and not all(map(_is_compared_by_python, (item, *container))):
+        return _found(item, container)
     observe.asked(container, item)
     return item in container
+
+
+def _is_compared_by_python(value: Any) -> bool:
+    return protocols.is_plain(value) and not is_staged(value)
+
+
+def _found(item: Any, items: Any) -> Any:
+    """Return whether an item is among others, which are compared one by one; a tensor if it depends on one."""
+    try:
+        iterator = iter(items)
+    except TypeError:
+        return item in type(type(items).__name__, (), {})()  # raises Python's error
+    either: Any = None
+    count = 0
+    while (one := next(iterator, MISSING)) is not MISSING:
+        count += 1
+        if observe.same(one, item):
+            return True
+        equal = protocols.truth_of(protocols.COMPARISONS["Eq"](one, item))
+        if is_staged(equal):
+            either = truth(equal) if either is None else PUBLIC.logical_or(either, truth(equal))
+            if count > ENDLESS and not hasattr(type(items), "__len__"):
+                raise endless("in")
+        elif equal:
+            return True
+    return False if either is None else either
 
 
 def type_of(*args: Any, **more: Any) -> Any:
@@ -142,20 +163,41 @@ def type_of(*args: Any, **more: Any) -> Any:
     return type(*args, **more)
 
 
+class _Addend:
+    """An object in a sum: CPython adds it by the operators of converted code."""
+
+    def __init__(self, value: Any) -> None:
+        self.value = value
+
+    def __add__(self, other: Any) -> Any:
+        return _addend(_add(self.value, _of_addend(other)))
+
+    def __radd__(self, other: Any) -> Any:
+        return _addend(_add(other, self.value))
+
+
+_add = protocols.BINARY["Add"]
+
+
+def _addend(value: Any) -> Any:
+    return value if protocols.is_plain(value) else _Addend(value)
+
+
+def _of_addend(value: Any) -> Any:
+    return value.value if type(value) is _Addend else value
+
+
 def _sum(iterable: Iterable[Any], /, start: Any = 0) -> Any:
-    """Return ``sum``; objects with their own operators are added one by one."""
+    """Return ``sum``: CPython adds the items, each by the operators of converted code."""
     if isinstance(iterable, Filtered):
         return filtered.summed(iterable, start)
-    items = list(iterable)
-    if all(protocols.is_plain(one) for one in (start, *items)):
-        return sum(items, start)
-    for one in items:
-        start = protocols.BINARY["Add"](start, one)
-    return start
+    if isinstance(start, str | bytes | bytearray):
+        return sum((), start)  # raises Python's error
+    return _of_addend(sum(map(_addend, iterable), _addend(start)))
 
 
 ALWAYS: dict[Any, Callable[..., Any]] = {
-    any: any_true, all: all_true, min: _extreme("min", lambda a, b: a < b), max: _extreme("max", lambda a, b: a > b),
+    any: any_true, all: all_true, min: _extreme("min", protocols.COMPARISONS["Lt"]), max: _extreme("max", protocols.COMPARISONS["Gt"]),
     sorted: sorted_items, print: printed, type: type_of, map: mapped, filter: kept_by, sum: _sum,
     id: observe.identity, operator.is_: observe.same, operator.is_not: lambda a, b: not observe.same(a, b),
 }  # fmt: skip

@@ -62,8 +62,7 @@ def converted(function: Any) -> Any:
     if kind is functools.partial:
         inner = converted(function.func)
         return function if inner is function.func else functools.partial(inner, *function.args, **function.keywords)
-    method = _call_of(function)
-    return function if method is None else MethodType(converted(method), function)
+    return protocols.method_of(function, "__call__") or function
 
 
 def _with_converted(function: FunctionType, around: tuple[FunctionType, ...] = ()) -> FunctionType:
@@ -90,15 +89,6 @@ def _with_converted(function: FunctionType, around: tuple[FunctionType, ...] = (
     made.__kwdefaults__ = function.__kwdefaults__
     made.__dict__.update(function.__dict__)
     return made
-
-
-def _call_of(function: Any) -> FunctionType | None:
-    """Return the ``__call__`` that a user wrote for a class of callable objects."""
-    method = getattr(type(function), "__call__", None)  # noqa: B004 (the method itself is wanted)
-    if type(method) is FunctionType and is_users(method.__code__):
-        observe.class_attribute(function, "__call__")
-        return method
-    return None
 
 
 def _as_it_is(function: FunctionType) -> Any:
@@ -137,6 +127,10 @@ def target(function: Any) -> Any:
         return functools.partial(_call_unbound, function)
     if kind is _BUILTIN and function in _OPERATORS:
         return _OPERATORS[function]
+    if kind is WrapperDescriptorType and function is _GETATTRIBUTE:
+        return functools.partial(_read_generically, function)
+    if kind is MethodWrapperType and function.__name__ == "__getattribute__" and type(function.__self__) not in _PLAIN:
+        return functools.partial(_read_generically, _GETATTRIBUTE, function.__self__)
     if kind is MethodWrapperType and function.__name__ == "__setattr__":
         return functools.partial(_call_unbound, _SETATTR_OF[isinstance(function.__self__, type)], function.__self__)
     if kind is functools.partial:
@@ -149,8 +143,7 @@ def target(function: Any) -> Any:
         return _constructor(cls) if function == _TYPE_CALL.__get__(cls) else None
     if kind in LIBRARY_READERS:
         return functools.partial(LIBRARY_READERS[kind], function)
-    method = _call_of(function)
-    return None if method is None else MethodType(converted(method), function)
+    return protocols.method_of(function, "__call__")
 
 
 def _read_attributes(getter: Any, /, obj: Any) -> Any:
@@ -183,32 +176,48 @@ LIBRARY_READERS: dict[type, Callable[..., Any]] = {
 
 def read_attribute(obj: Any, name: str) -> Any:
     """Read an attribute as Python does; the user's hooks and getters run converted."""
-    kind = type(obj)
-    if kind in _PLAIN:
+    if type(obj) in _PLAIN:
         return observe.read_attr(obj, name)
-    if kind is super:
+    if type(obj) is super:
         return _read_super(obj, name)
-    if kind.__getattribute__ is not object.__getattribute__:
-        hook = protocols.method_of(obj, "__getattribute__")
+    hook = protocols.method_of(obj, "__getattribute__")
+    if hook is None:
+        return _read_generically(getattr, obj, name)
+    try:
+        return hook(name)
+    except AttributeError:
+        other = protocols.method_of(obj, "__getattr__")
+        if other is None:
+            raise
+        return other(name)
+
+
+def _read_generically(get: Callable[[Any, str], Any], obj: Any, name: str) -> Any:
+    """Read an attribute of an object whose class has no ``__getattribute__`` of the user's, or none that counts.
+
+    Args:
+        get: `getattr`, or `object.__getattribute__`, which does not call ``__getattr__``.
+        obj: the object.
+        name: the attribute.
+    """
+    if isinstance(obj, type | ModuleType):
+        return observe.read_attr(obj, name, get)
+    in_class = IN_CLASS.get(type(obj), name)
+    getter = _getter_of(obj, name, in_class)
+    if getter is not None:
+        try:
+            return getter(obj)
+        except AttributeError:
+            hook = protocols.method_of(obj, "__getattr__") if get is getattr else None
+            if hook is None:
+                raise
+            return hook(name)
+    if in_class is MISSING and get is getattr and IN_INSTANCE.get(obj, name) is MISSING:
+        hook = protocols.method_of(obj, "__getattr__")
         if hook is not None:
-            return hook(obj, name)
-    if not isinstance(obj, type | ModuleType):
-        in_class = IN_CLASS.get(kind, name)
-        getter = _getter_of(obj, name, in_class)
-        if getter is not None:
-            try:
-                return getter(obj)
-            except AttributeError:
-                hook = protocols.method_of(obj, "__getattr__")
-                if hook is None:
-                    raise
-                return hook(obj, name)
-        if in_class is MISSING and IN_INSTANCE.get(obj, name) is MISSING:
-            hook = protocols.method_of(obj, "__getattr__")
-            if hook is not None:
-                observe.absent(obj, name)
-                return hook(obj, name)
-    return observe.read_attr(obj, name)
+            observe.absent(obj, name)
+            return hook(name)
+    return observe.read_attr(obj, name, get)
 
 
 def _read_super(obj: Any, name: str) -> Any:
@@ -253,7 +262,7 @@ def _users_getter(in_class: Any) -> Callable[[Any], Any] | None:
         users = type(in_class.fget) is FunctionType and is_users(in_class.fget.__code__)
         return converted(in_class.fget) if users else None
     get = None if kind in _PLAIN or kind is FunctionType else protocols.method_of(in_class, "__get__")
-    return None if get is None else lambda obj: get(in_class, obj, type(obj))
+    return None if get is None else lambda obj: get(obj, type(obj))
 
 
 def _get_attribute(obj: Any, name: Any, *default: Any) -> Any:
@@ -275,22 +284,35 @@ def _has_attribute(obj: Any, name: Any) -> bool:
 
 def write_attribute(obj: Any, name: str, value: Any, *, augmented: bool = False) -> None:
     """Store an attribute as Python does; the user's hooks and setters run converted."""
-    hook = None if type(obj).__setattr__ is object.__setattr__ else protocols.method_of(obj, "__setattr__")
+    hook = protocols.method_of(obj, "__setattr__")
     setter = None if hook is not None else protocols.setter_of(obj, name)
     if hook is not None:
-        hook(obj, name, value)
+        hook(name, value)
     elif setter is not None:
-        setter(obj, value)
+        setter(value)
     else:
         regions.changed(obj, f".{name} = ...")
         observe.write_attr(obj, name, value, augmented=augmented)
+
+
+def delete_attribute(obj: Any, name: str) -> None:
+    """Delete an attribute as Python does; the user's hooks and deleters run converted."""
+    hook = protocols.method_of(obj, "__delattr__")
+    deleter = None if hook is not None else protocols.setter_of(obj, name, "__delete__")
+    if hook is not None:
+        hook(name)
+    elif deleter is not None:
+        deleter()
+    else:
+        regions.changed(obj, f".{name} deleted")
+        observe.delete_attr(obj, name)
 
 
 def _call_setattr(put: Any, obj: Any, name: Any, value: Any) -> None:
     """Call `object.__setattr__` or `type.__setattr__`, which respect setters."""
     setter = protocols.setter_of(obj, name)
     if setter is not None:
-        setter(obj, value)
+        setter(value)
     else:
         regions.changed(obj, f".{name} = ...")
         observe.write_attr_by(put, obj, name, value)
@@ -300,9 +322,29 @@ def read_item(obj: Any, key: Any) -> Any:
     """Read an item."""
     getter = protocols.method_of(obj, "__getitem__")
     if getter is not None:
-        return getter(obj, key)
+        return getter(key)
     regions.read(obj)
     return observe.read_item(obj, key)
+
+
+def write_item(obj: Any, key: Any, value: Any, *, augmented: bool = False) -> None:
+    """Store an item."""
+    setter = protocols.method_of(obj, "__setitem__")
+    if setter is not None:
+        setter(key, value)
+        return
+    regions.changed(obj, "[...] = ...")
+    observe.write_item(obj, key, value, augmented=augmented)
+
+
+def delete_item(obj: Any, key: Any) -> None:
+    """Delete an item."""
+    method = protocols.method_of(obj, "__delitem__")
+    if method is not None:
+        method(key)
+        return
+    regions.changed(obj, "[...] deleted")
+    observe.delete_item(obj, key)
 
 
 _PLAIN = frozenset({Tensor, Variable, type(None), int, float, bool, str, bytes, list, tuple, dict, set, np.ndarray})
@@ -329,32 +371,31 @@ def _constructor(cls: type) -> Any:
     if not users_make and (type(method) is not FunctionType or not is_users(method.__code__)):
         return None
     if make is not object.__new__:
-        return functools.partial(_construct, converted(make) if users_make else make, cls)
+        return functools.partial(_construct, converted(make) if users_make else make, cls, None)
     after = getattr(cls, "__post_init__", None)
     generated = hasattr(cls, "__dataclass_fields__") and method.__code__.co_filename == "<string>"
     if generated and type(after) is FunctionType and "__slots__" not in vars(cls):
         return functools.partial(_construct_dataclass, cls, converted(after))
-    inner = converted(method)
-    if inner is method:
-        return None
-
-    def construct(*args: Any, **kwargs: Any) -> Any:
-        made = observe.made(object.__new__(cls))
-        inner(made, *args, **kwargs)
-        return made
-
-    return construct
+    return functools.partial(_construct, object.__new__, cls, ())
 
 
-def _construct(make: Any, cls: type, /, *args: Any, **kwargs: Any) -> Any:
-    """Create an object as `type` does, with the class's own ``__new__``."""
-    made = make(cls, *args, **kwargs)
-    if isinstance(made, cls):
+def _construct(make: Any, cls: type, given: tuple[Any, ...] | None, /, *args: Any, **kwargs: Any) -> Any:
+    """Create an object as `type` does.
+
+    Args:
+        make: the class's ``__new__``, converted if a user wrote it.
+        cls: the class.
+        given: the arguments of ``__new__``; None for those of the call.
+        *args, **kwargs: the arguments of the call.
+    """
+    made = make(cls, *args, **kwargs) if given is None else make(cls, *given)
+    if issubclass(type(made), cls):
         if not isinstance(make, functools.partial | FunctionType):
             observe.made(made)
-        initial: Any = type(made).__init__
-        users = type(initial) is FunctionType and is_users(initial.__code__)
-        (converted(initial) if users else initial)(made, *args, **kwargs)
+        initial = protocols.method_of(made, "__init__") or functools.partial(type(made).__init__, made)
+        result = initial(*args, **kwargs)
+        if result is not None:
+            type("", (), {"__init__": lambda _: result})()  # raises Python's error
     return made
 
 
@@ -367,9 +408,13 @@ def _make_object(function: Any, /, *args: Any, **kwargs: Any) -> Any:
 def _construct_dataclass(cls: type, after: Any, /, *args: Any, **kwargs: Any) -> Any:
     """Create an object of a dataclass whose generated ``__init__`` calls a converted ``__post_init__``."""
     made: Any = observe.made(object.__new__(cls))
-    made.__dict__["__post_init__"] = MethodType(after, made)
+
+    def once(*args: Any) -> None:
+        del made.__dict__["__post_init__"]
+        after(made, *args)
+
+    made.__dict__["__post_init__"] = once
     made.__init__(*args, **kwargs)
-    del made.__dict__["__post_init__"]
     return made
 
 
@@ -408,13 +453,11 @@ def _call_own(function: Any, /, *args: Any, **kwargs: Any) -> Any:
 def _call_builtin(function: Any, /, *args: Any, **kwargs: Any) -> Any:
     """Call a builtin that has a replacement for tensors."""
     args, kwargs = _converted_arguments(args, kwargs)
-    method, args = protocols.builtin_on_users(function, args)
-    if method is not None:
-        return method(*args, **kwargs)
+    args = protocols.drives(function, args)
     before_change(function, args)
     calls.before_call(function, args, kwargs)
     called = builtin.replacement(function) if builtin.replaces(function, args) else function
-    return cast(Any, called)(*args, **kwargs)
+    return protocols.driven(cast(Any, called), *args, **kwargs)
 
 
 _BUILTIN = type(len)
@@ -425,9 +468,9 @@ def _call_other(function: Any, /, *args: Any, **kwargs: Any) -> Any:
     if _calls_arguments(function):
         args, kwargs = _converted_arguments(args, kwargs)
     if type(function) in (_BUILTIN, type):
-        method, args = protocols.builtin_on_users(function, args)
-        if method is not None:
-            return method(*args, **kwargs)
+        given, args = args, protocols.drives(function, args)
+        if any(map(operator.is_not, given, args)):
+            return protocols.driven(function, *args, **kwargs)
     if before_change(function, args):
         return None
     calls.before_call(function, args, kwargs)
@@ -476,6 +519,7 @@ def _call_unbound(function: Any, /, *args: Any, **kwargs: Any) -> Any:
     return callee(function.__get__(args[0]))(*args[1:], **kwargs)
 
 
+_GETATTRIBUTE: Any = object.__getattribute__
 _SETATTR_OF = (object.__setattr__, type.__setattr__)
 _CHANGING_METHODS = calls.CHANGES | {"__setattr__", "__delattr__"}
 
@@ -495,8 +539,10 @@ _OPERATORS: dict[Any, Callable[..., Any]] = {
     getattr: _get_attribute,
     hasattr: _has_attribute,
     setattr: write_attribute,
-    operator.setitem: lambda obj, key, value: callee(type(obj).__setitem__)(obj, key, value),
-    operator.delitem: lambda obj, key: callee(type(obj).__delitem__)(obj, key),
+    delattr: delete_attribute,
+    operator.getitem: read_item,
+    operator.setitem: write_item,
+    operator.delitem: delete_item,
     **{function: functools.partial(augment, kind) for kind, function in protocols.IN_PLACE.items()},
 }
 """Replacements for Python's functions that do the same as syntax, which run as converted code would."""

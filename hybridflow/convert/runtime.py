@@ -11,7 +11,7 @@ from typing import Any
 from hybridflow.autodiff.namespaces import PUBLIC
 from hybridflow.convert import builtin, protocols, regions
 from hybridflow.convert import callee as callees
-from hybridflow.convert.branches import RAISED, branch_on_tensor, value_on_tensor, where_now
+from hybridflow.convert.branches import ENDLESS, RAISED, branch_on_tensor, endless, value_on_tensor
 from hybridflow.convert.cells import Cells
 from hybridflow.convert.chains import Chain, Through
 from hybridflow.convert.filtered import Filtered, keeps, kept
@@ -21,7 +21,7 @@ from hybridflow.convert.rows import TensorRange, parts_of
 from hybridflow.convert.staged import staged
 from hybridflow.convert.values import is_staged, is_tensor, negated, truth
 from hybridflow.core.context import current
-from hybridflow.core.errors import CheckError, TraceError, message
+from hybridflow.core.errors import CheckError, TraceError
 from hybridflow.core.staged_number import BOOL, StagedNumber
 from hybridflow.guards import calls, observe
 from hybridflow.guards.access import MISSING
@@ -33,8 +33,6 @@ _COMPARISONS: dict[str, Callable[[Any, Any], Any]] = {
     **protocols.COMPARISONS, "Is": observe.same, "IsNot": lambda a, b: not observe.same(a, b),
     "In": builtin.contains, "NotIn": lambda a, b: negated(builtin.contains(a, b)),
 }  # fmt: skip
-_ENDLESS = 10_000
-"""The steps after which an iterator of unknown length counts as endless, if only a tensor could end the loop."""
 
 
 class Runtime:
@@ -187,11 +185,8 @@ class Runtime:
                 step(item)
             else:
                 branch_on_tensor(goes, lambda item=item: step(item), None, Cells(names.bound, step, test), kept)
-                if count > _ENDLESS and not hasattr(iterable, "__len__"):
-                    raise TraceError(
-                        message(f"for: an iterator of unknown length, which only a tensor could stop, at {where_now()}",
-                                hint="Count in a while loop.")
-                    )  # fmt: skip
+                if count > ENDLESS and not hasattr(iterable, "__len__"):
+                    raise endless("for")
             goes = protocols.truth_of(test())
             if not is_staged(goes) and not goes:
                 break
@@ -330,7 +325,7 @@ class Runtime:
     def load_item(self, obj: Any, key: Any) -> Any:
         """Read the item that an augmented assignment is about to write."""
         getter = protocols.method_of(obj, "__getitem__")
-        return observe.load_item(obj, key) if getter is None else getter(obj, key)
+        return observe.load_item(obj, key) if getter is None else getter(key)
 
     def write_attr(self, value: Any, obj: Any, name: str, augmented: bool = False) -> None:
         """Store an attribute; a property's setter is converted."""
@@ -338,26 +333,13 @@ class Runtime:
 
     def write_item(self, value: Any, obj: Any, key: Any, augmented: bool = False) -> None:
         """Store an item."""
-        setter = protocols.method_of(obj, "__setitem__")
-        if setter is not None:
-            setter(obj, key, value)
-            return
-        regions.changed(obj, "[...] = ...")
-        observe.write_item(obj, key, value, augmented=augmented)
+        callees.write_item(obj, key, value, augmented=augmented)
 
     def delete_attr(self, obj: Any, name: str) -> None:
-        """Delete an attribute."""
-        regions.changed(obj, f".{name} deleted")
-        observe.delete_attr(obj, name)
+        """Delete an attribute; a property's deleter is converted."""
+        callees.delete_attribute(obj, name)
 
-    def delete_item(self, obj: Any, key: Any) -> None:
-        """Delete an item."""
-        method = protocols.method_of(obj, "__delitem__")
-        if method is not None:
-            method(obj, key)
-            return
-        regions.changed(obj, "[...] deleted")
-        observe.delete_item(obj, key)
+    delete_item = staticmethod(callees.delete_item)
 
     def write_global(self, name: str, value: Any, augmented: bool = False) -> Any:
         """Return the value to store to a global name."""

@@ -68,7 +68,7 @@ def _in_instance(holder: Any, name: str) -> Any:
 def stored(holder: Any, name: str) -> Any:
     """Return an attribute without calling ``__getattr__``; `MISSING` if there is none."""
     if isinstance(holder, type | ModuleType) or _in_class(type(holder), name) is not MISSING:
-        return _attribute(holder, name)
+        return _attribute(holder, name) if isinstance(holder, type | ModuleType) else _raw(holder, name)
     return _in_instance(holder, name)
 
 

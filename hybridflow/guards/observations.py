@@ -19,7 +19,7 @@ from hybridflow.core.node import format_where, user_place
 from hybridflow.core.tensor import Tensor
 from hybridflow.core.trainable_flags import TrainableFlags
 from hybridflow.core.variable import Variable
-from hybridflow.guards.access import ATTRIBUTE, ITSELF, TYPE
+from hybridflow.guards.access import ATTRIBUTE, ITSELF, RAW, TYPE
 from hybridflow.guards.choices import Choices
 from hybridflow.guards.effects import Augmented, Change, Effects, is_constant
 from hybridflow.guards.fields import is_by_fields
@@ -462,7 +462,7 @@ class Observations:
         if origin is None and not is_traced(before):
             origin = self._add(parent, access, name, before, guarded=False)
         self.floats.write(origin, before)
-        names = holder if isinstance(holder, dict) else getattr(holder, "__dict__", None)
+        names = holder if isinstance(holder, dict) else RAW.get(holder, "__dict__")
         self.floats.write(self.origin_of(names), names)  # the code may have read it too, through a copy
         self._do(parent, holder, change, origin)
         self._note(path)

@@ -9,9 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterable
 from contextlib import contextmanager
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple
 
 from hybridflow.core.traced_float import NeedsNumber, TracedFloat
+from hybridflow.guards.access import MISSING, RAW
+from hybridflow.guards.contents import in_sequence, values_of
 from hybridflow.guards.guards import CONTAINERS, ITEM, Origin
 from hybridflow.guards.signature import static_key
 
@@ -146,7 +148,7 @@ class OutsideFloats:
             copy = self._copies.get(id(one), (None, None))[0]
             if copy is not None and copy is not one:
                 self.require_numbers(self._held_in(copy))
-            pending += cast("dict[Any, Any]", one).values() if isinstance(one, dict) else one
+            pending += values_of(one) if isinstance(one, dict) else in_sequence(one)
 
     def _copy(self, origin: Origin, container: Any, inner: Callable[[Any, Any], Origin | None]) -> Any:
         """Return a copy of a container with stand-ins for its inputs; the container itself if it has none."""
@@ -235,8 +237,9 @@ class OutsideFloats:
         positions: list[int] = []
         seen: set[int] = set()
         pending = [value]
-        if type(getattr(value, "__dict__", None)) is dict and not isinstance(value, type):
-            pending += vars(value).values()
+        attributes = RAW.get(value, "__dict__")
+        if attributes is not MISSING and not isinstance(value, type):
+            pending += attributes.values()
         while pending:
             one = pending.pop()
             if type(one) is TracedFloat:
