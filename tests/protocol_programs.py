@@ -16,6 +16,8 @@ PLAIN = (int, float, bool, str, bytes, complex, type(None), type(NotImplemented)
 
 def show(value):
     kind = type(value)
+    if kind is str:
+        return re.sub("0x[0-9a-f]+", "0x", repr(value))
     if kind in PLAIN:
         return repr(value)
     if kind in (list, tuple):

@@ -14,7 +14,7 @@ from hybridflow.convert import filtered, protocols
 from hybridflow.convert.branches import ENDLESS, endless, value_on_tensor
 from hybridflow.convert.chains import kept_by, mapped
 from hybridflow.convert.filtered import Filtered, truths
-from hybridflow.convert.rows import Rows, TensorRange, enumerated, ranged, reversed_rows, zipped
+from hybridflow.convert.rows import Stream, TensorRange, enumerated, ranged, reversed_rows, zipped
 from hybridflow.convert.staged import as_bool
 from hybridflow.convert.staged_math import NUMBER_FUNCTIONS
 from hybridflow.convert.values import is_staged, is_tensor, standing_for, truth
@@ -30,7 +30,7 @@ from hybridflow.ops.host_values import Joined
 
 def concerned(value: Any) -> bool:
     """Whether a builtin's argument is staged, or made of tensors."""
-    return is_staged(value) or type(value) in (Rows, TensorRange)
+    return is_staged(value) or isinstance(value, Stream | TensorRange)
 
 
 def any_true(iterable: Iterable[Any]) -> Any:

@@ -25,6 +25,7 @@ import numpy as np
 
 from hybridflow.convert import builtin, protocols, regions, wrappers
 from hybridflow.convert.regions import before_change
+from hybridflow.convert.rows import require_known
 from hybridflow.core.attached import attached
 from hybridflow.core.context import context_now
 from hybridflow.core.functions import KEPT, is_own
@@ -131,8 +132,9 @@ def target(function: Any) -> Any:
         return functools.partial(_read_generically, function)
     if kind is MethodWrapperType and function.__name__ == "__getattribute__" and type(function.__self__) not in _PLAIN:
         return functools.partial(_read_generically, _GETATTRIBUTE, function.__self__)
-    if kind is MethodWrapperType and function.__name__ == "__setattr__":
-        return functools.partial(_call_unbound, _SETATTR_OF[isinstance(function.__self__, type)], function.__self__)
+    if kind is MethodWrapperType and function.__name__ in _OF_ATTRIBUTES:
+        owner = object if not isinstance(function.__self__, type) else type
+        return functools.partial(_call_unbound, vars(owner)[function.__name__], function.__self__)
     if kind is functools.partial:
         inner = target(function.func)
         return None if inner is None else functools.partial(inner, *function.args, **function.keywords)
@@ -186,10 +188,14 @@ def read_attribute(obj: Any, name: str) -> Any:
     try:
         return hook(name)
     except AttributeError:
-        other = protocols.method_of(obj, "__getattr__")
-        if other is None:
-            raise
-        return other(name)
+        return _after_failure(obj, name)
+
+
+def _after_failure(obj: Any, name: str) -> Any:
+    """Call ``__getattr__``, if there is one, while the `AttributeError` of another way to read is handled."""
+    if IN_CLASS.get(type(obj), "__getattr__") is MISSING:
+        raise  # noqa: PLE0704 (the error that is handled)
+    return protocols.special(obj, "__getattr__")(name)
 
 
 def _read_generically(get: Callable[[Any, str], Any], obj: Any, name: str) -> Any:
@@ -208,10 +214,9 @@ def _read_generically(get: Callable[[Any, str], Any], obj: Any, name: str) -> An
         try:
             return getter(obj)
         except AttributeError:
-            hook = protocols.method_of(obj, "__getattr__") if get is getattr else None
-            if hook is None:
+            if get is not getattr:
                 raise
-            return hook(name)
+            return _after_failure(obj, name)
     if in_class is MISSING and get is getattr and IN_INSTANCE.get(obj, name) is MISSING:
         hook = protocols.method_of(obj, "__getattr__")
         if hook is not None:
@@ -316,6 +321,16 @@ def _call_setattr(put: Any, obj: Any, name: Any, value: Any) -> None:
     else:
         regions.changed(obj, f".{name} = ...")
         observe.write_attr_by(put, obj, name, value)
+
+
+def _call_delattr(put: Any, obj: Any, name: Any) -> None:
+    """Call `object.__delattr__` or `type.__delattr__`, which respect deleters."""
+    deleter = protocols.setter_of(obj, name, "__delete__")
+    if deleter is not None:
+        deleter()
+    else:
+        regions.changed(obj, f".{name} deleted")
+        observe.delete_attr(obj, name, put)
 
 
 def read_item(obj: Any, key: Any) -> Any:
@@ -454,6 +469,8 @@ def _call_builtin(function: Any, /, *args: Any, **kwargs: Any) -> Any:
     """Call a builtin that has a replacement for tensors."""
     args, kwargs = _converted_arguments(args, kwargs)
     args = protocols.drives(function, args)
+    for one in args:
+        require_known(one)
     before_change(function, args)
     calls.before_call(function, args, kwargs)
     called = builtin.replacement(function) if builtin.replaces(function, args) else function
@@ -468,6 +485,8 @@ def _call_other(function: Any, /, *args: Any, **kwargs: Any) -> Any:
     if _calls_arguments(function):
         args, kwargs = _converted_arguments(args, kwargs)
     if type(function) in (_BUILTIN, type):
+        for one in (getattr(function, "__self__", None), *args):
+            require_known(one)
         given, args = args, protocols.drives(function, args)
         if any(map(operator.is_not, given, args)):
             return protocols.driven(function, *args, **kwargs)
@@ -516,12 +535,14 @@ def _call_unbound(function: Any, /, *args: Any, **kwargs: Any) -> Any:
         return function(*args, **kwargs)  # raises Python's error
     if function.__name__ == "__setattr__" and len(args) == 3 and not kwargs:
         return _call_setattr(function, *args)
+    if function.__name__ == "__delattr__" and len(args) == 2 and not kwargs:
+        return _call_delattr(function, *args)
     return callee(function.__get__(args[0]))(*args[1:], **kwargs)
 
 
 _GETATTRIBUTE: Any = object.__getattribute__
-_SETATTR_OF = (object.__setattr__, type.__setattr__)
-_CHANGING_METHODS = calls.CHANGES | {"__setattr__", "__delattr__"}
+_OF_ATTRIBUTES = frozenset({"__setattr__", "__delattr__"})
+_CHANGING_METHODS = calls.CHANGES | _OF_ATTRIBUTES
 
 
 def augment(kind: str, target: Any, operand: Any) -> Any:

@@ -89,7 +89,9 @@ def special(obj: Any, name: str) -> Callable[..., Any]:
     kind = type(obj)
     if is_users_class(kind):
         observe.class_attribute(obj, name)
-    return attached("callee")(_bound(IN_CLASS.get(kind, name), obj, kind))
+    method = IN_CLASS.get(kind, name)
+    bound = _bound(method, obj, kind)
+    return attached("callee")(bound) if _is_written(method) else bound
 
 
 def method_of(obj: Any, name: str) -> Callable[..., Any] | None:
@@ -145,14 +147,26 @@ def _itself(value: Any) -> Any:
 
 
 class _Caller:
-    """A special method of a stand-in that CPython does not bind: an object with a ``__call__``."""
+    """A special method of a stand-in, bound or such as CPython does not bind: an object with a ``__call__``.
 
-    def __init__(self, function: Any, name: str) -> None:
+    Args:
+        function: the method of the object.
+        name: its name.
+        reads: the object, if no user wrote the method, so that its reads are not seen; else None.
+    """
+
+    def __init__(self, function: Any, name: str, reads: Any = None) -> None:
         self.function = function
         self.name = name
+        self.reads = reads
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        result = attached("callee")(self.function)(*map(_itself, args), **kwargs)
+        args = tuple(map(_itself, args))
+        if self.reads is None:
+            result = attached("callee")(self.function)(*args, **kwargs)
+        else:
+            (observe.iterate if self.name in CONTAINMENT else observe.whole)(self.reads)
+            result = self.function(*args, **kwargs)
         if self.name in _MADE:
             return stand_in(result, _MADE[self.name])
         if type(result) is StagedNumber and result.kinds == _DECIDED.get(self.name):
@@ -169,11 +183,13 @@ class _Binder(_Caller):
         if obj is None:
             return _bound(self.function, None, kind.stands_for)
         obj = _itself(obj)
-        return _Caller(_bound(self.function, obj, type(obj)), self.name)
+        return _Caller(_bound(self.function, obj, type(obj)), self.name, None if _is_written(self.function) else obj)
 
 
 _ITERATOR = ("__next__", "__iter__", "__length_hint__")
 _ITERATION = ("__iter__", "__getitem__", "__len__", "__length_hint__")
+CONTAINMENT = ("__contains__", *_ITERATION)
+"""The special methods that ``x in y`` uses of y."""
 _MADE = {"__iter__": _ITERATOR, "__reversed__": _ITERATOR}
 """The special methods whose results CPython goes on to use, and the special methods that it uses of them."""
 _DECIDED = {"__bool__": BOOL, "__len__": INT}
@@ -186,7 +202,9 @@ _LAYOUTS: dict[type, Callable[[Any], Any]] = {
     **{kind: lambda obj, kind=kind: kind.__getitem__(obj, slice(None)) for kind in (tuple, bytes, bytearray)},
 }  # fmt: skip
 """The interpreter's types from which a user's class may inherit operators, and how to copy what such an object holds."""
-_mirrors: WeakKeyDictionary[type, dict[tuple[str, ...], tuple[dict[str, Any], type]]] = WeakKeyDictionary()
+_mirrors: WeakKeyDictionary[type, dict[tuple[str, ...], tuple[tuple[type, ...], dict[str, Any], type]]]
+_mirrors = WeakKeyDictionary()
+"""The classes of stand-ins by class and special methods, each with its bases and the methods that it was made of."""
 
 
 def stand_in(obj: Any, names: tuple[str, ...], *, always: bool = False) -> Any:
@@ -219,8 +237,8 @@ def _mirror(kind: type, names: tuple[str, ...]) -> type:
     own = {name: vars(kind)[name] for name in names if name in vars(kind)}
     bases = tuple([_mirror(base, names) for base in kind.__bases__])
     known = _mirrors.setdefault(kind, {}).get(names)
-    if known is not None and known[1].__bases__ == bases and _are_same(known[0], own):
-        return known[1]
+    if known is not None and known[0] == bases and _are_same(known[1], own):
+        return known[2]
     if kind in _LAYOUTS and names in _OF_OPERANDS:
         made = type(kind.__name__, (kind, StandIn), {"stands_for": kind})
     else:
@@ -228,7 +246,7 @@ def _mirror(kind: type, names: tuple[str, ...]) -> type:
         if "keys" in names:
             methods["__getattribute__"] = _read
         made = type(kind.__name__, bases, {"__hash__": object.__hash__, **methods, "stands_for": kind})
-    _mirrors[kind][names] = own, made
+    _mirrors[kind][names] = bases, own, made
     return made
 
 
@@ -289,7 +307,7 @@ def truth_of(obj: Any) -> Any:
     if stand is not obj:
         return driven(bool, stand)
     for name in _TRUTH:
-        if hasattr(type(obj), name):
+        if IN_CLASS.get(type(obj), name) is not MISSING:
             observe.special(obj, name)
             return obj
     return True
@@ -406,6 +424,8 @@ def drives(function: Any, args: tuple[Any, ...]) -> tuple[Any, ...]:
     names = _OF_BUILTINS.get(function)
     if names is None or (function is iter and len(args) != 1):
         return args
+    if function is dict and issubclass(type(next(iter(args), None)), dict) and method_of(args[0], "__iter__") is None:
+        return args  # its items are copied as they are stored
     if function in (divmod, pow):
         return (*_pair(*args[:2], names), *args[2:]) if len(args) > 1 else args
     start = 1 if function in _FIRST_IS_CALLED else 0
@@ -480,5 +500,3 @@ def manager(obj: Any) -> Any:
     return _Manager(obj) if has else obj
 
 
-CONTAINMENT = ("__contains__", *_ITERATION)
-"""The special methods that ``x in y`` uses of y."""

@@ -17,7 +17,7 @@ from hybridflow.convert.chains import Chain, Through
 from hybridflow.convert.filtered import Filtered, keeps, kept
 from hybridflow.convert.loops import LoopNames, for_on_range, for_on_rows, while_on_tensor, while_with_effects
 from hybridflow.convert.poison import Late, Poison
-from hybridflow.convert.rows import TensorRange, parts_of
+from hybridflow.convert.rows import Rows, Stream, TensorRange, note_stopped, require_known, rows_of
 from hybridflow.convert.staged import staged
 from hybridflow.convert.values import is_staged, is_tensor, negated, truth
 from hybridflow.core.context import current
@@ -83,6 +83,7 @@ class Runtime:
     def iterate(self, obj: Any) -> Any:
         """Return what a loop iterates over."""
         regions.read(obj)
+        require_known(obj)
         return observe.iterate(protocols.items_of(obj))
 
     manager = staticmethod(protocols.manager)
@@ -158,26 +159,41 @@ class Runtime:
         live: Any,
     ) -> None:  # fmt: skip
         """Run a ``for``."""
-        iterable = observe.iterate(protocols.items_of(iterable))
+        given, iterable = iterable, observe.iterate(protocols.items_of(iterable))
         names = LoopNames(bound, head, live)
+        if not isinstance(iterable, Stream):
+            require_known(iterable)
         if isinstance(iterable, Chain) and (iterable.filters or type(iterable.source) is TensorRange):
             step = Through(step, iterable.stages, bound, tuple({*head, *live}))
-            iterable = iterable.source
-        rows = parts_of(iterable)
+            chain, iterable = iterable, iterable.source
+            if type(iterable) is TensorRange:
+                chain.source = iter(())
+                if test is not None:
+                    note_stopped(chain)
+        rows = rows_of(iterable) if is_tensor(iterable) else None
+        if isinstance(iterable, Stream):
+            rows = iterable.take(test is not None)
         if rows is not None:
-            for_on_rows(rows, step, test, names)
+            last = for_on_rows(rows, step, test, names)
+            if isinstance(iterable, Stream) and iterable.place is not None:
+                iterable.left = Rows(rows.tensors, rows.build, last)
         elif type(iterable) is TensorRange:
             for_on_range(iterable, step, test, names)
         elif test is None:
             for item in iterable:
                 step(item)
         else:
-            self._for_python(iterable, step, test, names)
+            if self._for_python(iterable, step, test, names):
+                note_stopped(given)
 
     def _for_python(
         self, iterable: Any, step: Callable[[Any], Any], test: Callable[[], Any], names: LoopNames
-    ) -> None:
-        """Iterate over Python values until they end or `test`, whose result may become a tensor, is false."""
+    ) -> bool:
+        """Iterate over Python values until they end or `test`, whose result may become a tensor, is false.
+
+        Returns:
+            Whether a tensor decides how many steps the loop makes.
+        """
         goes: Any = True
         kept = tuple({*names.head, *names.live})
         for count, item in enumerate(iterable):
@@ -189,7 +205,8 @@ class Runtime:
                     raise endless("for")
             goes = protocols.truth_of(test())
             if not is_staged(goes) and not goes:
-                break
+                return False
+        return is_staged(goes)
 
     def none_of(self, *flags: Any) -> Any:
         """Whether no flag is set."""

@@ -21,6 +21,7 @@ from hybridflow.core.trainable_flags import TrainableFlags
 from hybridflow.core.variable import Variable
 from hybridflow.guards.access import ATTRIBUTE, ITSELF, RAW, TYPE
 from hybridflow.guards.choices import Choices
+from hybridflow.guards.contents import keys_of, values_of
 from hybridflow.guards.effects import Augmented, Change, Effects, is_constant
 from hybridflow.guards.fields import is_by_fields
 from hybridflow.guards.guards import CHANGING, CONTAINERS, ITEM, PLAIN, Access, Guards, Origin, weak
@@ -411,10 +412,10 @@ class Observations:
         origin = self._inputs.get(id(items))
         if origin is not None:
             self.orders.add(origin[2])
-        elif items and self.origin_of(items) is None:
+        elif dict.__len__(items) and self.origin_of(items) is None:
             for given, _, way in self._inputs.values():  # a new dict at each call
-                is_argument = type(given) is dict and len(way) == 1 and list(given) == list(items)
-                if is_argument and all(map(is_, given.values(), items.values())):
+                is_argument = type(given) is dict and len(way) == 1 and [*given] == [*keys_of(items)]
+                if is_argument and all(map(is_, given.values(), values_of(items))):
                     self.orders.add(way)
 
     def returned(self, result: Any) -> None:

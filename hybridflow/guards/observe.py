@@ -502,10 +502,10 @@ def write_item(obj: Any, key: Any, value: Any, *, augmented: bool = False) -> No
     obj[key] = value
 
 
-def delete_attr(obj: Any, name: str) -> None:
-    """Do ``del obj.name``."""
+def delete_attr(obj: Any, name: str, put: Callable[[Any, str], None] = delattr) -> None:
+    """Do ``del obj.name``, or ``put(obj, name)``, as `object.__delattr__` and `type.__delattr__` delete an attribute."""
     writes_attr(obj, name, MISSING)
-    delattr(obj, name)
+    put(obj, name)
 
 
 def delete_item(obj: Any, key: Any) -> None:
