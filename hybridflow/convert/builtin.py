@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import builtins
+import itertools
 import operator
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -15,9 +16,10 @@ from hybridflow.convert.branches import ENDLESS, endless, value_on_tensor
 from hybridflow.convert.chains import kept_by, mapped
 from hybridflow.convert.filtered import Filtered, truths
 from hybridflow.convert.rows import Stream, TensorRange, enumerated, ranged, reversed_rows, zipped
+from hybridflow.convert.sorting import sorted_items
 from hybridflow.convert.staged import as_bool
 from hybridflow.convert.staged_math import NUMBER_FUNCTIONS
-from hybridflow.convert.values import is_staged, is_tensor, standing_for, truth
+from hybridflow.convert.values import is_staged, is_tensor, truth
 from hybridflow.core.staged_number import StagedNumber, several_kinds, widest
 from hybridflow.core.tensor import as_tensor
 from hybridflow.core.traced_array import TracedArray
@@ -77,19 +79,6 @@ def _extreme(name: str, better: Callable[[Any, Any], Any]) -> Callable[..., Any]
         return python((), **given) if best is MISSING else best
 
     return extreme
-
-
-def sorted_items(iterable: Iterable[Any], *, key: Callable[[Any], Any] | None = None, reverse: bool = False) -> Any:
-    """Return ``sorted``; for scalar tensors, the rows of a sorted tensor."""
-    items = list(iterable)
-    keys = items if key is None else [key(item) for item in items]
-    if not any(map(is_tensor, keys)):
-        for one in keys:
-            observe.special(one, "__lt__", "__gt__")
-        return [items[index] for index in sorted(range(len(items)), key=keys.__getitem__, reverse=reverse)]
-    order: Any = PUBLIC.argsort(PUBLIC.stack(list(map(as_tensor, keys))), descending=bool(reverse), stable=True)
-    whole: Any = PUBLIC.stack(list(map(as_tensor, items)))
-    return [standing_for(items[0], whole[order[index]], *items[1:]) for index in range(len(items))]
 
 
 def _bool(value: Any) -> Any:
@@ -187,13 +176,30 @@ def _of_addend(value: Any) -> Any:
     return value.value if type(value) is _Addend else value
 
 
+_ADDED_BY_PYTHON = frozenset({int, float, bool, TracedFloat})
+
+
 def _sum(iterable: Iterable[Any], /, start: Any = 0) -> Any:
-    """Return ``sum``: CPython adds the items, each by the operators of converted code."""
+    """Return ``sum``: CPython adds the items, other than its own numbers by the operators of converted code."""
     if isinstance(iterable, Filtered):
         return filtered.summed(iterable, start)
     if isinstance(start, str | bytes | bytearray):
         return sum((), start)  # raises Python's error
-    return _of_addend(sum(map(_addend, iterable), _addend(start)))
+    items = iter(iterable)
+    numbers, rest = [start], []
+    for item in items if type(start) in _ADDED_BY_PYTHON else ():
+        if type(item) not in _ADDED_BY_PYTHON:
+            rest.append(item)
+            break
+        numbers.append(item)
+    total = numbers[0] if len(numbers) == 1 else _sum_of_numbers(*numbers)
+    return _of_addend(sum(map(_addend, itertools.chain(rest, items)), _addend(total)))
+
+
+def _sum_of_numbers(*numbers: Any) -> Any:
+    """Return the sum of Python's numbers, which may be rounded more exactly than their additions one by one."""
+    traced = next((one for one in numbers if type(one) is TracedFloat), None)
+    return sum(numbers[1:], numbers[0]) if traced is None else traced.applied(_sum_of_numbers, *numbers)
 
 
 ALWAYS: dict[Any, Callable[..., Any]] = {

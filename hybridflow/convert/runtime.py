@@ -25,6 +25,7 @@ from hybridflow.core.errors import CheckError, TraceError
 from hybridflow.core.staged_number import BOOL, StagedNumber
 from hybridflow.guards import calls, observe
 from hybridflow.guards.access import MISSING
+from hybridflow.guards.users import is_users_class
 from hybridflow.ir.builder import add_check
 from hybridflow.ir.effects import has_effect
 from hybridflow.ops.host_values import Joined
@@ -102,9 +103,18 @@ class Runtime:
     made_class = staticmethod(observe.made_class)
 
     def whole(self, value: Any) -> Any:
-        """Return a value that Python itself reads, such as the subject of a ``match``; all of it counts as read."""
+        """Return a value that Python itself reads; all of it counts as read."""
         observe.whole(value)
         return value
+
+    def matched(self, value: Any, *classes: Callable[[], Any]) -> Any:
+        """Return the subject of a ``match``, whose patterns name these classes."""
+        for one in classes:
+            with suppress(NameError, AttributeError):  # the pattern itself raises it, if it is tried
+                kind = one()
+                if is_users_class(type(kind)):
+                    observe.special(kind, "__instancecheck__")
+        return self.whole(value)
 
     def without_temporaries(self, names: Any) -> Any:
         """Return the result of ``locals()`` or ``dir()`` without the names that the conversion made."""

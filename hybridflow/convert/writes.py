@@ -253,7 +253,9 @@ class Writes(Reads):
     visit_Import = visit_ImportFrom = imported
 
     def visit_Match(self, node: ast.Match) -> Any:
-        node.subject = runtime(node.subject, "whole", self.visit(node.subject))
+        classes = [one.cls for case in node.cases for one in ast.walk(case.pattern) if isinstance(one, ast.MatchClass)]
+        asked = [thunk(self.visit(copy.deepcopy(one))) for one in classes]
+        node.subject = runtime(node.subject, "matched", self.visit(node.subject), *asked)
         node.cases = [self.visit(one) for one in node.cases]
         return node
 

@@ -110,7 +110,8 @@ class TracedFloat:
                     hint="Return it from the function, or make it static with static_argnames.")
         )  # fmt: skip
 
-    def _apply(self, function: Callable[..., Any], *operands: Any) -> Any:
+    def applied(self, function: Callable[..., Any], *operands: Any) -> Any:
+        """Return what a function makes of Python's numbers, this one among them; every call computes it anew."""
         arguments = self._arguments
         for operand in operands:
             if type(operand) is TracedFloat:
@@ -124,7 +125,7 @@ class TracedFloat:
 
     def __pow__(self, other: Any) -> Any:
         # A float exponent may make the result complex, depending on the numbers.
-        return self._apply(operator.pow, self, other) if type(other) is int else self._foreign(other)
+        return self.applied(operator.pow, self, other) if type(other) is int else self._foreign(other)
 
     def __rpow__(self, other: Any) -> Any:
         return self._foreign(other)
@@ -161,7 +162,7 @@ _EXACT = frozenset({bool, int, float})
 
 def _forward(function: Callable[..., Any]) -> Callable[..., Any]:
     def method(self: Any, other: Any) -> Any:
-        result = self._apply(function, self, other)
+        result = self.applied(function, self, other)
         return self._foreign(other) if result is NotImplemented else result
 
     return method
@@ -169,7 +170,7 @@ def _forward(function: Callable[..., Any]) -> Callable[..., Any]:
 
 def _backward(function: Callable[..., Any]) -> Callable[..., Any]:
     def method(self: Any, other: Any) -> Any:
-        result = self._apply(function, other, self)
+        result = self.applied(function, other, self)
         return self._foreign(other) if result is NotImplemented else result
 
     return method
@@ -177,7 +178,7 @@ def _backward(function: Callable[..., Any]) -> Callable[..., Any]:
 
 def _alone(function: Callable[..., Any]) -> Callable[..., Any]:
     def method(self: Any) -> Any:
-        return self._apply(function, self)
+        return self.applied(function, self)
 
     return method
 
