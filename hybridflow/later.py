@@ -31,7 +31,8 @@ NAMES = {
 """Public names of the package, each with the module that defines it."""
 
 ATTACHED = {
-    "converted": "convert", "read_attribute": "convert.callee", "reason_of": "convert", "target": "convert.callee", "callee": "convert.callee",
+    "converted": "convert", "reason_of": "convert", "target": "convert.callee", "callee": "convert.callee",
+    "read_attribute": "convert.callee",
     "to_dot": "pictures", "to_mermaid": "pictures", "to_svg": "pictures", "to_html": "pictures",
     "to_model_explorer": "pictures",
     "show": "pictures", "in_notebook_html": "pictures", "to_onnx": "export.onnx_format",

@@ -46,7 +46,7 @@ def failure(error):
     return type(error).__name__ + ": " + re.sub("0x[0-9a-f]+", "0x", text)
 """
 """What the programs show values with. It is compiled as a library's code, which is quicker to trace."""
-HEAD = '''
+HEAD = """
 import contextlib, functools, math, operator
 from protocol_helpers import failure, show
 
@@ -130,19 +130,47 @@ def endless():
 
 def taking(*args, **named):
     return args, named
-'''
+"""
 
 _ANY = ["1", "2.5", "'t'", "None", "[1, 2]", "(3,)", "True", "NotImplemented", "args[0]", "args[-1]", "{'k': 1}"]
 _RAISE = ["fail(ValueError('no'))", "fail(TypeError('mine'))", "fail(AttributeError('gone'))"]
-_ITER = ["iter([1, 2])", "iter([])", "args[0]", "Odd()", "endless()", "5", "[1]", "iter(['k', 'x'])", "(n for n in (1, 2))"]
+_ITER = [
+    "iter([1, 2])",
+    "iter([])",
+    "args[0]",
+    "Odd()",
+    "endless()",
+    "5",
+    "[1]",
+    "iter(['k', 'x'])",
+    "(n for n in (1, 2))",
+]
 _TRUTH = ["True", "False", "True", "False", "1", "None", "NotImplemented"]
 _NUMBER = ["0", "1", "2", "True", "-1", "2.5", "'t'", "None", "1 << 70"]
-_ITEM = ["len(OUT) % 3 or fail(IndexError('end'))", "len(OUT) % 4 or fail(StopIteration())", "args[-1]", "fail(KeyError('k'))"]
+_ITEM = [
+    "len(OUT) % 3 or fail(IndexError('end'))",
+    "len(OUT) % 4 or fail(StopIteration())",
+    "args[-1]",
+    "fail(KeyError('k'))",
+]
 _OWN = "getattr(base_of(args[0]), NAME)(*args)"
 _SUPER = "super(CLASS, args[0]).NAME(*args[1:])"
 
-_BINARY = {"add": "+", "sub": "-", "mul": "*", "truediv": "/", "floordiv": "//", "mod": "%", "pow": "**", "matmul": "@",
-           "and": "&", "or": "|", "xor": "^", "lshift": "<<", "rshift": ">>"}  # fmt: skip
+_BINARY = {
+    "add": "+",
+    "sub": "-",
+    "mul": "*",
+    "truediv": "/",
+    "floordiv": "//",
+    "mod": "%",
+    "pow": "**",
+    "matmul": "@",
+    "and": "&",
+    "or": "|",
+    "xor": "^",
+    "lshift": "<<",
+    "rshift": ">>",
+}
 _COMPARED = {"eq": "==", "ne": "!=", "lt": "<", "le": "<=", "gt": ">", "ge": ">="}
 _VALUES = ["1", "2.5", "'t'", "[1, 2]", "(1,)", "{'k': 2}", "None"]
 _OTHERS = ["a", "b", "c", "d", "d", "c"]
@@ -161,10 +189,21 @@ def _binary(rng: random.Random) -> Group:
     choices = [*_ANY, "NotImplemented", "NotImplemented", _SUPER, *_RAISE[:1]]
     return Group(
         {f"__{name}__": choices, f"__r{name}__": choices, f"__i{name}__": choices},
-        [f"§ {sign} §", f"§ {sign} §", f"§ {sign} ¤", f"¤ {sign} §", f"! t = §; t {sign}= §", f"! t = ¤; t {sign}= §",
-         f"! t = §; t {sign}= ¤", "sum([§, §])", "sum([§, ¤], §)", "sum([1, 2.5, §])"] if name != "pow" else
-        [f"§ {sign} §", f"§ {sign} ¤", f"¤ {sign} §", f"! t = §; t {sign}= §", "pow(§, §)", "pow(§, 2, 5)"],
-    )  # fmt: skip
+        [
+            f"§ {sign} §",
+            f"§ {sign} §",
+            f"§ {sign} ¤",
+            f"¤ {sign} §",
+            f"! t = §; t {sign}= §",
+            f"! t = ¤; t {sign}= §",
+            f"! t = §; t {sign}= ¤",
+            "sum([§, §])",
+            "sum([§, ¤], §)",
+            "sum([1, 2.5, §])",
+        ]
+        if name != "pow"
+        else [f"§ {sign} §", f"§ {sign} ¤", f"¤ {sign} §", f"! t = §; t {sign}= §", "pow(§, §)", "pow(§, 2, 5)"],
+    )
 
 
 def _compared(rng: random.Random) -> Group:
@@ -172,9 +211,22 @@ def _compared(rng: random.Random) -> Group:
     choices = [*_TRUTH, "NotImplemented", "NotImplemented", "'t'", _SUPER, *_RAISE[:1]]
     uses = [f"§ {sign} §" for sign in _COMPARED.values()] + [f"§ {sign} ¤" for sign in _COMPARED.values()]
     uses += [f"¤ {sign} §" for sign in _COMPARED.values()]
-    uses += ["sorted([§, §, §])", "max([§, §])", "min(§, §)", "§ in [§, ¤, §]", "¤ in (§, §)", "§ < § < §", "§ is §",
-             "sorted([§, §], key=lambda one: (1, one))", "§ not in [§]", "max([§], default=1)", "min([], default=§)",
-             "sorted([3, 1], key=lambda one: §)", "max(§, §, key=lambda one: one)", "[§, §] == [§, §]"]  # fmt: skip
+    uses += [
+        "sorted([§, §, §])",
+        "max([§, §])",
+        "min(§, §)",
+        "§ in [§, ¤, §]",
+        "¤ in (§, §)",
+        "§ < § < §",
+        "§ is §",
+        "sorted([§, §], key=lambda one: (1, one))",
+        "§ not in [§]",
+        "max([§], default=1)",
+        "min([], default=§)",
+        "sorted([3, 1], key=lambda one: §)",
+        "max(§, §, key=lambda one: one)",
+        "[§, §] == [§, §]",
+    ]
     return Group({f"__{name}__": choices for name in _COMPARED}, uses)
 
 
@@ -182,105 +234,305 @@ def _truth(rng: random.Random) -> Group:
     del rng
     return Group(
         {"__bool__": [*_TRUTH, *_RAISE[:1]], "__len__": [*_NUMBER, *_RAISE[:1], "args[0]"], "__index__": _NUMBER},
-        ["bool(§)", "not §", "§ and 1", "§ or 2", "3 if § else 4", "! t = 1 if § else 2", "len(§)", "any([§, §])",
-         "all([§, §])", "list(filter(None, [§, §]))", "[one for one in (1, 2) if §]", "!\n        if §:\n            t = 5",
-         "!\n        while §:\n            t = 6\n            break", "! assert §, 'text'", "§ and § or §"],
-    )  # fmt: skip
+        [
+            "bool(§)",
+            "not §",
+            "§ and 1",
+            "§ or 2",
+            "3 if § else 4",
+            "! t = 1 if § else 2",
+            "len(§)",
+            "any([§, §])",
+            "all([§, §])",
+            "list(filter(None, [§, §]))",
+            "[one for one in (1, 2) if §]",
+            "!\n        if §:\n            t = 5",
+            "!\n        while §:\n            t = 6\n            break",
+            "! assert §, 'text'",
+            "§ and § or §",
+        ],
+    )
 
 
 def _iterated(rng: random.Random) -> Group:
     del rng
     return Group(
-        {"__iter__": [*_ITER, *_RAISE[:1], _SUPER], "__next__": ["len(OUT) % 3 or fail(StopIteration())", "7", *_RAISE[:1]],
-         "__getitem__": [*_ITEM, _SUPER], "__len__": _NUMBER[:5], "__contains__": [*_TRUTH, "[]", "[0]", *_RAISE[:1]],
-         "__reversed__": [*_ITER, *_RAISE[:1]], "__length_hint__": ["3", "NotImplemented", "'t'"],
-         "keys": ["['k']", "iter(['k', 'x'])", "5"], "__eq__": _TRUTH},
-        ["list(bounded(§))", "tuple(§) if 0 else first(§)", "1 in §", "§ in §", "¤ not in §", "iter(§)", "next(§)", "next(§, 7)",
-         "next(iter(§))", "reversed(§)", "first(reversed(§))", "! t, *u = bounded(§)", "! t, u = §", "dict(§)", "{**§}",
-         "taking(**§)", "first(zip(§, §))", "first(enumerate(§))", "first(map(taking, §))", "first(filter(None, §))",
-         "!\n        for t in §:\n            note('item ' + show(t))\n            if len(OUT) % 5 == 0:\n                break",
-         "!\n        for t in §:\n            note('item ' + show(t))\n            if t:\n                break\n        else:\n            t = 'else'",
-         "[t for t in bounded(§)]", "iter(§, 3)", "first(iter(§))", "any(bounded(§))", "min(bounded(§))", "! t = [1]; t += bounded(§)",
-         "next(iter(§), 'none')", "list(zip(bounded(§), [1, 2]))", "1 in bounded(§)"],
-    )  # fmt: skip
+        {
+            "__iter__": [*_ITER, *_RAISE[:1], _SUPER],
+            "__next__": ["len(OUT) % 3 or fail(StopIteration())", "7", *_RAISE[:1]],
+            "__getitem__": [*_ITEM, _SUPER],
+            "__len__": _NUMBER[:5],
+            "__contains__": [*_TRUTH, "[]", "[0]", *_RAISE[:1]],
+            "__reversed__": [*_ITER, *_RAISE[:1]],
+            "__length_hint__": ["3", "NotImplemented", "'t'"],
+            "keys": ["['k']", "iter(['k', 'x'])", "5"],
+            "__eq__": _TRUTH,
+        },
+        [
+            "list(bounded(§))",
+            "tuple(§) if 0 else first(§)",
+            "1 in §",
+            "§ in §",
+            "¤ not in §",
+            "iter(§)",
+            "next(§)",
+            "next(§, 7)",
+            "next(iter(§))",
+            "reversed(§)",
+            "first(reversed(§))",
+            "! t, *u = bounded(§)",
+            "! t, u = §",
+            "dict(§)",
+            "{**§}",
+            "taking(**§)",
+            "first(zip(§, §))",
+            "first(enumerate(§))",
+            "first(map(taking, §))",
+            "first(filter(None, §))",
+            "!\n        for t in §:\n            note('item ' + show(t))\n            if len(OUT) % 5 == 0:\n                break",
+            "!\n        for t in §:\n            note('item ' + show(t))\n            if t:\n                break\n        else:\n            t = 'else'",
+            "[t for t in bounded(§)]",
+            "iter(§, 3)",
+            "first(iter(§))",
+            "any(bounded(§))",
+            "min(bounded(§))",
+            "! t = [1]; t += bounded(§)",
+            "next(iter(§), 'none')",
+            "list(zip(bounded(§), [1, 2]))",
+            "1 in bounded(§)",
+        ],
+    )
 
 
 def _finite(rng: random.Random) -> Group:
     group = _iterated(rng)
     ends = [one for one in _ITER if one not in ("endless()", "args[0]")]
     group.methods |= {"__iter__": ends, "__getitem__": _ITEM[:2], "__next__": group.methods["__next__"][:1]}
-    group.uses = ["list(§)", "tuple(§)", "set(§)", "sorted(§)", "sum(§)", "any(§)", "all(§)", "max(§)", "[*§]", "taking(*§)",
-                  "(1, *§)", "! t, *u = §", "! t, u = §", "list(zip(§, §))", "list(enumerate(§, 3))", "list(map(taking, §, §))",
-                  "list(filter(None, §))", "! t = []; t.extend(§)", "! t = [0]; t += §", "dict(§)", "dict(zip(§, §))",
-                  "frozenset(§)", "len(§)", "list(reversed(§))", "{t for t in §}", "''.join(§)", "min(§, default=4)"]  # fmt: skip
+    group.uses = [
+        "list(§)",
+        "tuple(§)",
+        "set(§)",
+        "sorted(§)",
+        "sum(§)",
+        "any(§)",
+        "all(§)",
+        "max(§)",
+        "[*§]",
+        "taking(*§)",
+        "(1, *§)",
+        "! t, *u = §",
+        "! t, u = §",
+        "list(zip(§, §))",
+        "list(enumerate(§, 3))",
+        "list(map(taking, §, §))",
+        "list(filter(None, §))",
+        "! t = []; t.extend(§)",
+        "! t = [0]; t += §",
+        "dict(§)",
+        "dict(zip(§, §))",
+        "frozenset(§)",
+        "len(§)",
+        "list(reversed(§))",
+        "{t for t in §}",
+        "''.join(§)",
+        "min(§, default=4)",
+    ]
     return group
 
 
 def _items(rng: random.Random) -> Group:
     del rng
     return Group(
-        {"__getitem__": [*_ANY, *_ITEM, _SUPER, *_RAISE], "__setitem__": ["None", "1", *_RAISE, _SUPER],
-         "__delitem__": ["None", "1", *_RAISE], "__missing__": [*_ANY[:4], *_RAISE[:1]], "__index__": _NUMBER,
-         "__hash__": ["1", "'t'", "2", "-1"], "__eq__": _TRUTH, "__class_getitem__": ["1"]},
-        ["§[0]", "§['zz']", "§[1:2]", "§[1, 2]", "! §[0] = 1", "! §['k'] = §", "! del §[0]", "! §[0] += 1", "[5, 6, 7][§]",
-         "{1: 2}[§]", "{§: 3}", "{§: 3}[§]", "hash(§) < 1 << 80", "operator.index(§)", "list(range(§))", "[1, 2, 3][§:]", "A[1]",
-         "operator.getitem(§, 0)", "! operator.setitem(§, 0, 1)", "operator.itemgetter(0)(§)", "{1, §}", "§ in {1, 2}",
-         "hex(§)", "§[...]", "! §[1:] = §"],
-    )  # fmt: skip
+        {
+            "__getitem__": [*_ANY, *_ITEM, _SUPER, *_RAISE],
+            "__setitem__": ["None", "1", *_RAISE, _SUPER],
+            "__delitem__": ["None", "1", *_RAISE],
+            "__missing__": [*_ANY[:4], *_RAISE[:1]],
+            "__index__": _NUMBER,
+            "__hash__": ["1", "'t'", "2", "-1"],
+            "__eq__": _TRUTH,
+            "__class_getitem__": ["1"],
+        },
+        [
+            "§[0]",
+            "§['zz']",
+            "§[1:2]",
+            "§[1, 2]",
+            "! §[0] = 1",
+            "! §['k'] = §",
+            "! del §[0]",
+            "! §[0] += 1",
+            "[5, 6, 7][§]",
+            "{1: 2}[§]",
+            "{§: 3}",
+            "{§: 3}[§]",
+            "hash(§) < 1 << 80",
+            "operator.index(§)",
+            "list(range(§))",
+            "[1, 2, 3][§:]",
+            "A[1]",
+            "operator.getitem(§, 0)",
+            "! operator.setitem(§, 0, 1)",
+            "operator.itemgetter(0)(§)",
+            "{1, §}",
+            "§ in {1, 2}",
+            "hex(§)",
+            "§[...]",
+            "! §[1:] = §",
+        ],
+    )
 
 
 def _attributes(rng: random.Random) -> Group:
     del rng
     own = "object.NAME(*args)"
     return Group(
-        {"__getattr__": ["args[-1]", "fail(AttributeError('none'))", "fail(AttributeError('none'))", "3"],
-         "__getattribute__": [own, own, own, "fail(AttributeError('hidden'))", "4"],
-         "__setattr__": [own, own, "None", "1", "fail(AttributeError('fixed'))"],
-         "__delattr__": [own, own, "None", "fail(AttributeError('stays'))"],
-         "p": ["property"], "q": ["data"], "m": ["None", "args[1:]"], "v": ["value"], "__dir__": ["['z', 'a']", "5"]},
-        ["§.p", "§.q", "§.m()", "§.v", "§.zz", "getattr(§, 'zz', 5)", "hasattr(§, 'zz')", "hasattr(§, 'p')", "! §.v = 8",
-         "! §.zz = 9", "! §.p = 1", "! §.q = 1", "! del §.v", "! del §.zz", "! del §.q", "! §.v += 1", "getattr(§, 'p')",
-         "! setattr(§, 'w', 2)", "! delattr(§, 'w')", "! delattr(§, 'v')", "operator.attrgetter('v')(§)", "dir(§)[:1]",
-         "§.m", "A.v", "A.m(§, 1)", "! §.__dict__['v'] = 5", "§.v", "! object.__setattr__(§, 'v', 3)", "vars(§)", "§.__class__",
-         "operator.methodcaller('m', 1)(§)", "! del §.p"],
-    )  # fmt: skip
+        {
+            "__getattr__": ["args[-1]", "fail(AttributeError('none'))", "fail(AttributeError('none'))", "3"],
+            "__getattribute__": [own, own, own, "fail(AttributeError('hidden'))", "4"],
+            "__setattr__": [own, own, "None", "1", "fail(AttributeError('fixed'))"],
+            "__delattr__": [own, own, "None", "fail(AttributeError('stays'))"],
+            "p": ["property"],
+            "q": ["data"],
+            "m": ["None", "args[1:]"],
+            "v": ["value"],
+            "__dir__": ["['z', 'a']", "5"],
+        },
+        [
+            "§.p",
+            "§.q",
+            "§.m()",
+            "§.v",
+            "§.zz",
+            "getattr(§, 'zz', 5)",
+            "hasattr(§, 'zz')",
+            "hasattr(§, 'p')",
+            "! §.v = 8",
+            "! §.zz = 9",
+            "! §.p = 1",
+            "! §.q = 1",
+            "! del §.v",
+            "! del §.zz",
+            "! del §.q",
+            "! §.v += 1",
+            "getattr(§, 'p')",
+            "! setattr(§, 'w', 2)",
+            "! delattr(§, 'w')",
+            "! delattr(§, 'v')",
+            "operator.attrgetter('v')(§)",
+            "dir(§)[:1]",
+            "§.m",
+            "A.v",
+            "A.m(§, 1)",
+            "! §.__dict__['v'] = 5",
+            "§.v",
+            "! object.__setattr__(§, 'v', 3)",
+            "vars(§)",
+            "§.__class__",
+            "operator.methodcaller('m', 1)(§)",
+            "! del §.p",
+        ],
+    )
 
 
 def _called(rng: random.Random) -> Group:
     del rng
     return Group(
-        {"__call__": [*_ANY, *_RAISE[:1]],
-         "__init__": ["None", "None", "None", "1", *_RAISE[:1]],
-         "__new__": ["object.__new__(args[0])", "object.__new__(args[0])", "object.__new__(A)", "5"],
-         "__enter__": [*_ANY[:5], "args[0]", *_RAISE[:1]], "__exit__": [*_TRUTH, "None", "None", *_RAISE[:1]],
-         "__init_subclass__": ["None"]},
-        ["§()", "§(1)", "§(k=2)", "A()", "B()", "C(1)", "D()", "D(k=2)", "callable(§)",
-         "!\n        with § as t:\n            note('inside ' + show(t))",
-         "!\n        with § as t:\n            note('inside')\n            raise ValueError('in')",
-         "!\n        with contextlib.suppress(ValueError), §:\n            raise ValueError('in')",
-         "list(map(§, [1, 2]))", "type(§)", "isinstance(§, A)", "issubclass(D, A)", "type(§)()", "functools.partial(§, 1)(2)",
-         "functools.reduce(§, [1, 2, 3])", "sorted([2, 1], key=§)"],
-    )  # fmt: skip
+        {
+            "__call__": [*_ANY, *_RAISE[:1]],
+            "__init__": ["None", "None", "None", "1", *_RAISE[:1]],
+            "__new__": ["object.__new__(args[0])", "object.__new__(args[0])", "object.__new__(A)", "5"],
+            "__enter__": [*_ANY[:5], "args[0]", *_RAISE[:1]],
+            "__exit__": [*_TRUTH, "None", "None", *_RAISE[:1]],
+            "__init_subclass__": ["None"],
+        },
+        [
+            "§()",
+            "§(1)",
+            "§(k=2)",
+            "A()",
+            "B()",
+            "C(1)",
+            "D()",
+            "D(k=2)",
+            "callable(§)",
+            "!\n        with § as t:\n            note('inside ' + show(t))",
+            "!\n        with § as t:\n            note('inside')\n            raise ValueError('in')",
+            "!\n        with contextlib.suppress(ValueError), §:\n            raise ValueError('in')",
+            "list(map(§, [1, 2]))",
+            "type(§)",
+            "isinstance(§, A)",
+            "issubclass(D, A)",
+            "type(§)()",
+            "functools.partial(§, 1)(2)",
+            "functools.reduce(§, [1, 2, 3])",
+            "sorted([2, 1], key=§)",
+        ],
+    )
 
 
 def _numbers(rng: random.Random) -> Group:
     del rng
     return Group(
-        {"__int__": _NUMBER, "__float__": ["2.5", "1", "'t'", "True"], "__index__": _NUMBER, "__complex__": ["1j", "2.5", "'t'"],
-         "__abs__": _ANY, "__round__": _ANY, "__trunc__": _NUMBER, "__floor__": _ANY, "__ceil__": _ANY, "__neg__": _ANY,
-         "__pos__": _ANY, "__invert__": [*_ANY, _SUPER], "__divmod__": [*_ANY, "NotImplemented"],
-         "__rdivmod__": [*_ANY, "NotImplemented"], "__str__": ["'s'", "1", "None"], "__repr__": ["'r'", "1"],
-         "__format__": ["'f'", "1", "args[-1]"], "__hash__": ["3", "'t'"], "__bytes__": ["b'x'", "1"]},
-        ["int(§)", "float(§)", "complex(§)", "abs(§)", "round(§)", "round(§, 1)", "math.floor(§)", "math.ceil(§)", "-§", "+§",
-         "~§", "divmod(§, §)", "divmod(1, §)", "divmod(§, 2)", "str(§)", "repr(§)", "f'{§}'", "f'{§!r:>4}'", "format(§, 'x')",
-         "'%s' % (§,)", "hash(§) < 1 << 80", "bytes(§)", "math.sqrt(§)", "math.trunc(§)", "'{} {!r}'.format(§, §)", "str([§])",
-         "bin(§)", "int('7', §)"],
-    )  # fmt: skip
+        {
+            "__int__": _NUMBER,
+            "__float__": ["2.5", "1", "'t'", "True"],
+            "__index__": _NUMBER,
+            "__complex__": ["1j", "2.5", "'t'"],
+            "__abs__": _ANY,
+            "__round__": _ANY,
+            "__trunc__": _NUMBER,
+            "__floor__": _ANY,
+            "__ceil__": _ANY,
+            "__neg__": _ANY,
+            "__pos__": _ANY,
+            "__invert__": [*_ANY, _SUPER],
+            "__divmod__": [*_ANY, "NotImplemented"],
+            "__rdivmod__": [*_ANY, "NotImplemented"],
+            "__str__": ["'s'", "1", "None"],
+            "__repr__": ["'r'", "1"],
+            "__format__": ["'f'", "1", "args[-1]"],
+            "__hash__": ["3", "'t'"],
+            "__bytes__": ["b'x'", "1"],
+        },
+        [
+            "int(§)",
+            "float(§)",
+            "complex(§)",
+            "abs(§)",
+            "round(§)",
+            "round(§, 1)",
+            "math.floor(§)",
+            "math.ceil(§)",
+            "-§",
+            "+§",
+            "~§",
+            "divmod(§, §)",
+            "divmod(1, §)",
+            "divmod(§, 2)",
+            "str(§)",
+            "repr(§)",
+            "f'{§}'",
+            "f'{§!r:>4}'",
+            "format(§, 'x')",
+            "'%s' % (§,)",
+            "hash(§) < 1 << 80",
+            "bytes(§)",
+            "math.sqrt(§)",
+            "math.trunc(§)",
+            "'{} {!r}'.format(§, §)",
+            "str([§])",
+            "bin(§)",
+            "int('7', §)",
+        ],
+    )
 
 
 GROUPS = [_binary, _binary, _compared, _truth, _iterated, _finite, _items, _attributes, _called, _numbers]
 _BASES = ["", "", "", "", "", "list", "dict", "int", "str", "tuple"]
-_UNSAFE = frozenset({"__getattribute__", "__setattr__", "__new__", "__init__", "__init_subclass__", "keys", "m", "v", "p", "q"})
+_UNSAFE = frozenset(
+    {"__getattribute__", "__setattr__", "__new__", "__init__", "__init_subclass__", "keys", "m", "v", "p", "q"}
+)
 """What is defined by a plain function only, so that objects can be made and shown."""
 
 
@@ -290,13 +542,26 @@ def _method(rng: random.Random, kind: str, name: str, choices: list[str]) -> lis
     if what == "value":
         return [f"    v = {rng.choice(['1', '[1]', '2.5'])}"]
     if what in ("property", "data"):
-        made = [f"    def {name}(self, *args):", f"        note('{kind}.{name}')", f"        return {rng.choice(_ANY[:6] + _RAISE)}"]
-        return [*made, f"    {name} = {rng.choice(['property', 'functools.cached_property', 'Binding'] if what == 'property' else ['Data'])}({name})"]
+        made = [
+            f"    def {name}(self, *args):",
+            f"        note('{kind}.{name}')",
+            f"        return {rng.choice(_ANY[:6] + _RAISE)}",
+        ]
+        return [
+            *made,
+            f"    {name} = {rng.choice(['property', 'functools.cached_property', 'Binding'] if what == 'property' else ['Data'])}({name})",
+        ]
     what = what.replace("NAME", name).replace("CLASS", kind)
-    made = [f"    def {name}(*args, **named):", f"        note('{kind}.{name} ' + show(args[1:]))", f"        return {what}"]
+    made = [
+        f"    def {name}(*args, **named):",
+        f"        note('{kind}.{name} ' + show(args[1:]))",
+        f"        return {what}",
+    ]
     if name in ("__getattribute__", "__getattr__"):  # isinstance asks an object for its class
         made.insert(1, "        if args[-1] == '__class__': return object.__getattribute__(*args)")
-    form = "" if name in _UNSAFE else rng.choice([""] * 7 + ["staticmethod", "classmethod", "Callable", "Binding", "None"])
+    form = (
+        "" if name in _UNSAFE else rng.choice([""] * 7 + ["staticmethod", "classmethod", "Callable", "Binding", "None"])
+    )
     if form == "None":
         return [f"    {name} = None"]
     return made + ([f"    {name} = {form}({name})"] if form else [])
@@ -312,16 +577,21 @@ def _class(rng: random.Random, name: str, bases: str, group: Group, share: float
     return [f"class {name}({bases}):", *(body or ["    pass"])]
 
 
-
-
 def _use(rng: random.Random, use: str) -> list[str]:
     """Return the lines of a function that evaluates an expression, or runs statements, and tells what came of it."""
     while "§" in use or "¤" in use:
         use = re.sub("[§¤]", lambda found: rng.choice(_OTHERS if found[0] == "§" else _VALUES), use, count=1)
     text = use[1:].strip() if use.startswith("!") else f"t = {use}"
     told = repr(text)[1:-1].replace('"', "'").replace("'", "`")
-    return ["    t = u = 'unset'", f"    note('{told}')", "    try:", "        " + text, "        note(show((t, u)))",
-            "    except Exception as error:", "        note(failure(error))"]  # fmt: skip
+    return [
+        "    t = u = 'unset'",
+        f"    OUT.append('{told}')",
+        "    try:",
+        "        " + text,
+        "        note(show((t, u)))",
+        "    except Exception as error:",
+        "        OUT.append(failure(error))",
+    ]
 
 
 def program(seed: int, uses: int = 12) -> str:
@@ -329,14 +599,23 @@ def program(seed: int, uses: int = 12) -> str:
     rng = random.Random(seed)
     group = rng.choice(GROUPS)(rng)
     base, share = rng.choice(_BASES), rng.choice([0.25, 0.5, 0.8])
-    shape = {"A": base, "B": rng.choice(["A", "A", base, rng.choice(_BASES)]), "C": rng.choice(["A", ""]),
-             "D": rng.choice(["B, C", "C", "B", ""])}  # fmt: skip
+    shape = {
+        "A": base,
+        "B": rng.choice(["A", "A", base, rng.choice(_BASES)]),
+        "C": rng.choice(["A", ""]),
+        "D": rng.choice(["B, C", "C", "B", ""]),
+    }
     lines: list[str] = []
     for name, bases in shape.items():
         lines += ["try:", *["    " + line for line in _class(rng, name, bases, group, share)]]
         lines += ["except TypeError:", f"    class {name}:", "        pass"]
-    made = ["try:", "    a, b, c, d = A(), B(), C(), D()", "except Exception as error:", "    note(failure(error))",
-            "    a, b, c, d = map(blank, (A, B, C, D))"]  # fmt: skip
+    made = [
+        "try:",
+        "    a, b, c, d = A(), B(), C(), D()",
+        "except Exception as error:",
+        "    OUT.append(failure(error))",
+        "    a, b, c, d = map(blank, (A, B, C, D))",
+    ]
     body = [line for _ in range(uses) for line in _use(rng, rng.choice(group.uses))]
     if rng.random() < 0.2:  # objects that the call itself makes
         body = ["    " + line for line in made] + body

@@ -203,7 +203,8 @@ def _sum_of_numbers(*numbers: Any) -> Any:
 
 
 ALWAYS: dict[Any, Callable[..., Any]] = {
-    any: any_true, all: all_true, min: _extreme("min", protocols.COMPARISONS["Lt"]), max: _extreme("max", protocols.COMPARISONS["Gt"]),
+    any: any_true, all: all_true,
+    min: _extreme("min", protocols.COMPARISONS["Lt"]), max: _extreme("max", protocols.COMPARISONS["Gt"]),
     sorted: sorted_items, print: printed, type: type_of, map: mapped, filter: kept_by, sum: _sum,
     id: observe.identity, operator.is_: observe.same, operator.is_not: lambda a, b: not observe.same(a, b),
 }  # fmt: skip

@@ -129,9 +129,9 @@ def target(function: Any) -> Any:
     if kind is _BUILTIN and function in _OPERATORS:
         return _OPERATORS[function]
     if kind is WrapperDescriptorType and function is _GETATTRIBUTE:
-        return functools.partial(_read_generically, function)
+        return _read_by_object
     if kind is MethodWrapperType and function.__name__ == "__getattribute__" and type(function.__self__) not in _PLAIN:
-        return functools.partial(_read_generically, _GETATTRIBUTE, function.__self__)
+        return functools.partial(_read_by_object, function.__self__)
     if kind is MethodWrapperType and function.__name__ in _OF_ATTRIBUTES:
         owner = object if not isinstance(function.__self__, type) else type
         return functools.partial(_call_unbound, vars(owner)[function.__name__], function.__self__)
@@ -184,7 +184,7 @@ def read_attribute(obj: Any, name: str) -> Any:
         return _read_super(obj, name)
     hook = protocols.method_of(obj, "__getattribute__")
     if hook is None:
-        return _read_generically(getattr, obj, name)
+        return _read_generically(obj, name)
     try:
         return hook(name)
     except AttributeError:
@@ -194,35 +194,35 @@ def read_attribute(obj: Any, name: str) -> Any:
 def _after_failure(obj: Any, name: str) -> Any:
     """Call ``__getattr__``, if there is one, while the `AttributeError` of another way to read is handled."""
     if IN_CLASS.get(type(obj), "__getattr__") is MISSING:
-        raise  # noqa: PLE0704 (the error that is handled)
+        raise
     return protocols.special(obj, "__getattr__")(name)
 
 
-def _read_generically(get: Callable[[Any, str], Any], obj: Any, name: str) -> Any:
+def _read_generically(obj: Any, name: str, *get: Callable[[Any, str], Any]) -> Any:
     """Read an attribute of an object whose class has no ``__getattribute__`` of the user's, or none that counts.
 
     Args:
-        get: `getattr`, or `object.__getattribute__`, which does not call ``__getattr__``.
         obj: the object.
         name: the attribute.
+        *get: `object.__getattribute__`, which does not call ``__getattr__``, or nothing.
     """
     if isinstance(obj, type | ModuleType):
-        return observe.read_attr(obj, name, get)
+        return observe.read_attr(obj, name, *get)
     in_class = IN_CLASS.get(type(obj), name)
     getter = _getter_of(obj, name, in_class)
     if getter is not None:
         try:
             return getter(obj)
         except AttributeError:
-            if get is not getattr:
+            if get:
                 raise
             return _after_failure(obj, name)
-    if in_class is MISSING and get is getattr and IN_INSTANCE.get(obj, name) is MISSING:
+    if in_class is MISSING and not get and IN_INSTANCE.get(obj, name) is MISSING:
         hook = protocols.method_of(obj, "__getattr__")
         if hook is not None:
             observe.absent(obj, name)
             return hook(name)
-    return observe.read_attr(obj, name, get)
+    return observe.read_attr(obj, name, *get)
 
 
 def _read_super(obj: Any, name: str) -> Any:
@@ -541,6 +541,15 @@ def _call_unbound(function: Any, /, *args: Any, **kwargs: Any) -> Any:
 
 
 _GETATTRIBUTE: Any = object.__getattribute__
+
+
+def _read_by_object(*args: Any) -> Any:
+    """Call `object.__getattribute__`."""
+    if len(args) != 2 or type(args[1]) is not str:
+        return _GETATTRIBUTE(*args)  # raises Python's error
+    return _read_generically(*args, _GETATTRIBUTE)
+
+
 _OF_ATTRIBUTES = frozenset({"__setattr__", "__delattr__"})
 _CHANGING_METHODS = calls.CHANGES | _OF_ATTRIBUTES
 

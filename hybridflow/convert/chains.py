@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 from types import CodeType
 from typing import Any, NamedTuple
@@ -137,10 +137,9 @@ def mapped(function: Callable[..., Any], *iterables: Any) -> Any:
     """Return ``map``; for tensors or a chain, as a `Chain`, which a ``filter`` around it can extend."""
     if len(iterables) > 1 and all(map(_is_rows, iterables)):
         return Chain(zipped(*iterables), (Stage(lambda items: function(*items), False),))
-    source, stage = next(iter(iterables), None), Stage(function, False)
-    if len(iterables) != 1 or not (isinstance(source, Chain | TensorRange) or _is_rows(source)):
+    if len(iterables) != 1 or not (_is_rows(iterables[0]) or isinstance(iterables[0], Chain | TensorRange)):
         return map(function, *iterables)
-    return _longer(source, stage)
+    return _longer(iterables[0], Stage(function, False))
 
 
 def kept_by(function: Callable[[Any], Any] | None, iterable: Any) -> Any:

@@ -201,7 +201,7 @@ _LAYOUTS: dict[type, Callable[[Any], Any]] = {
     float: float.__float__, complex: complex.__complex__, str: str.__str__,
     **{kind: lambda obj, kind=kind: kind.__getitem__(obj, slice(None)) for kind in (tuple, bytes, bytearray)},
 }  # fmt: skip
-"""The interpreter's types from which a user's class may inherit operators, and how to copy what such an object holds."""
+"""The interpreter's types from which users' classes inherit operators, and how to copy what an object of them holds."""
 _mirrors: WeakKeyDictionary[type, dict[tuple[str, ...], tuple[tuple[type, ...], dict[str, Any], type]]]
 _mirrors = WeakKeyDictionary()
 """The classes of stand-ins by class and special methods, each with its bases and the methods that it was made of."""
@@ -283,7 +283,7 @@ def driven(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
 
 
 def _pair(a: Any, b: Any, names: tuple[str, ...]) -> tuple[Any, Any]:
-    """Return what stands for two operands; both get a stand-in if one has one, unless the interpreter defines its type."""
+    """Return what stands for two operands; both get a stand-in if one does, unless the interpreter defines its type."""
     first = stand_in(a, names)
     second = first if b is a else stand_in(b, names)
     if first is a and second is not b and _is_foreign(type(a)):
@@ -291,6 +291,15 @@ def _pair(a: Any, b: Any, names: tuple[str, ...]) -> tuple[Any, Any]:
     elif second is b and first is not a and _is_foreign(type(b)):
         second = stand_in(b, names, always=True)
     return first, second
+
+
+def ordered(keys: list[Any]) -> list[Any]:
+    """Return what stands for the keys of a sort."""
+    names = ("__lt__", "__gt__")
+    stands = [stand_in(one, names) for one in keys]
+    if all(map(operator.is_, stands, keys)):
+        return keys
+    return [stand_in(one, names, always=_is_foreign(type(one))) for one in keys]
 
 
 def _is_foreign(kind: type) -> bool:

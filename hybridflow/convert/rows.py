@@ -272,8 +272,8 @@ def require_known(iterator: Any) -> None:
         tracer = tracer.outer
     if place is not None:
         raise TraceError(
-            message(f"iter: what is left of an iterator depends on a tensor, which stops the loop at {place}, and it is "
-                    f"read at {where_now()}", hint="Let the loop end, or make a new iterator.")
+            message(f"iter: what is left of an iterator depends on a tensor, which stops the loop at {place}, and "
+                    f"it is read at {where_now()}", hint="Let the loop end, or make a new iterator.")
         )  # fmt: skip
 
 

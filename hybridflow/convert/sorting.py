@@ -12,28 +12,22 @@ from hybridflow.autodiff.namespaces import PUBLIC
 from hybridflow.convert import protocols
 from hybridflow.convert.branches import where_now
 from hybridflow.convert.staged import kinds_of, magnitude, raw_dtype, raw_of, staged
-from hybridflow.convert.values import Value, is_dynamic, is_real_number, is_staged, is_tensor, made_at, same_python, truth
+from hybridflow.convert.values import (
+    Value,
+    is_dynamic,
+    is_real_number,
+    is_staged,
+    is_tensor,
+    made_at,
+    same_python,
+    truth,
+)
 from hybridflow.core.dtypes import int32, is_floating
 from hybridflow.core.errors import ArgumentError, DTypeError, TraceError, message
 from hybridflow.core.staged_number import weak_dtype_of
 from hybridflow.core.tensor import as_tensor, asarray
 from hybridflow.guards import observe
 from hybridflow.ir.builder import add_check
-
-
-class _Key:
-    """A key of Python's sort, which compares by the operator of converted code."""
-
-    __slots__ = ("value",)
-
-    def __init__(self, value: Any) -> None:
-        self.value = value
-
-    def __lt__(self, other: _Key) -> Any:
-        return protocols.truth_of(_less(self.value, other.value))
-
-
-_less = protocols.COMPARISONS["Lt"]
 
 
 def sorted_items(iterable: Iterable[Any], /, *, key: Callable[[Any], Any] | None = None, reverse: Any = False) -> Any:
@@ -50,7 +44,7 @@ def sorted_items(iterable: Iterable[Any], /, *, key: Callable[[Any], Any] | None
         return _chosen_from(items, PUBLIC.argsort(_stacked_keys(keys), descending=bool(reverse), stable=True))
     for one in keys:
         observe.special(one, "__lt__", "__gt__")
-    compared = keys if all(map(protocols.is_plain, keys)) else [_Key(one) for one in keys]
+    compared = protocols.ordered(keys)
     return [items[index] for index in builtins.sorted(range(len(items)), key=compared.__getitem__, reverse=reverse)]
 
 
@@ -58,7 +52,7 @@ def _stacked_keys(keys: Sequence[Any]) -> Any:
     """Return the keys as a tensor with one axis."""
     tensors = [as_tensor(one) for one in keys if is_tensor(one)]
     if tensors:
-        dtypes = [one.dtype if is_tensor(one) else weak_dtype_of(one, tensors[0].dtype) for one in map(_itself, keys)]
+        dtypes = [one.dtype if is_tensor(one) else weak_dtype_of(one, tensors[0].dtype) for one in keys]
         if any(dtype != dtypes[0] for dtype in dtypes):
             raise DTypeError(
                 message(f"sorted: the keys have different dtypes, at {where_now()}",
@@ -79,10 +73,6 @@ def _stacked_keys(keys: Sequence[Any]) -> Any:
     return stacked if stacked.dtype != np.bool_ else PUBLIC.astype(stacked, int32)
 
 
-def _itself(value: Any) -> Any:
-    return as_tensor(value) if is_tensor(value) else value
-
-
 def _chosen_from(items: Sequence[Any], order: Any) -> list[Any]:
     """Return the items in an order that a tensor decides; each keeps its structure, and its leaves their types."""
     values = [Value.of(item) for item in items]
@@ -98,7 +88,7 @@ def _chosen_from(items: Sequence[Any], order: Any) -> list[Any]:
 
 
 def _column(leaves: Sequence[Any], order: Any) -> Callable[[int], Any] | None:
-    """Return a function of a position that chooses among the leaves in one place of the items; None if all are equal."""
+    """Return a function of a position that chooses among the leaves in one place; None for one that cannot change."""
     first = leaves[0]
     if all(same_python(first, one) for one in leaves):
         return (lambda _: first) if is_dynamic(first) else None
@@ -107,12 +97,21 @@ def _column(leaves: Sequence[Any], order: Any) -> Callable[[int], Any] | None:
         limit = max(map(magnitude, leaves))
         raws: Any = PUBLIC.stack([raw_of(one, raw_dtype(kinds)) for one in leaves])
         return lambda index: staged(kinds, raws[order[index]], limit, "an item of a sorted list")
-    specs = {(as_tensor(one).shape, as_tensor(one).dtype) if is_tensor(one) else None for one in leaves}
-    if len(specs) > 1 or None in specs:
-        other = next((one for one in leaves if not same_python(first, one)), first)
-        raise _cannot_move(first, other)
-    whole: Any = PUBLIC.stack(list(map(as_tensor, leaves)))
+    tensor = next((as_tensor(one) for one in leaves if is_tensor(one)), None)
+    if tensor is None:
+        raise _cannot_move(first, next(one for one in leaves if not same_python(first, one)))
+    other = next((one for one in leaves if not _is_like(one, tensor)), None)
+    if other is not None:
+        raise _cannot_move(tensor, other)
+    whole: Any = PUBLIC.stack([asarray(one, dtype=tensor.dtype) for one in leaves])
     return lambda index: whole[order[index]]
+
+
+def _is_like(leaf: Any, tensor: Any) -> bool:
+    """Whether a leaf has the shape and dtype of a tensor, or is a number that takes them where they meet."""
+    if is_real_number(leaf):
+        return tensor.shape == () and weak_dtype_of(leaf, tensor.dtype) == tensor.dtype
+    return is_tensor(leaf) and leaf.shape == tensor.shape and leaf.dtype == tensor.dtype
 
 
 def _cannot_move(one: Any, other: Any) -> TraceError:

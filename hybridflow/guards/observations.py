@@ -484,7 +484,7 @@ class Observations:
             MutationError: this is in a branch or a loop body.
         """
         self._refuse(ATTRIBUTE.path.format(p=parent.path, n=name), (), nested=nested)
-        self.journal.item_of(vars(obj), name, obj)
+        self.journal.item_of(RAW.get(obj, "__dict__"), name, obj)
 
     def change(self, obj: Any, how: str, values: Iterable[Any], change: Change, *, nested: bool) -> None:
         """Record that the trace is about to change a container outside.

@@ -503,7 +503,7 @@ def write_item(obj: Any, key: Any, value: Any, *, augmented: bool = False) -> No
 
 
 def delete_attr(obj: Any, name: str, put: Callable[[Any, str], None] = delattr) -> None:
-    """Do ``del obj.name``, or ``put(obj, name)``, as `object.__delattr__` and `type.__delattr__` delete an attribute."""
+    """Do ``del obj.name``, or ``put(obj, name)``, as `object.__delattr__` deletes an attribute."""
     writes_attr(obj, name, MISSING)
     put(obj, name)
 
