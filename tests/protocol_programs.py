@@ -289,8 +289,10 @@ def _iterated(rng: random.Random) -> Group:
             "first(enumerate(§))",
             "first(map(taking, §))",
             "first(filter(None, §))",
-            "!\n        for t in §:\n            note('item ' + show(t))\n            if len(OUT) % 5 == 0:\n                break",
-            "!\n        for t in §:\n            note('item ' + show(t))\n            if t:\n                break\n        else:\n            t = 'else'",
+            "!\n        for t in §:\n            note('item ' + show(t))\n            if len(OUT) % 5 == 0:\n"
+            "                break",
+            "!\n        for t in §:\n            note('item ' + show(t))\n            if t:\n                break\n"
+            "        else:\n            t = 'else'",
             "[t for t in bounded(§)]",
             "iter(§, 3)",
             "first(iter(§))",
@@ -536,6 +538,9 @@ _UNSAFE = frozenset(
 """What is defined by a plain function only, so that objects can be made and shown."""
 
 
+_GETTERS = ["property", "functools.cached_property", "Binding"]
+
+
 def _method(rng: random.Random, kind: str, name: str, choices: list[str]) -> list[str]:
     """Return the lines that define a special method in a class's body."""
     what = rng.choice(choices)
@@ -549,7 +554,7 @@ def _method(rng: random.Random, kind: str, name: str, choices: list[str]) -> lis
         ]
         return [
             *made,
-            f"    {name} = {rng.choice(['property', 'functools.cached_property', 'Binding'] if what == 'property' else ['Data'])}({name})",
+            f"    {name} = {rng.choice(_GETTERS) if what == 'property' else 'Data'}({name})",
         ]
     what = what.replace("NAME", name).replace("CLASS", kind)
     made = [

@@ -302,6 +302,19 @@ def test_a_sum_of_floats_is_cpythons():
     assert f.trace_count <= 2
 
 
+def test_a_sum_of_floats_that_a_tensor_decides_is_cpythons():
+    def f(x: Any) -> Any:
+        a, b = 0.1, 3
+        if x > 0:
+            a, b = 0.7, 1 << 40
+        return x * 0 + sum([0.1, a, 1e16, b, a, -1e16, a]) + sum([b, b]) + sum([a, a, a, a, a, a, a], 0.3)
+
+    compiled = hf.compile(f)
+    for value in (1.0, -1.0):
+        x = hf.asarray(value, dtype=hf.float64)
+        assert float(compiled(x)) == float(f(x))
+
+
 # -- what else reaches CPython's operations -----------------------------------------------------------------------
 
 

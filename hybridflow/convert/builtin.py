@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import builtins
 import itertools
+import math
 import operator
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -17,10 +18,10 @@ from hybridflow.convert.chains import kept_by, mapped
 from hybridflow.convert.filtered import Filtered, truths
 from hybridflow.convert.rows import Stream, TensorRange, enumerated, ranged, reversed_rows, zipped
 from hybridflow.convert.sorting import sorted_items
-from hybridflow.convert.staged import as_bool
+from hybridflow.convert.staged import as_bool, kinds_of, operand_of
 from hybridflow.convert.staged_math import NUMBER_FUNCTIONS
 from hybridflow.convert.values import is_staged, is_tensor, truth
-from hybridflow.core.staged_number import StagedNumber, several_kinds, widest
+from hybridflow.core.staged_number import FLOAT, StagedNumber, several_kinds, widest
 from hybridflow.core.tensor import as_tensor
 from hybridflow.core.traced_array import TracedArray
 from hybridflow.core.traced_float import TracedFloat
@@ -79,6 +80,10 @@ def _extreme(name: str, better: Callable[[Any, Any], Any]) -> Callable[..., Any]
         return python((), **given) if best is MISSING else best
 
     return extreme
+
+
+def _is_number(value: Any) -> bool:
+    return type(value) is StagedNumber
 
 
 def _bool(value: Any) -> Any:
@@ -177,6 +182,12 @@ def _of_addend(value: Any) -> Any:
 
 
 _ADDED_BY_PYTHON = frozenset({int, float, bool, TracedFloat})
+_KEEPS_WHAT_IS_LOST = sum([0.1] * 10) == 1.0
+"""Whether Python's sum of floats makes up for rounding, as from Python 3.12 on."""
+
+
+def _is_added_by_python(value: Any) -> bool:
+    return type(value) in _ADDED_BY_PYTHON or (_is_number(value) and len(value.kinds) == 1)
 
 
 def _sum(iterable: Iterable[Any], /, start: Any = 0) -> Any:
@@ -187,8 +198,8 @@ def _sum(iterable: Iterable[Any], /, start: Any = 0) -> Any:
         return sum((), start)  # raises Python's error
     items = iter(iterable)
     numbers, rest = [start], []
-    for item in items if type(start) in _ADDED_BY_PYTHON else ():
-        if type(item) not in _ADDED_BY_PYTHON:
+    for item in items if _is_added_by_python(start) else ():
+        if not _is_added_by_python(item):
             rest.append(item)
             break
         numbers.append(item)
@@ -198,8 +209,34 @@ def _sum(iterable: Iterable[Any], /, start: Any = 0) -> Any:
 
 def _sum_of_numbers(*numbers: Any) -> Any:
     """Return the sum of Python's numbers, which may be rounded more exactly than their additions one by one."""
+    if any(map(_is_number, numbers)):
+        return _sum_of_staged(*numbers)
     traced = next((one for one in numbers if type(one) is TracedFloat), None)
     return sum(numbers[1:], numbers[0]) if traced is None else traced.applied(_sum_of_numbers, *numbers)
+
+
+def _sum_of_staged(total: Any, *numbers: Any) -> Any:
+    """Return the sum of numbers of which a tensor decides some, as Python rounds it."""
+    lost: Any = 0.0 if kinds_of(total) == FLOAT else None
+    for one in numbers:
+        one = operand_of(one) if type(one) is TracedFloat else one
+        before, total = total, total + one
+        if lost is None:
+            lost = 0.0 if kinds_of(total) == FLOAT else None
+        elif kinds_of(one) == FLOAT:
+            of_one = _either(abs(before) >= abs(one), before - total + one, one - total + before)
+            lost = lost + of_one
+    if lost is None or not _KEEPS_WHAT_IS_LOST:
+        return total
+    return _either(filtered.both(lost != 0, _is_finite(lost)), total + lost, total)
+
+
+def _is_finite(number: Any) -> Any:
+    return NUMBER_FUNCTIONS[math.isfinite](number) if _is_number(number) else math.isfinite(number)
+
+
+def _either(test: Any, one: Any, other: Any) -> Any:
+    return value_on_tensor(test, lambda: one, lambda: other) if is_staged(test) else one if test else other
 
 
 ALWAYS: dict[Any, Callable[..., Any]] = {
@@ -215,10 +252,6 @@ ON_TENSORS: dict[Any, Callable[..., Any]] = {
 """Builtins that are replaced if an argument is a tensor."""
 ON_FILTERED: dict[Any, Callable[..., Any]] = {len: filtered.counted}
 """Builtins that are replaced if a tensor decides which items there are."""
-
-
-def _is_number(value: Any) -> bool:
-    return type(value) is StagedNumber
 
 
 def replacement(function: Any) -> Callable[..., Any] | None:
