@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextvars import ContextVar
+from functools import cached_property
 from types import CellType, FunctionType, ModuleType
 from typing import Any, Final, NamedTuple, cast
 
@@ -72,7 +73,7 @@ def stored(holder: Any, name: str) -> Any:
         return _attribute(holder, name)
     in_class = _in_class(type(holder), name)
     getter = in_class.fget if type(in_class) is property else getattr(type(in_class), "__get__", None)
-    computed = type(getter) is FunctionType and is_users(getter.__code__)
+    computed = type(in_class) is cached_property or (type(getter) is FunctionType and is_users(getter.__code__))
     return _in_instance(holder, name) if in_class is MISSING or computed else _raw(holder, name)
 
 
