@@ -392,6 +392,18 @@ def _without_mark(error: Exception) -> Exception:
     return made
 
 
+ENDLESS = 10_000
+"""The steps after which an iterator of unknown length counts as endless, if only a tensor could end the loop."""
+
+
+def endless(what: str) -> TraceError:
+    """Return the error for an iterator of unknown length, which only a tensor could stop."""
+    return TraceError(
+        message(f"{what}: an iterator of unknown length, which only a tensor could stop, at {where_now()}",
+                hint="Count in a while loop.")
+    )  # fmt: skip
+
+
 def where_now() -> str:
     """Return the user's current line as text."""
     return format_where(user_place(2)) or "an unknown place"

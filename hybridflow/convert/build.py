@@ -63,6 +63,7 @@ def converted_tree(original: FunctionType) -> Any:
     if isinstance(node, ast.FunctionDef):
         node.decorator_list = []
         node.returns = None
+        node.__dict__["type_params"] = []  # of Python 3.12; those that the body names are in the closure
     given = node.args
     given.defaults, given.kw_defaults = [], [None] * len(given.kwonlyargs)
     for one in (*given.posonlyargs, *given.args, *given.kwonlyargs, given.vararg, given.kwarg):

@@ -12,27 +12,27 @@ import jax
 
 from hybridflow.autodiff.namespaces import PUBLIC
 from hybridflow.convert import filtered, protocols, staged_reads
-from hybridflow.convert.branches import value_on_tensor
+from hybridflow.convert.branches import ENDLESS, endless, value_on_tensor
 from hybridflow.convert.chains import kept_by, mapped
 from hybridflow.convert.filtered import Filtered, truths
-from hybridflow.convert.rows import Rows, TensorRange, enumerated, ranged, reversed_rows, zipped
+from hybridflow.convert.rows import Stream, TensorRange, enumerated, ranged, reversed_rows, zipped
+from hybridflow.convert.sorting import sorted_items
 from hybridflow.convert.staged import staged
 from hybridflow.convert.staged_math import NUMBER_FUNCTIONS, summed
-from hybridflow.convert.values import is_staged, is_tensor, negated, standing_for, truth
-from hybridflow.core.staged_number import BOOL, StagedNumber, needed
+from hybridflow.convert.values import is_staged, is_tensor, negated, truth
+from hybridflow.core.staged_number import BOOL, StagedNumber
 from hybridflow.core.tensor import as_tensor
 from hybridflow.core.traced_array import TracedArray
 from hybridflow.core.traced_float import TracedFloat
 from hybridflow.guards import numpy_rules, observe
+from hybridflow.guards.access import IN_CLASS, MISSING
 from hybridflow.ops import effects
 from hybridflow.ops.host_values import Joined
-
-_MISSING = object()
 
 
 def concerned(value: Any) -> bool:
     """Whether a builtin's argument is staged, or made of tensors."""
-    return is_staged(value) or type(value) in (Rows, TensorRange)
+    return is_staged(value) or isinstance(value, Stream | TensorRange)
 
 
 def any_true(iterable: Iterable[Any]) -> Any:
@@ -60,43 +60,29 @@ def all_true(iterable: Iterable[Any]) -> Any:
 def _extreme(name: str, better: Callable[[Any, Any], Any]) -> Callable[..., Any]:
     python = getattr(builtins, name)
 
-    def extreme(*args: Any, key: Callable[[Any], Any] | None = None, default: Any = _MISSING) -> Any:
-        if isinstance(args[0], Filtered) and len(args) == 1:
-            return filtered.extreme(python, better, args[0], key, () if default is _MISSING else (default,))
-        items = list(args[0]) if len(args) == 1 else list(args)
-        keys = items if key is None else [key(item) for item in items]
-        if not items or not any(map(is_staged, keys)):
-            for one in keys:
-                observe.special(one, "__lt__", "__gt__")
-            if items and key is not None:  # reuse the keys: `key` must be called only once for each item
-                return items[python(range(len(items)), key=keys.__getitem__)]
-            given = {} if default is _MISSING else {"default": default}
-            return python(items, **given) if len(args) == 1 else python(*args, **given)
-        best, best_key = items[0], keys[0]
-        for item, item_key in zip(items[1:], keys[1:], strict=True):
-            is_better = better(item_key, best_key)
+    def extreme(*args: Any, key: Callable[[Any], Any] | None = None, default: Any = MISSING) -> Any:
+        given = {} if default is MISSING else {"default": default}
+        if len(args) != 1 and (not args or given):
+            return python(*args, **given)  # raises Python's error
+        if len(args) == 1 and isinstance(args[0], Filtered):
+            return filtered.extreme(python, better, args[0], key, tuple(given.values()))
+        best = best_key = MISSING
+        for item in args[0] if len(args) == 1 else args:
+            item_key = item if key is None else key(item)
+            is_better = True if best is MISSING else protocols.truth_of(better(item_key, best_key))
             if is_staged(is_better):
                 best, best_key = value_on_tensor(
                     is_better, lambda pair=(item, item_key): pair, lambda pair=(best, best_key): pair
                 )
             elif is_better:
                 best, best_key = item, item_key
-        return best
+        return python((), **given) if best is MISSING else best
 
     return extreme
 
 
-def sorted_items(iterable: Iterable[Any], *, key: Callable[[Any], Any] | None = None, reverse: bool = False) -> Any:
-    """Return ``sorted``; for scalar tensors, the rows of a sorted tensor."""
-    items = list(iterable)
-    keys = items if key is None else [key(item) for item in items]
-    if not any(map(is_tensor, keys)):
-        for one in keys:
-            observe.special(one, "__lt__", "__gt__")
-        return [items[index] for index in sorted(range(len(items)), key=keys.__getitem__, reverse=reverse)]
-    order: Any = PUBLIC.argsort(PUBLIC.stack(list(map(as_tensor, keys))), descending=bool(reverse), stable=True)
-    whole: Any = PUBLIC.stack(list(map(as_tensor, items)))
-    return [standing_for(items[0], whole[order[index]], *items[1:]) for index in range(len(items))]
+def _is_number(value: Any) -> bool:
+    return type(value) is StagedNumber
 
 
 def _bool(value: Any) -> Any:
@@ -121,18 +107,45 @@ def contains(item: Any, container: Any) -> Any:
         return _bool(container.any())
     if is_tensor(container):
         return _bool(PUBLIC.any(PUBLIC.equal(as_tensor(container), item)))
-    users = protocols.contains(container)
-    if users is not None:
-        result = users(container, item)
-        return _bool(result) if is_staged(result) else any_true(result) if isinstance(result, list) else bool(result)
-    several = isinstance(container, list | tuple)
-    if several and (is_staged(item) or any(map(is_staged, container))):
-        return any_true(True if _identical(item, one) else item == one for one in container)
+    stand = protocols.stand_in(container, protocols.CONTAINMENT)
+    if stand is not container:
+        if IN_CLASS.get(type(container), "__contains__") is MISSING:
+            return _found(item, stand)
+        result = protocols.driven(operator.contains, stand, item)
+        return _bool(result) if is_staged(result) else result
+    if type(container) in (list, tuple) and not all(map(_is_compared_by_python, (item, *container))):
+        return _found(item, container)
     if type(item) is StagedNumber and isinstance(container, set | frozenset | dict | range) and len(container) <= _MOST:
         numbers = [one for one in container if isinstance(one, bool | int | float)]
         return any_true(map(protocols.COMPARISONS["Eq"], numbers, itertools.repeat(item)))
     observe.asked(container, item)
     return item in container
+
+
+def _is_compared_by_python(value: Any) -> bool:
+    return protocols.is_plain(value) and not is_staged(value)
+
+
+def _found(item: Any, items: Any) -> Any:
+    """Return whether an item is among others, which are compared one by one; a tensor may decide it."""
+    try:
+        iterator = iter(items)
+    except TypeError:
+        return item in type(type(items).__name__, (), {})()  # raises Python's error
+    either: Any = None
+    count = 0
+    while (one := next(iterator, MISSING)) is not MISSING:
+        count += 1
+        if _identical(one, item):
+            return True
+        equal = protocols.truth_of(protocols.COMPARISONS["Eq"](one, item))
+        if is_staged(equal):
+            either = truth(equal) if either is None else PUBLIC.logical_or(either, truth(equal))
+            if count > ENDLESS and not hasattr(type(items), "__len__"):
+                raise endless("in")
+        elif equal:
+            return True
+    return False if either is None else staged(BOOL, either, 1)
 
 
 def _identical(a: Any, b: Any) -> bool:
@@ -156,22 +169,56 @@ def type_of(*args: Any, **more: Any) -> Any:
     return type(*args, **more)
 
 
+class _Addend:
+    """An object in a sum: CPython adds it by the operators of converted code."""
+
+    def __init__(self, value: Any) -> None:
+        self.value = value
+
+    def __add__(self, other: Any) -> Any:
+        return _addend(_add(self.value, _of_addend(other)))
+
+    def __radd__(self, other: Any) -> Any:
+        return _addend(_add(other, self.value))
+
+
+_add = protocols.BINARY["Add"]
+
+
+def _addend(value: Any) -> Any:
+    return value if protocols.is_plain(value) else _Addend(value)
+
+
+def _of_addend(value: Any) -> Any:
+    return value.value if type(value) is _Addend else value
+
+
+_ADDED_BY_PYTHON = frozenset({int, float, bool, TracedFloat, StagedNumber})
+"""Types of numbers that Python's sum adds up more exactly than one by one."""
+
+
 def _sum(iterable: Iterable[Any], /, start: Any = 0) -> Any:
-    """Return ``sum``; objects with their own operators are added one by one."""
+    """Return ``sum``: CPython adds the items, other than its own numbers by the operators of converted code."""
     if isinstance(iterable, Filtered):
         return filtered.summed(iterable, start)
-    items = list(iterable)
-    if any(type(one) in _STAND_INS for one in (start, *items)):
-        start, items = summed(start, items)
-    if all(protocols.is_plain(one) for one in (start, *items)):
-        return sum(items, start)
-    for one in items:
-        start = protocols.BINARY["Add"](start, one)
-    return start
+    if isinstance(start, str | bytes | bytearray):
+        return sum((), start)  # raises Python's error
+    items = iter(iterable)
+    numbers: list[Any] = []
+    rest: list[Any] = []
+    for item in items if type(start) in _ADDED_BY_PYTHON else ():
+        if type(item) not in _ADDED_BY_PYTHON:
+            rest.append(item)
+            break
+        numbers.append(item)
+    total, numbers = summed(start, numbers)
+    total = sum(numbers, total)
+    return _of_addend(sum(map(_addend, itertools.chain(rest, items)), _addend(total)))
 
 
 ALWAYS: dict[Any, Callable[..., Any]] = {
-    any: any_true, all: all_true, min: _extreme("min", lambda a, b: a < b), max: _extreme("max", lambda a, b: a > b),
+    any: any_true, all: all_true,
+    min: _extreme("min", protocols.COMPARISONS["Lt"]), max: _extreme("max", protocols.COMPARISONS["Gt"]),
     sorted: sorted_items, print: printed, type: type_of, map: mapped, filter: kept_by, sum: _sum,
     id: staged_reads.identity, operator.is_: staged_reads.same,
     operator.is_not: lambda a, b: negated(staged_reads.same(a, b)),
@@ -186,10 +233,6 @@ ON_FILTERED: dict[Any, Callable[..., Any]] = {
     len: lambda items: filtered.counted(items) if isinstance(items, Filtered) else items.count()
 }
 """Builtins that are replaced if a tensor decides which items there are."""
-
-
-def _is_number(value: Any) -> bool:
-    return type(value) is StagedNumber
 
 
 def replacement(function: Any) -> Callable[..., Any] | None:

@@ -26,6 +26,7 @@ import numpy as np
 
 from hybridflow.convert import builtin, protocols, regions, staged_reads, wrappers
 from hybridflow.convert.regions import before_change
+from hybridflow.convert.rows import require_known
 from hybridflow.core.attached import attached
 from hybridflow.core.context import context_now
 from hybridflow.core.functions import KEPT, is_own
@@ -66,7 +67,7 @@ def converted(function: Any) -> Any:
     if kind is functools.partial:
         inner = converted(function.func)
         return function if inner is function.func else functools.partial(inner, *function.args, **function.keywords)
-    made = _caller_of_class(function, kind) if issubclass(kind, type) else _call_of(function)
+    made = _caller_of_class(function, kind) if issubclass(kind, type) else protocols.method_of(function, "__call__")
     return function if made is None else made
 
 
@@ -102,16 +103,6 @@ def _with_converted(function: FunctionType, around: tuple[FunctionType, ...] = (
     return made
 
 
-def _call_of(function: Any) -> Any:
-    """Return the ``__call__`` that a user wrote for a class of callable objects, bound and converted; else None."""
-    method = IN_CLASS.get(type(function), "__call__")
-    inner = method.__func__ if type(method) in (staticmethod, classmethod) else method
-    if type(inner) is FunctionType and is_users(inner.__code__):
-        observe.class_attribute(function, "__call__")
-        return converted(method.__get__(function, type(function)))
-    return None
-
-
 def _as_it_is(function: FunctionType) -> Any:
     """Wrap a user's function that runs unconverted, to record that it reads its arguments; itself if it takes none."""
     code = function.__code__
@@ -144,27 +135,43 @@ def target(function: Any) -> Any:
         return None if made is None else functools.partial(made, function.__self__)
     if kind is LRU_CACHE:
         return wrappers.unwrapped(function)
-    if kind in (MethodDescriptorType, WrapperDescriptorType) and function.__name__ in _CHANGING_METHODS:
-        return functools.partial(_call_unbound, function)
-    if kind in _OF_TYPES and function.__objclass__ in _OF_CLASSES:
-        return functools.partial(staged_reads.call_of_type, function)
-    if kind in _OF_NUMBERS and type(function.__self__) in _NUMBERS:
-        return functools.partial(staged_reads.call_of_number, function)
-    if kind is _BUILTIN and function in _OPERATORS:
-        return _OPERATORS[function]
-    if kind is MethodWrapperType and function.__name__ == "__setattr__":
-        return functools.partial(_call_unbound, _SETATTR_OF[isinstance(function.__self__, type)], function.__self__)
+    if kind in _OF_PYTHON:
+        return _target_of_python(function, kind)
     if kind is functools.partial:
         inner = target(function.func)
         return None if inner is None else functools.partial(inner, *function.args, **function.keywords)
     if issubclass(kind, type):
         return _caller_of_class(function, kind)
-    if kind is MethodWrapperType and isinstance(function.__self__, type):
-        cls = function.__self__  # super().__call__ in a metaclass
-        return _constructor(cls) if function == _TYPE_CALL.__get__(cls) else None
     if kind in LIBRARY_READERS:
         return functools.partial(LIBRARY_READERS[kind], function)
-    return _call_of(function)
+    return protocols.method_of(function, "__call__")
+
+
+def _target_of_python(function: Any, kind: type) -> Any:
+    """Return what converted code calls in place of a function or method that is written in C; None for itself."""
+    name = function.__name__
+    if kind is _BUILTIN and function in _OPERATORS:
+        return _OPERATORS[function]
+    if kind in (MethodDescriptorType, WrapperDescriptorType):
+        if name in _CHANGING_METHODS:
+            return functools.partial(_call_unbound, function)
+        if function is _GETATTRIBUTE:
+            return _read_by_object
+        of_numbers = function.__objclass__ in _OF_CLASSES
+        return functools.partial(staged_reads.call_of_type, function) if of_numbers else None
+    instance = function.__self__
+    if type(instance) in _NUMBERS:
+        return functools.partial(staged_reads.call_of_number, function)
+    if kind is not MethodWrapperType:
+        return None
+    if name == "__getattribute__" and type(instance) not in _PLAIN:
+        return functools.partial(_read_by_object, instance)
+    if name in _OF_ATTRIBUTES:
+        owner = object if not isinstance(instance, type) else type
+        return functools.partial(_call_unbound, vars(owner)[name], instance)
+    if isinstance(instance, type) and function == _TYPE_CALL.__get__(instance):  # super().__call__ in a metaclass
+        return _constructor(instance)
+    return None
 
 
 def _unwrapped(function: Any) -> Any:
@@ -200,8 +207,7 @@ def _call_method(caller: Any, /, obj: Any) -> Any:
 
 _NUMBERS = frozenset({bool, int, float})
 _OF_CLASSES = _NUMBERS | {object}
-_OF_TYPES = frozenset({MethodDescriptorType, WrapperDescriptorType})
-_OF_NUMBERS = frozenset({type(len), MethodWrapperType})
+_OF_PYTHON = frozenset({MethodDescriptorType, WrapperDescriptorType, type(len), MethodWrapperType})
 _TYPE_CALL: Any = vars(type)["__call__"]
 """The ``__call__`` that creates objects, unless a metaclass overrides it."""
 LIBRARY_READERS: dict[type, Callable[..., Any]] = {
@@ -212,34 +218,53 @@ LIBRARY_READERS: dict[type, Callable[..., Any]] = {
 
 def read_attribute(obj: Any, name: str) -> Any:
     """Read an attribute as Python does; the user's hooks and getters run converted."""
-    kind = type(obj)
-    if kind in _PLAIN:
+    if type(obj) in _PLAIN:
         return observe.read_attr(obj, name)
-    if kind is StagedNumber or kind is TracedFloat:
+    if type(obj) is StagedNumber or type(obj) is TracedFloat:
         return staged_reads.attribute_of(obj, name)
-    if kind is super:
+    if type(obj) is super:
         return _read_super(obj, name)
-    if kind.__getattribute__ is not object.__getattribute__:
-        hook = protocols.method_of(obj, "__getattribute__")
+    hook = protocols.method_of(obj, "__getattribute__")
+    if hook is None:
+        return _read_generically(obj, name)
+    try:
+        return hook(name)
+    except AttributeError:
+        return _after_failure(obj, name)
+
+
+def _after_failure(obj: Any, name: str) -> Any:
+    """Call ``__getattr__``, if there is one, while the `AttributeError` of another way to read is handled."""
+    if IN_CLASS.get(type(obj), "__getattr__") is MISSING:
+        raise
+    return protocols.special(obj, "__getattr__")(name)
+
+
+def _read_generically(obj: Any, name: str, *get: Callable[[Any, str], Any]) -> Any:
+    """Read an attribute of an object whose class has no ``__getattribute__`` of the user's, or none that counts.
+
+    Args:
+        obj: the object.
+        name: the attribute.
+        *get: `object.__getattribute__`, which does not call ``__getattr__``, or nothing.
+    """
+    if isinstance(obj, type | ModuleType):
+        return observe.read_attr(obj, name, *get)
+    in_class = IN_CLASS.get(type(obj), name)
+    getter = _getter_of(obj, name, in_class)
+    if getter is not None:
+        try:
+            return getter(obj)
+        except AttributeError:
+            if get:
+                raise
+            return _after_failure(obj, name)
+    if in_class is MISSING and not get and IN_INSTANCE.get(obj, name) is MISSING:
+        hook = protocols.method_of(obj, "__getattr__")
         if hook is not None:
-            return hook(obj, name)
-    if not isinstance(obj, type | ModuleType):
-        in_class = IN_CLASS.get(kind, name)
-        getter = _getter_of(obj, name, in_class)
-        if getter is not None:
-            try:
-                return getter(obj)
-            except AttributeError:
-                hook = protocols.method_of(obj, "__getattr__")
-                if hook is None:
-                    raise
-                return hook(obj, name)
-        if in_class is MISSING and IN_INSTANCE.get(obj, name) is MISSING:
-            hook = protocols.method_of(obj, "__getattr__")
-            if hook is not None:
-                observe.absent(obj, name)
-                return hook(obj, name)
-    return observe.read_attr(obj, name)
+            observe.absent(obj, name)
+            return hook(name)
+    return observe.read_attr(obj, name, *get)
 
 
 def _read_super(obj: Any, name: str) -> Any:
@@ -284,7 +309,7 @@ def _users_getter(in_class: Any) -> Callable[[Any], Any] | None:
         users = type(in_class.fget) is FunctionType and is_users(in_class.fget.__code__)
         return converted(in_class.fget) if users else None
     get = None if kind in _PLAIN or kind is FunctionType else protocols.method_of(in_class, "__get__")
-    return None if get is None else lambda obj: get(in_class, obj, type(obj))
+    return None if get is None else lambda obj: get(obj, type(obj))
 
 
 def _get_attribute(obj: Any, name: Any, *default: Any) -> Any:
@@ -306,36 +331,79 @@ def _has_attribute(obj: Any, name: Any) -> bool:
 
 def write_attribute(obj: Any, name: str, value: Any, *, augmented: bool = False) -> None:
     """Store an attribute as Python does; the user's hooks and setters run converted."""
-    hook = None if type(obj).__setattr__ is object.__setattr__ else protocols.method_of(obj, "__setattr__")
+    hook = protocols.method_of(obj, "__setattr__")
     setter = None if hook is not None else protocols.setter_of(obj, name)
     if hook is not None:
-        hook(obj, name, value)
+        hook(name, value)
     elif setter is not None:
-        setter(obj, value)
+        setter(value)
     else:
         regions.changed(obj, f".{name} = ...")
         observe.write_attr(obj, name, value, augmented=augmented)
+
+
+def delete_attribute(obj: Any, name: str) -> None:
+    """Delete an attribute as Python does; the user's hooks and deleters run converted."""
+    hook = protocols.method_of(obj, "__delattr__")
+    deleter = None if hook is not None else protocols.setter_of(obj, name, "__delete__")
+    if hook is not None:
+        hook(name)
+    elif deleter is not None:
+        deleter()
+    else:
+        regions.changed(obj, f".{name} deleted")
+        observe.delete_attr(obj, name)
 
 
 def _call_setattr(put: Any, obj: Any, name: Any, value: Any) -> None:
     """Call `object.__setattr__` or `type.__setattr__`, which respect setters."""
     setter = protocols.setter_of(obj, name)
     if setter is not None:
-        setter(obj, value)
+        setter(value)
     else:
         regions.changed(obj, f".{name} = ...")
         observe.write_attr_by(put, obj, name, value)
+
+
+def _call_delattr(put: Any, obj: Any, name: Any) -> None:
+    """Call `object.__delattr__` or `type.__delattr__`, which respect deleters."""
+    deleter = protocols.setter_of(obj, name, "__delete__")
+    if deleter is not None:
+        deleter()
+    else:
+        regions.changed(obj, f".{name} deleted")
+        observe.delete_attr(obj, name, put)
 
 
 def read_item(obj: Any, key: Any) -> Any:
     """Read an item."""
     getter = protocols.method_of(obj, "__getitem__")
     if getter is not None:
-        return getter(obj, key)
+        return getter(key)
     regions.read(obj)
     if (type(obj) is list or type(obj) is tuple) and staged_reads.is_position(key):
         return staged_reads.item_at([observe.read_item(obj, index) for index in range(len(obj))], key)
     return observe.read_item(obj, key)
+
+
+def write_item(obj: Any, key: Any, value: Any, *, augmented: bool = False) -> None:
+    """Store an item."""
+    setter = protocols.method_of(obj, "__setitem__")
+    if setter is not None:
+        setter(key, value)
+        return
+    regions.changed(obj, "[...] = ...")
+    observe.write_item(obj, key, value, augmented=augmented)
+
+
+def delete_item(obj: Any, key: Any) -> None:
+    """Delete an item."""
+    method = protocols.method_of(obj, "__delitem__")
+    if method is not None:
+        method(key)
+        return
+    regions.changed(obj, "[...] deleted")
+    observe.delete_item(obj, key)
 
 
 _PLAIN = frozenset({Tensor, Variable, type(None), int, float, bool, str, bytes, list, tuple, dict, set, np.ndarray})
@@ -362,32 +430,31 @@ def _constructor(cls: type) -> Any:
     if not users_make and (type(method) is not FunctionType or not is_users(method.__code__)):
         return None
     if make is not object.__new__:
-        return functools.partial(_construct, converted(make) if users_make else make, cls)
+        return functools.partial(_construct, converted(make) if users_make else make, cls, None)
     after = getattr(cls, "__post_init__", None)
     generated = hasattr(cls, "__dataclass_fields__") and method.__code__.co_filename == "<string>"
     if generated and type(after) is FunctionType and "__slots__" not in vars(cls):
         return functools.partial(_construct_dataclass, cls, converted(after))
-    inner = converted(method)
-    if inner is method:
-        return None
-
-    def construct(*args: Any, **kwargs: Any) -> Any:
-        made = observe.made(object.__new__(cls))
-        inner(made, *args, **kwargs)
-        return made
-
-    return construct
+    return functools.partial(_construct, object.__new__, cls, ())
 
 
-def _construct(make: Any, cls: type, /, *args: Any, **kwargs: Any) -> Any:
-    """Create an object as `type` does, with the class's own ``__new__``."""
-    made = make(cls, *args, **kwargs)
-    if isinstance(made, cls):
+def _construct(make: Any, cls: type, given: tuple[Any, ...] | None, /, *args: Any, **kwargs: Any) -> Any:
+    """Create an object as `type` does.
+
+    Args:
+        make: the class's ``__new__``, converted if a user wrote it.
+        cls: the class.
+        given: the arguments of ``__new__``; None for those of the call.
+        *args, **kwargs: the arguments of the call.
+    """
+    made = make(cls, *args, **kwargs) if given is None else make(cls, *given)
+    if issubclass(type(made), cls):
         if not isinstance(make, functools.partial | FunctionType):
             observe.made(made)
-        initial: Any = type(made).__init__
-        users = type(initial) is FunctionType and is_users(initial.__code__)
-        (converted(initial) if users else initial)(made, *args, **kwargs)
+        initial = protocols.method_of(made, "__init__") or functools.partial(type(made).__init__, made)
+        result = initial(*args, **kwargs)
+        if result is not None:
+            type("", (), {"__init__": lambda _: result})()  # raises Python's error
     return made
 
 
@@ -400,9 +467,13 @@ def _make_object(function: Any, /, *args: Any, **kwargs: Any) -> Any:
 def _construct_dataclass(cls: type, after: Any, /, *args: Any, **kwargs: Any) -> Any:
     """Create an object of a dataclass whose generated ``__init__`` calls a converted ``__post_init__``."""
     made: Any = observe.made(object.__new__(cls))
-    made.__dict__["__post_init__"] = MethodType(after, made)
+
+    def once(*args: Any) -> None:
+        del made.__dict__["__post_init__"]
+        after(made, *args)
+
+    made.__dict__["__post_init__"] = once
     made.__init__(*args, **kwargs)
-    del made.__dict__["__post_init__"]
     return made
 
 
@@ -441,13 +512,14 @@ def _call_own(function: Any, /, *args: Any, **kwargs: Any) -> Any:
 def _call_builtin(function: Any, /, *args: Any, **kwargs: Any) -> Any:
     """Call a builtin that has a replacement for tensors."""
     args, kwargs = _converted_arguments(args, kwargs)
-    method, args = protocols.builtin_on_users(function, args)
-    if method is not None:
-        return method(*args, **kwargs)
+    args = protocols.drives(function, args)
+    for one in args:
+        require_known(one)
     before_change(function, args)
     replaced = builtin.replaces(function, (*args, *kwargs.values()))
     calls.before_call(function, args, kwargs, replaced=replaced)
-    return cast(Any, builtin.replacement(function) if replaced else function)(*args, **kwargs)
+    called = builtin.replacement(function) if replaced else function
+    return protocols.driven(cast(Any, called), *args, **kwargs)
 
 
 _BUILTIN = type(len)
@@ -458,9 +530,11 @@ def _call_other(function: Any, /, *args: Any, **kwargs: Any) -> Any:
     if _calls_arguments(function):
         args, kwargs = _converted_arguments(args, kwargs)
     if type(function) in (_BUILTIN, type):
-        method, args = protocols.builtin_on_users(function, args)
-        if method is not None:
-            return method(*args, **kwargs)
+        for one in (getattr(function, "__self__", None), *args):
+            require_known(one)
+        given, args = args, protocols.drives(function, args)
+        if any(map(operator.is_not, given, args)):
+            return protocols.driven(function, *args, **kwargs)
     if before_change(function, args):
         return None
     calls.before_call(function, args, kwargs)
@@ -506,11 +580,23 @@ def _call_unbound(function: Any, /, *args: Any, **kwargs: Any) -> Any:
         return function(*args, **kwargs)  # raises Python's error
     if function.__name__ == "__setattr__" and len(args) == 3 and not kwargs:
         return _call_setattr(function, *args)
+    if function.__name__ == "__delattr__" and len(args) == 2 and not kwargs:
+        return _call_delattr(function, *args)
     return callee(function.__get__(args[0]))(*args[1:], **kwargs)
 
 
-_SETATTR_OF = (object.__setattr__, type.__setattr__)
-_CHANGING_METHODS = calls.CHANGES | {"__setattr__", "__delattr__"}
+_GETATTRIBUTE: Any = object.__getattribute__
+
+
+def _read_by_object(*args: Any) -> Any:
+    """Call `object.__getattribute__`."""
+    if len(args) != 2 or type(args[1]) is not str:
+        return _GETATTRIBUTE(*args)  # raises Python's error
+    return _read_generically(*args, _GETATTRIBUTE)
+
+
+_OF_ATTRIBUTES = frozenset({"__setattr__", "__delattr__"})
+_CHANGING_METHODS = calls.CHANGES | _OF_ATTRIBUTES
 
 
 def augment(kind: str, target: Any, operand: Any) -> Any:
@@ -524,22 +610,15 @@ def augment(kind: str, target: Any, operand: Any) -> Any:
     return value
 
 
-def _of_item(name: str, plain: Callable[..., Any]) -> Callable[..., Any]:
-    """Return the function of `operator` that changes an item; objects that have none get Python's error."""
-
-    def change(obj: Any, *rest: Any) -> Any:
-        return callee(getattr(type(obj), name))(obj, *rest) if hasattr(type(obj), name) else plain(obj, *rest)
-
-    return change
-
-
 _OPERATORS: dict[Any, Callable[..., Any]] = {
     getattr: _get_attribute,
     hasattr: _has_attribute,
     setattr: write_attribute,
     sys.getrecursionlimit: lambda: observe.answer(sys.getrecursionlimit, (), {}, RECURSION.limit),
-    operator.setitem: _of_item("__setitem__", operator.setitem),
-    operator.delitem: _of_item("__delitem__", operator.delitem),
+    delattr: delete_attribute,
+    operator.getitem: read_item,
+    operator.setitem: write_item,
+    operator.delitem: delete_item,
     **{function: functools.partial(augment, kind) for kind, function in protocols.IN_PLACE.items()},
 }
 """Replacements for Python's functions that do the same as syntax, which run as converted code would."""

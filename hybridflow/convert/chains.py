@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 from types import CodeType
 from typing import Any, NamedTuple
@@ -10,7 +10,8 @@ from typing import Any, NamedTuple
 from hybridflow.convert.branches import branch_on_tensor, value_where
 from hybridflow.convert.cells import Cells
 from hybridflow.convert.filtered import Filtered, Maybe, both
-from hybridflow.convert.rows import Rows, TensorRange, zipped
+from hybridflow.convert.protocols import truth_of
+from hybridflow.convert.rows import Stream, TensorRange, require_known, stream_of, zipped
 from hybridflow.convert.values import is_staged, is_tensor, truth
 
 
@@ -25,14 +26,14 @@ class Chain(Filtered):
     """An iterator over the items that come out of some stages; a ``for`` and the reductions use its parts.
 
     Attributes:
-        source: the iterable of the items.
+        source: the iterator of the items, or a range up to a tensor.
         stages: the stages that each item passes.
     """
 
     what = "filter"
 
-    def __init__(self, source: Iterable[Any], stages: tuple[Stage, ...]) -> None:
-        self.source = source
+    def __init__(self, source: Any, stages: tuple[Stage, ...]) -> None:
+        self.source: Any = stream_of(source) or source
         self.stages = stages
         super().__init__(_Items(self))
         self._plain: Iterator[Any] | None = None
@@ -46,6 +47,7 @@ class Chain(Filtered):
         return self
 
     def __next__(self) -> Any:
+        require_known(self)
         if self._plain is None:
             self._plain = super().__iter__()
         return next(self._plain)
@@ -58,6 +60,7 @@ class _Items:
         self.chain = chain
 
     def __iter__(self) -> Iterator[Any]:
+        require_known(self.chain)
         for item in self.chain.source:
             yield from _through(item, self.chain.stages)
 
@@ -68,7 +71,7 @@ def _through(item: Any, stages: tuple[Stage, ...]) -> Iterator[Any]:
         if not keeps:
             item = function(item)
             continue
-        test = function(item)
+        test = truth_of(function(item))
         if is_staged(test):
             yield _maybe(truth(test), item, stages[number + 1 :])
             return
@@ -120,7 +123,7 @@ class Through:
             if not keeps:
                 item = function(item)
                 continue
-            test = function(item)
+            test = truth_of(function(item))
             if is_staged(test):
                 rest = partial(self._run, item, stages[number + 1 :])
                 branch_on_tensor(test, coded(rest, self.__code__), None, self.cells, self.kept)
@@ -132,27 +135,31 @@ class Through:
 
 def mapped(function: Callable[..., Any], *iterables: Any) -> Any:
     """Return ``map``; for tensors or a chain, as a `Chain`, which a ``filter`` around it can extend."""
-    if len(iterables) == 1:
-        source, stage = iterables[0], Stage(function, False)
-    else:
-        source, stage = zipped(*iterables), Stage(lambda items: function(*items), False)
-    if isinstance(source, Chain):
-        return Chain(source.source, (*source.stages, stage))
-    return Chain(source, (stage,)) if _is_ours(source) else map(function, *iterables)
+    if len(iterables) > 1 and all(map(_is_rows, iterables)):
+        return Chain(zipped(*iterables), (Stage(lambda items: function(*items), False),))
+    if len(iterables) != 1 or not (_is_rows(iterables[0]) or isinstance(iterables[0], Chain | TensorRange)):
+        return map(function, *iterables)
+    return _longer(iterables[0], Stage(function, False))
 
 
 def kept_by(function: Callable[[Any], Any] | None, iterable: Any) -> Any:
     """Return ``filter``."""
     stage = Stage(_itself if function is None else function, True)
-    if isinstance(iterable, Chain):
-        return Chain(iterable.source, (*iterable.stages, stage))
-    return Chain(iterable if _is_ours(iterable) else iter(iterable), (stage,))
+    return _longer(iterable if _is_rows(iterable) or type(iterable) is TensorRange else iter(iterable), stage)
+
+
+def _longer(source: Any, stage: Stage) -> Chain:
+    """Return a chain with one more stage."""
+    if not isinstance(source, Chain):
+        return Chain(source, (stage,))
+    require_known(source)
+    return Chain(source.source, (*source.stages, stage))
 
 
 def _itself(item: Any) -> Any:
     return item
 
 
-def _is_ours(iterable: Any) -> bool:
-    return is_tensor(iterable) or type(iterable) in (Rows, TensorRange)
+def _is_rows(iterable: Any) -> bool:
+    return is_tensor(iterable) or isinstance(iterable, Stream)
 

@@ -505,21 +505,22 @@ def while_with_effects(goes: Any, test: Callable[[], Any], step: Callable[[], An
 
 def for_on_rows(
     rows: Rows, step: Callable[[Any], Any], test: Callable[[], Any] | None, names: LoopNames
-) -> None:
-    """Trace a loop over the rows of tensors; `test` tells whether it goes on."""
+) -> Any:
+    """Trace a loop over the rows of tensors; `test` tells whether it goes on. Return the index after the last step."""
     if rows.length == 0:
-        return
+        return 0
     loop = _Loop(Cells(names.bound, step, test), names)
-    fixed = test is None and isinstance(rows.length, int)
+    every = test is None and type(rows.start) is int
+    fixed = every and isinstance(rows.length, int)
     loop.discover(lambda: step(rows.build([tensor[0] for tensor in rows.tensors])), fixed)
-    if test is None:
-        _for_all_rows(loop, rows, step, fixed)
-        return
     count = rows.length
+    if every:
+        _for_all_rows(loop, rows, step, fixed)
+        return count
 
     def condition(index: Any, *state: Any) -> Any:
         loop.enter(state)
-        return PUBLIC.logical_and(index < count, truth(test()))
+        return index < count if test is None else PUBLIC.logical_and(index < count, truth(test()))
 
     def run(index: Any, *state: Any) -> Any:
         loop.enter(state)
@@ -528,7 +529,15 @@ def for_on_rows(
         return index + 1, *loop.leave()
 
     bound = count if isinstance(count, int) else None
-    loop.run(lambda state: iterate(condition, run, (0, *state), bound, ["index", *loop.names])[1:])
+    ends: list[Any] = []
+
+    def whole(state: Any) -> Any:
+        last, *after = iterate(condition, run, (rows.start, *state), bound, ["index", *loop.names])
+        ends[:] = [last]
+        return tuple(after)
+
+    loop.run(whole)
+    return ends[0]
 
 
 def _for_all_rows(loop: _Loop, rows: Rows, step: Callable[[Any], Any], fixed: bool) -> None:

@@ -12,7 +12,6 @@ from collections import deque
 from collections.abc import Callable, Generator, Iterable
 from contextlib import contextmanager
 from contextvars import ContextVar
-from types import MethodWrapperType
 from typing import Any
 
 from hybridflow.convert.cells import Cells
@@ -252,12 +251,8 @@ def before_change(function: Any, args: tuple[Any, ...]) -> bool:
     Raises:
         MutationError: it changes a container from outside the body, or reads a list that a step appends to.
     """
-    if function is delattr and len(args) == 2:
-        changed(args[0], f".{args[1]} deleted")
     regions = _REGIONS.get()
     owner = getattr(function, "__self__", None)
-    if type(function) is MethodWrapperType and function.__name__ == "__delattr__" and args:
-        changed(owner, f".{args[0]} deleted")
     changes = isinstance(owner, _CONTAINERS) and getattr(function, "__name__", "") in CHANGES
     if not regions:
         if changes:

@@ -6,12 +6,16 @@ import itertools
 import operator
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, cast
+from weakref import WeakKeyDictionary
 
 import numpy as np
 
 from hybridflow.autodiff.namespaces import PUBLIC
+from hybridflow.convert import regions
+from hybridflow.convert.branches import where_now
 from hybridflow.convert.staged import as_int, magnitude, raw_of, shown, staged_int
 from hybridflow.convert.values import is_staged, is_tensor
+from hybridflow.core.context import current
 from hybridflow.core.dims import Dim
 from hybridflow.core.dtypes import int32, int64
 from hybridflow.core.errors import ArgumentError, ArgumentTypeError, TraceError, message
@@ -24,24 +28,19 @@ _INT32 = int(np.iinfo(np.int32).max)
 
 
 class Rows:
-    """The rows of some tensors, as an iterable of items that are built from one row of each.
+    """The rows of some tensors, each as an item that is built from one row of each.
 
     Attributes:
         tensors: tensors with the same leading size.
-        build: makes a loop's item from a row of each tensor.
-        plain: makes a Python iterator over the same items, for code other than loops.
+        build: makes an item from a row of each tensor.
+        start: the index of the first row; a tensor if an earlier loop's ``break`` on a tensor decided it.
     """
 
-    def __init__(
-        self, tensors: Sequence[Any], build: Callable[[Sequence[Any]], Any], plain: Callable[[], Iterator[Any]]
-    ) -> None:
+    def __init__(self, tensors: Sequence[Any], build: Callable[[Sequence[Any]], Any], start: Any = 0) -> None:
         self.tensors = tuple(tensors)
         self.build = build
-        self.plain = plain
         self.length = self.tensors[0].shape[0]
-
-    def __iter__(self) -> Iterator[Any]:
-        return self.plain()
+        self.start = start
 
 
 def rows_of(tensor: Any) -> Rows:
@@ -50,64 +49,240 @@ def rows_of(tensor: Any) -> Rows:
     if not whole.shape:
         raise ArgumentTypeError(message("iter: a tensor of shape () cannot be iterated", got=str(whole.spec)))
     if type(tensor) is TracedArray:
-        return Rows((whole,), lambda row: tensor.like(row[0]), lambda: iter(tensor))
-    return Rows((whole,), lambda row: row[0], lambda: iter(whole))
+        return Rows((whole,), lambda row: tensor.like(row[0]))
+    return Rows((whole,), lambda row: row[0])
 
 
-def parts_of(iterable: Any) -> Rows | None:
-    """Return the rows of a tensor, or of an iterable made of tensors; None for everything else."""
-    if type(iterable) is Rows:
+class Stream:
+    """An iterator over rows of tensors, as ``zip``, ``enumerate`` and ``reversed`` return one: it is used up once.
+
+    Attributes:
+        sources: the streams that it takes its items from.
+        left: the rows of a loop that a tensor stopped, from the index where it did; else None.
+        place: the line of a loop that a tensor stopped, so that it is not known what is left; else None.
+    """
+
+    def __init__(self, *sources: Stream) -> None:
+        self.sources = sources
+        self.left: Rows | None = None
+        self.place: str | None = None
+
+    def __iter__(self) -> Iterator[Any]:
+        return self
+
+    def __next__(self) -> Any:
+        require_known(self)
+        regions.changed(self, ".__next__()")
+        return self.following()
+
+    def following(self) -> Any:
+        """Return the next item, or raise `StopIteration`."""
+        raise NotImplementedError
+
+    def rest(self) -> Rows | None:
+        """Return what is left as rows; None if one tensor's items are taken in several ways."""
+        raise NotImplementedError
+
+    def count(self) -> Any:
+        """Return the number of items that are left."""
+        return min([source.count() for source in self.sources])
+
+    def skip(self, count: Any) -> None:
+        """Leave out items; one more than there are, if it is asked for whether there are more."""
+        for source in self.sources:
+            source.skip(count)
+
+    def readers(self) -> list[Any]:
+        """Return the streams of single tensors that the items come from."""
+        return [reader for source in self.sources for reader in source.readers()]
+
+    def take(self, stops: bool) -> Rows | None:
+        """Return all that is left, for a loop that may stop earlier if `stops` is set; None if it is not rows."""
+        if self.left is None:
+            require_known(self)
+        regions.changed(self, ".__next__()")
+        rows = self.rest() if self.left is None else self.left
+        if rows is None:
+            return None
+        self.left = None
+        stops = stops and rows.length != 0
+        self.mark(where_now() if stops else None)
+        if not stops:
+            self.skip(self.count() + 1)
+        return rows
+
+    def mark(self, place: str | None) -> None:
+        """Set `place`, of the sources too."""
+        self.place = place
+        for source in self.sources:
+            source.mark(place)
+
+
+class _Reader(Stream):
+    """The stream of a tensor's rows."""
+
+    def __init__(self, rows: Rows) -> None:
+        super().__init__()
+        self.rows = rows
+        self.position = 0
+
+    def following(self) -> Any:
+        if self.position >= self.rows.length:
+            raise StopIteration
+        self.position += 1
+        return self.rows.build([tensor[self.position - 1] for tensor in self.rows.tensors])
+
+    def rest(self) -> Rows:
+        start = self.position
+        return Rows([tensor[start:] for tensor in self.rows.tensors], self.rows.build) if start else self.rows
+
+    def count(self) -> Any:
+        return self.rows.length - self.position
+
+    def skip(self, count: Any) -> None:
+        self.position += min(count, self.count())
+
+    def readers(self) -> list[Any]:
+        return [self]
+
+
+class _Enumerated(Stream):
+    """``enumerate`` of a stream."""
+
+    def __init__(self, source: Stream, start: Any) -> None:
+        super().__init__(source)
+        self.number = start
+
+    def following(self) -> Any:
+        item = next(self.sources[0])
+        self.number += 1
+        return self.number - 1, item
+
+    def rest(self) -> Rows | None:
+        rows = self.sources[0].rest()
+        if rows is None:
+            return None
+        numbers: Any = PUBLIC.arange(rows.length)
+        first = self.number
+        return Rows((numbers, *rows.tensors), lambda row: (staged_int(row[0]) + first, rows.build(row[1:])))
+
+    def skip(self, count: Any) -> None:
+        self.number += min(count, self.count())
+        super().skip(count)
+
+
+class _Zipped(Stream):
+    """``zip`` of streams."""
+
+    def __init__(self, sources: Sequence[Stream], strict: bool) -> None:
+        super().__init__(*sources)
+        self.strict = strict
+        self.plain = zip(*sources, strict=strict)
+
+    def following(self) -> Any:
+        return next(self.plain)
+
+    def rest(self) -> Rows | None:
+        readers = self.readers()
+        if len({id(one) for one in readers}) < len(readers):
+            return None
+        several = [rows for rows in [source.rest() for source in self.sources] if rows is not None]
+        sizes = [rows.length for rows in several]
+        if len(several) < len(self.sources) or (self.strict and any(size != sizes[0] for size in sizes)):
+            return None
+        length = min(sizes)
+        tensors = [tensor[:length] for rows in several for tensor in rows.tensors]
+        ends = [0]
+        for rows in several:
+            ends.append(ends[-1] + len(rows.tensors))
+
+        def build(row: Sequence[Any]) -> Any:
+            pairs = zip(several, ends, ends[1:], strict=False)
+            return tuple([rows.build(row[start:end]) for rows, start, end in pairs])
+
+        return Rows(tensors, build)
+
+    def skip(self, count: Any) -> None:
+        least = self.count()
+        ends = count > least
+        for source in self.sources:
+            last = ends and source.count() == least
+            source.skip(least + 1 if ends else count)
+            if last:  # Python asks no further
+                ends, count = False, least
+
+
+_Enumerated.__name__, _Zipped.__name__ = "enumerate", "zip"  # as in Python's messages
+
+
+def stream_of(iterable: Any) -> Stream | None:
+    """Return a tensor, or an iterator made of tensors, as a stream; None for everything else."""
+    if isinstance(iterable, Stream):
         return iterable
-    return rows_of(iterable) if is_tensor(iterable) else None
+    return _Reader(rows_of(iterable)) if is_tensor(iterable) else None
 
 
 def enumerated(iterable: Any, start: Any = 0) -> Any:
-    """Return ``enumerate``; for a tensor, as `Rows`."""
-    rows = parts_of(iterable)
-    if rows is None:
-        if type(start) is not StagedNumber:
-            return enumerate(iterable, start)
+    """Return ``enumerate``."""
+    stream = stream_of(iterable)
+    if stream is None and not is_staged(start):
+        return enumerate(iterable, start)
+    if is_tensor(start):
+        first: Any = staged_int(as_tensor(start))
+    elif type(start) is StagedNumber:
         _require_integer(start, "enumerate")
-        whole: Any = as_int(start)
-        return zip(itertools.count(whole), iterable)
-    numbers: Any = PUBLIC.arange(rows.length)
-    first = staged_int(as_tensor(start)) if is_tensor(start) else start
-    return Rows(
-        (numbers, *rows.tensors),
-        lambda row: (staged_int(row[0]) + first, rows.build(row[1:])),
-        lambda: enumerate(iter(rows), start),
-    )
+        first = as_int(start)
+    else:
+        first = next(enumerate((None,), start))[0]
+    return zip(itertools.count(first), iterable) if stream is None else _Enumerated(stream, first)
 
 
 def zipped(*iterables: Any, strict: bool = False) -> Any:
-    """Return ``zip``; if all arguments are tensors, as `Rows`."""
-    parts = [parts_of(one) for one in iterables]
-    several = [rows for rows in parts if rows is not None]
-    if not several or len(several) != len(parts):
+    """Return ``zip``."""
+    streams = [stream_of(one) for one in iterables]
+    several = [stream for stream in streams if stream is not None]
+    if not several or len(several) != len(streams):
         return zip(*iterables, strict=strict)
-    sizes = [rows.length for rows in several]
-    if strict and any(size != sizes[0] for size in sizes):
-        return zip(*iterables, strict=True)
-    length = min(sizes)
-    tensors = [tensor[:length] for rows in several for tensor in rows.tensors]
-    ends = [0]
-    for rows in several:
-        ends.append(ends[-1] + len(rows.tensors))
-
-    def build(row: Sequence[Any]) -> Any:
-        pairs = zip(several, ends, ends[1:], strict=False)
-        return tuple([rows.build(row[start:end]) for rows, start, end in pairs])
-
-    return Rows(tensors, build, lambda: zip(*iterables, strict=strict))
+    return _Zipped(several, strict)
 
 
 def reversed_rows(iterable: Any) -> Any:
-    """Return ``reversed``; for a tensor, as `Rows`."""
+    """Return ``reversed``."""
     if not is_tensor(iterable):
         return reversed(iterable)
     whole = as_tensor(iterable)
     flipped: Any = PUBLIC.flip(whole, axis=0)
-    return rows_of(iterable.like(flipped) if type(iterable) is TracedArray else flipped)
+    return _Reader(rows_of(iterable.like(flipped) if type(iterable) is TracedArray else flipped))
+
+
+_stopped: WeakKeyDictionary[Any, dict[int, tuple[Any, str]]] = WeakKeyDictionary()
+"""For each trace, branch and loop body: iterators of Python's on which a tensor stopped a loop, with its line."""
+
+
+def note_stopped(iterator: Any) -> None:
+    """Record that a tensor stopped a loop over an iterator, if it is one: calls differ in what is left of it."""
+    if isinstance(iterator, Stream):
+        iterator.mark(where_now())
+    elif hasattr(type(iterator), "__next__"):
+        _stopped.setdefault(current().tracer, {})[id(iterator)] = iterator, where_now()
+
+
+def require_known(iterator: Any) -> None:
+    """Raise if a tensor decides what is left of an iterator.
+
+    Raises:
+        TraceError: it does.
+    """
+    place = iterator.place if isinstance(iterator, Stream) else None
+    tracer: Any = current().tracer if _stopped else None
+    while tracer is not None and place is None:
+        place = _stopped.get(tracer, {}).get(id(iterator), (None, None))[1]
+        tracer = tracer.outer
+    if place is not None:
+        raise TraceError(
+            message(f"iter: what is left of an iterator depends on a tensor, which stops the loop at {place}, and "
+                    f"it is read at {where_now()}", hint="Let the loop end, or make a new iterator.")
+        )  # fmt: skip
 
 
 class TensorRange:

@@ -13,20 +13,21 @@ import jax
 from hybridflow.autodiff.namespaces import PUBLIC
 from hybridflow.convert import builtin, protocols, regions, staged_reads
 from hybridflow.convert import callee as callees
-from hybridflow.convert.branches import RAISED, branch_on_tensor, value_on_tensor, where_now
+from hybridflow.convert.branches import ENDLESS, RAISED, branch_on_tensor, endless, value_on_tensor
 from hybridflow.convert.cells import Cells
 from hybridflow.convert.chains import Chain, Through
 from hybridflow.convert.filtered import Filtered, keeps, kept
 from hybridflow.convert.loops import LoopNames, for_on_range, for_on_rows, while_on_tensor, while_with_effects
 from hybridflow.convert.poison import Late, Poison
-from hybridflow.convert.rows import TensorRange, parts_of
+from hybridflow.convert.rows import Rows, Stream, TensorRange, note_stopped, require_known, rows_of
 from hybridflow.convert.staged import staged
 from hybridflow.convert.values import is_staged, is_tensor, negated, truth
 from hybridflow.core.context import current
-from hybridflow.core.errors import CheckError, TraceError, message
+from hybridflow.core.errors import CheckError, TraceError
 from hybridflow.core.staged_number import BOOL, StagedNumber, needed
 from hybridflow.guards import calls, observe
 from hybridflow.guards.access import MISSING
+from hybridflow.guards.users import is_users_class
 from hybridflow.ir.builder import add_check
 from hybridflow.ir.effects import has_effect
 from hybridflow.ops.host_values import Joined
@@ -35,8 +36,6 @@ _COMPARISONS: dict[str, Callable[[Any, Any], Any]] = {
     **protocols.COMPARISONS, "Is": staged_reads.same, "IsNot": lambda a, b: negated(staged_reads.same(a, b)),
     "In": builtin.contains, "NotIn": lambda a, b: negated(builtin.contains(a, b)),
 }  # fmt: skip
-_ENDLESS = 10_000
-"""The steps after which an iterator of unknown length counts as endless, if only a tensor could end the loop."""
 
 
 class Runtime:
@@ -87,6 +86,7 @@ class Runtime:
     def iterate(self, obj: Any) -> Any:
         """Return what a loop iterates over."""
         regions.read(obj)
+        require_known(obj)
         return observe.iterate(protocols.items_of(obj))
 
     manager = staticmethod(protocols.manager)
@@ -105,15 +105,26 @@ class Runtime:
     made_class = staticmethod(observe.made_class)
 
     def whole(self, value: Any) -> Any:
-        """Return a value that Python itself reads, such as the subject of a ``match``; all of it counts as read."""
+        """Return a value that Python itself reads; all of it counts as read."""
         observe.whole(value)
         return value
 
-    def matched(self, value: Any) -> Any:
-        """Return the subject of a ``match`` in which Python itself compares with True or False by identity."""
-        for one in jax.tree_util.tree_leaves(value):
+    def matched(self, value: Any, flags: bool, *classes: Callable[[], Any]) -> Any:
+        """Return the subject of a ``match``.
+
+        Args:
+            value: the subject.
+            flags: whether Python itself compares with True or False, by identity.
+            *classes: give the classes that the patterns name.
+        """
+        for one in jax.tree_util.tree_leaves(value) if flags else ():
             if type(one) is StagedNumber:
                 needed(one, "match with True or False in a pattern of several parts")
+        for one in classes:
+            with suppress(NameError, AttributeError):  # the pattern itself raises it, if it is tried
+                kind = one()
+                if is_users_class(type(kind)):
+                    observe.special(kind, "__instancecheck__")
         return self.whole(value)
 
     def other_bool(self, subject: Any, value: bool) -> Any:
@@ -176,26 +187,41 @@ class Runtime:
         live: Any,
     ) -> None:  # fmt: skip
         """Run a ``for``."""
-        iterable = observe.iterate(protocols.items_of(iterable))
+        given, iterable = iterable, observe.iterate(protocols.items_of(iterable))
         names = LoopNames(bound, head, live)
+        if not isinstance(iterable, Stream):
+            require_known(iterable)
         if isinstance(iterable, Chain) and (iterable.filters or type(iterable.source) is TensorRange):
             step = Through(step, iterable.stages, bound, tuple({*head, *live}))
-            iterable = iterable.source
-        rows = parts_of(iterable)
+            chain, iterable = iterable, iterable.source
+            if type(iterable) is TensorRange:
+                chain.source = iter(())
+                if test is not None:
+                    note_stopped(chain)
+        rows = rows_of(iterable) if is_tensor(iterable) else None
+        if isinstance(iterable, Stream):
+            rows = iterable.take(test is not None)
         if rows is not None:
-            for_on_rows(rows, step, test, names)
+            last = for_on_rows(rows, step, test, names)
+            if isinstance(iterable, Stream) and iterable.place is not None:
+                iterable.left = Rows(rows.tensors, rows.build, last)
         elif type(iterable) is TensorRange:
             for_on_range(iterable, step, test, names)
         elif test is None:
             for item in iterable:
                 step(item)
         else:
-            self._for_python(iterable, step, test, names)
+            if self._for_python(iterable, step, test, names):
+                note_stopped(given)
 
     def _for_python(
         self, iterable: Any, step: Callable[[Any], Any], test: Callable[[], Any], names: LoopNames
-    ) -> None:
-        """Iterate over Python values until they end or `test`, whose result may become a tensor, is false."""
+    ) -> bool:
+        """Iterate over Python values until they end or `test`, whose result may become a tensor, is false.
+
+        Returns:
+            Whether a tensor decides how many steps the loop makes.
+        """
         goes: Any = True
         kept = tuple({*names.head, *names.live})
         for count, item in enumerate(iterable):
@@ -203,14 +229,12 @@ class Runtime:
                 step(item)
             else:
                 branch_on_tensor(goes, lambda item=item: step(item), None, Cells(names.bound, step, test), kept)
-                if count > _ENDLESS and not hasattr(iterable, "__len__"):
-                    raise TraceError(
-                        message(f"for: an iterator of unknown length, which only a tensor could stop, at {where_now()}",
-                                hint="Count in a while loop.")
-                    )  # fmt: skip
+                if count > ENDLESS and not hasattr(iterable, "__len__"):
+                    raise endless("for")
             goes = protocols.truth_of(test())
             if not is_staged(goes) and not goes:
-                break
+                return False
+        return is_staged(goes)
 
     def none_of(self, *flags: Any) -> Any:
         """Whether no flag is set."""
@@ -347,7 +371,7 @@ class Runtime:
     def load_item(self, obj: Any, key: Any) -> Any:
         """Read the item that an augmented assignment is about to write."""
         getter = protocols.method_of(obj, "__getitem__")
-        return observe.load_item(obj, key) if getter is None else getter(obj, key)
+        return observe.load_item(obj, key) if getter is None else getter(key)
 
     def write_attr(self, value: Any, obj: Any, name: str, augmented: bool = False) -> None:
         """Store an attribute; a property's setter is converted."""
@@ -355,26 +379,13 @@ class Runtime:
 
     def write_item(self, value: Any, obj: Any, key: Any, augmented: bool = False) -> None:
         """Store an item."""
-        setter = protocols.method_of(obj, "__setitem__")
-        if setter is not None:
-            setter(obj, key, value)
-            return
-        regions.changed(obj, "[...] = ...")
-        observe.write_item(obj, key, value, augmented=augmented)
+        callees.write_item(obj, key, value, augmented=augmented)
 
     def delete_attr(self, obj: Any, name: str) -> None:
-        """Delete an attribute."""
-        regions.changed(obj, f".{name} deleted")
-        observe.delete_attr(obj, name)
+        """Delete an attribute; a property's deleter is converted."""
+        callees.delete_attribute(obj, name)
 
-    def delete_item(self, obj: Any, key: Any) -> None:
-        """Delete an item."""
-        method = protocols.method_of(obj, "__delitem__")
-        if method is not None:
-            method(obj, key)
-            return
-        regions.changed(obj, "[...] deleted")
-        observe.delete_item(obj, key)
+    delete_item = staticmethod(callees.delete_item)
 
     def write_global(self, name: str, value: Any, augmented: bool = False) -> Any:
         """Return the value to store to a global name."""

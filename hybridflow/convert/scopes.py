@@ -61,6 +61,11 @@ class Scope:
         return None
 
 
+def _parameters_of_types(node: Any) -> set[str]:
+    """Return the names in the brackets of ``def f[T]`` and ``class C[T]``, of Python 3.12."""
+    return {one.name for one in getattr(node, "type_params", ())}
+
+
 Comprehension = ast.ListComp | ast.SetComp | ast.DictComp | ast.GeneratorExp
 
 
@@ -98,6 +103,7 @@ class _Binder(ast.NodeVisitor):
         given = node.args
         self._visit_all([*node.decorator_list, *given.defaults, *given.kw_defaults])
         self._inside(node, lambda: self._enter_function(node))
+        self.scopes[node].bound |= _parameters_of_types(node)
 
     visit_AsyncFunctionDef = visit_FunctionDef
 
@@ -106,7 +112,7 @@ class _Binder(ast.NodeVisitor):
         self._inside(node, lambda: self._enter_function(node))
 
     def visit_ClassDef(self, node: ast.ClassDef) -> None:
-        self.scope.bound.add(node.name)
+        self.scope.bound |= {node.name, *_parameters_of_types(node)}
         self._visit_all([*node.decorator_list, *node.bases, *node.keywords])
         self._inside(node, lambda: self._visit_all(node.body))
 

@@ -24,7 +24,7 @@ from hybridflow.core.errors import LeakError, MutationError, TracedValueError, m
 from hybridflow.core.node import format_where, user_place
 from hybridflow.core.tensor import Tensor
 from hybridflow.guards import observe
-from hybridflow.guards.access import CELL, MISSING
+from hybridflow.guards.access import CELL, IN_INSTANCE, MISSING, RAW
 from hybridflow.guards.questions import LRU_CACHE
 from hybridflow.guards.users import OWN_LIBRARIES, is_users
 
@@ -176,7 +176,7 @@ def call_dispatched_method(method: Any, obj: Any, /, *args: Any, **kwargs: Any) 
 
 def cached_property_of(obj: Any, name: str, property_: functools.cached_property[Any]) -> Callable[[Any], Any] | None:
     """Return a function that computes a user's `cached_property`; None if it has a value, or is not the user's."""
-    if name in vars(obj):
+    if IN_INSTANCE.get(obj, name) is not MISSING:
         return None
     inner = attached("target")(property_.func)
     if inner is None:
@@ -197,6 +197,6 @@ def _kept_in_object(obj: Any, name: str, property_: functools.cached_property[An
     except (TracedValueError, LeakError) as error:
         raise _not_kept(property_.func, "is made of a traced tensor") from error
     except MutationError:
-        vars(obj).pop(key, None)
+        RAW.get(obj, "__dict__").pop(key, None)
         raise
-    return observe.read_attr(obj, key)
+    return observe.read_attr(obj, key, object.__getattribute__)

@@ -255,7 +255,9 @@ class Writes(Reads):
     def visit_Match(self, node: ast.Match) -> Any:
         patterns = [part for case in node.cases for part in ast.walk(case.pattern)]
         flags = any(isinstance(one, ast.MatchSingleton) and one.value is not None for one in patterns)
-        node.subject = runtime(node.subject, "matched" if flags else "whole", self.visit(node.subject))
+        asked = [thunk(self.visit(copy.deepcopy(one.cls))) for one in patterns if isinstance(one, ast.MatchClass)]
+        subject = self.visit(node.subject)
+        node.subject = runtime(node.subject, "matched", subject, constant(node, flags), *asked)
         node.cases = [self.visit(one) for one in node.cases]
         return node
 

@@ -114,10 +114,7 @@ class TracedFloat:
         )  # fmt: skip
 
     def applied(self, function: Callable[..., Any], *operands: Any) -> Any:
-        """Return what a function of Python numbers gives; each call runs it again."""
-        return self._apply(function, *operands)
-
-    def _apply(self, function: Callable[..., Any], *operands: Any) -> Any:
+        """Return what a function makes of Python's numbers, this one among them; every call computes it anew."""
         arguments = self._arguments
         for operand in operands:
             if type(operand) is TracedFloat:
@@ -131,7 +128,7 @@ class TracedFloat:
 
     def __pow__(self, other: Any) -> Any:
         # A float exponent may make the result complex, depending on the numbers.
-        return self._apply(operator.pow, self, other) if type(other) is int else self._foreign(other)
+        return self.applied(operator.pow, self, other) if type(other) is int else self._foreign(other)
 
     def __rpow__(self, other: Any) -> Any:
         return self._foreign(other)
@@ -168,7 +165,7 @@ _EXACT = frozenset({bool, int, float})
 
 def _forward(function: Callable[..., Any]) -> Callable[..., Any]:
     def method(self: Any, other: Any) -> Any:
-        result = self._apply(function, self, other)
+        result = self.applied(function, self, other)
         return self._foreign(other) if result is NotImplemented else result
 
     return method
@@ -176,7 +173,7 @@ def _forward(function: Callable[..., Any]) -> Callable[..., Any]:
 
 def _backward(function: Callable[..., Any]) -> Callable[..., Any]:
     def method(self: Any, other: Any) -> Any:
-        result = self._apply(function, other, self)
+        result = self.applied(function, other, self)
         return self._foreign(other) if result is NotImplemented else result
 
     return method
@@ -184,7 +181,7 @@ def _backward(function: Callable[..., Any]) -> Callable[..., Any]:
 
 def _alone(function: Callable[..., Any]) -> Callable[..., Any]:
     def method(self: Any) -> Any:
-        return self._apply(function, self)
+        return self.applied(function, self)
 
     return method
 

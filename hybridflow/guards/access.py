@@ -5,13 +5,15 @@ from __future__ import annotations
 import weakref
 from collections.abc import Callable, Iterator
 from contextvars import ContextVar
-from types import CellType, ModuleType
+from functools import cached_property
+from types import CellType, FunctionType, ModuleType
 from typing import Any, Final, NamedTuple, cast
 
 import numpy as np
 
 from hybridflow.core.spec import spec_of
 from hybridflow.guards.contents import item_at
+from hybridflow.guards.users import is_users
 
 
 class _Missing:
@@ -70,10 +72,13 @@ def _in_instance(holder: Any, name: str) -> Any:
 
 
 def stored(holder: Any, name: str) -> Any:
-    """Return an attribute without calling ``__getattr__``; `MISSING` if there is none."""
-    if isinstance(holder, type | ModuleType) or _in_class(type(holder), name) is not MISSING:
+    """Return an attribute without calling the user's code; `MISSING` if there is none."""
+    if isinstance(holder, type | ModuleType):
         return _attribute(holder, name)
-    return _in_instance(holder, name)
+    in_class = _in_class(type(holder), name)
+    getter = in_class.fget if type(in_class) is property else getattr(type(in_class), "__get__", None)
+    computed = type(in_class) is cached_property or (type(getter) is FunctionType and is_users(getter.__code__))
+    return _in_instance(holder, name) if in_class is MISSING or computed else _raw(holder, name)
 
 
 def _itself(holder: Any, name: None) -> Any:

@@ -14,12 +14,12 @@ import jax
 import numpy as np
 
 from hybridflow.guards import opened, reading
-from hybridflow.guards.access import IN_CLASS, MISSING
+from hybridflow.guards.access import IN_CLASS
 from hybridflow.guards.effects import LOADED, OTHER, called_again
 from hybridflow.guards.guards import CONTAINERS
 from hybridflow.guards.noticed import MONITORING
 from hybridflow.guards.observations import Observations
-from hybridflow.guards.observe import ARRAYS, current_observations, require_untraced_key, run_over, writes_attr
+from hybridflow.guards.observe import ARRAYS, current_observations, require_untraced_key, run_over
 from hybridflow.guards.questions import Question, is_asked_of_abstract_classes, is_leaf_class, question_of
 from hybridflow.guards.users import is_users, is_users_class
 
@@ -61,7 +61,6 @@ _FUNCTIONS = (BuiltinFunctionType, FunctionType, MethodType, MethodWrapperType)
 """Types of callables with no state of their own: a call reads only ``__self__`` and the arguments."""
 _WITH_MODULE = (BuiltinFunctionType, FunctionType, type)
 """Types of callables that tell their own module; others have that of their type."""
-_GETATTRIBUTE = object.__getattribute__
 _SHOWS_ARRAYS = frozenset({np.array2string, np.array_repr, np.array_str})
 """Functions whose result depends on NumPy's print options."""
 _OF_TREES = frozenset({jax.tree_util.tree_flatten.__module__, jax.tree.flatten.__module__, "jax.tree_util", "jax.tree"})
@@ -231,11 +230,4 @@ def before_call(
         if _is_made_by_a_library(function) if isinstance(function, type) else not isinstance(function, _FUNCTIONS):
             reading.whole(observations, function)
         _goes_out(observations, function, values)
-    if function is _GETATTRIBUTE and len(args) >= 2 and type(args[1]) is str:
-        reading.attribute(observations, args[0], args[1], getattr(args[0], args[1], MISSING), seen=False)
-    elif function is delattr and len(args) == 2:
-        writes_attr(*args, MISSING)
-    elif type(function) is MethodWrapperType and function.__name__ == "__delattr__" and len(args) == 1:
-        writes_attr(owner, *args, MISSING)
-    else:
-        _hand_out(observations, values)
+    _hand_out(observations, values)

@@ -54,4 +54,8 @@ def item_at(container: Any, key: Any) -> Any:
 def has_own_way(kind: type, method: str) -> bool:
     """Whether a container class overrides a special method of Python's container type."""
     base = _own_type(kind)
-    return kind is not base and getattr(kind, method) is not getattr(base, method)
+    return kind is not base and _defined(kind, method) is not _defined(base, method)
+
+
+def _defined(kind: type, method: str) -> Any:
+    return next(one.__dict__[method] for one in kind.__mro__ if method in one.__dict__)

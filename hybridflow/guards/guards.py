@@ -17,7 +17,7 @@ from array import array
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from operator import is_
-from types import MappingProxyType
+from types import FunctionType, MappingProxyType
 from typing import Any, NamedTuple, cast
 
 import numpy as np
@@ -29,6 +29,7 @@ from hybridflow.core.variable import Variable
 from hybridflow.guards.access import ATTRIBUTE, CELL, GLOBAL, ITEM, METHOD, MISSING, Access, Held
 from hybridflow.guards.contents import has_own_way, in_sequence, keys_of, values_of
 from hybridflow.guards.signature import Identity, static_key
+from hybridflow.guards.users import is_users, is_users_class
 
 SEQUENCES = (list, tuple, deque)
 MAPPINGS = (dict, MappingProxyType)
@@ -252,7 +253,16 @@ def _start_of(value: Any, room: int) -> str:
     if kind is list or (kind is tuple and len(value) != 1):
         start, end = "[]" if kind is list else "()"
         return _joined(start, (_start_of(item, room) for item in value), end, room)
-    return repr(value)
+    return f"a {kind.__name__}" if _shows_itself(kind) else repr(value)
+
+
+def _shows_itself(kind: type) -> bool:
+    """Whether a user's own code would make the text of a class's objects: only the traced function may call that."""
+    method = next((vars(one)["__repr__"] for one in kind.__mro__ if "__repr__" in vars(one)), None)
+    method = getattr(method, "__func__", method)
+    if type(method) is FunctionType:
+        return is_users(method.__code__) and method.__code__.co_filename != "<string>"
+    return is_users_class(type(method))
 
 
 def _joined(start: str, items: Iterable[str], end: str, room: int) -> str:

@@ -17,6 +17,7 @@ from typing import Any, NamedTuple, cast
 
 import numpy as np
 
+from hybridflow.guards.access import RAW, stored
 from hybridflow.guards.contents import in_sequence, pairs_of
 from hybridflow.guards.guards import CELL, MISSING
 
@@ -111,7 +112,7 @@ class Journal:
 
     def attribute(self, obj: Any, name: str) -> None:
         """Note an attribute. If the class overrides ``__setattr__``, note all of the object's containers too."""
-        attributes = getattr(obj, "__dict__", None)
+        attributes = RAW.get(obj, "__dict__")
         if type(attributes) is dict and type(obj).__setattr__ is not object.__setattr__:
             for value in (attributes, *attributes.values()):
                 self.content(value)
@@ -122,14 +123,14 @@ class Journal:
 
         def put(value: Any) -> None:
             if value is MISSING:
-                if hasattr(obj, name):
+                if stored(obj, name) is not MISSING:
                     delattr(obj, name)
-            elif getattr(obj, name, MISSING) is not value:
+            elif stored(obj, name) is not value:
                 setattr(obj, name, value)
 
         def save() -> Any:
             # For a class, read its namespace: getattr would unwrap a staticmethod.
-            return vars(obj).get(name, MISSING) if isinstance(obj, type) else getattr(obj, name, MISSING)
+            return vars(obj).get(name, MISSING) if isinstance(obj, type) else stored(obj, name)
 
         self.note(Spot("attribute", obj, name, save, put))
 

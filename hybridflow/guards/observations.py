@@ -18,8 +18,9 @@ from hybridflow.core.node import format_where, user_place
 from hybridflow.core.tensor import Tensor
 from hybridflow.core.trainable_flags import TrainableFlags
 from hybridflow.core.variable import Variable
-from hybridflow.guards.access import ATTRIBUTE, ITSELF, TYPE, VALUE, Held
+from hybridflow.guards.access import ATTRIBUTE, ITSELF, RAW, TYPE, VALUE, Held
 from hybridflow.guards.choices import Choices
+from hybridflow.guards.contents import keys_of, values_of
 from hybridflow.guards.effects import Augmented, Change, Effects, is_constant
 from hybridflow.guards.guards import CHANGING, CONTAINERS, ITEM, PLAIN, Access, Guards, Origin, weak
 from hybridflow.guards.held import attributes_of, is_by_fields
@@ -434,12 +435,12 @@ class Observations:
         origin = self._inputs.get(id(items))
         if origin is not None:
             self.orders.add(origin[2])
-        elif items and self.origin_of(items) is None:
+        elif dict.__len__(items) and self.origin_of(items) is None:
             # A new dict at each call; a None stands for an argument that has an entry of its own.
             for given, _, way in self._inputs.values():
-                if type(given) is not dict or len(way) != 1 or list(given) != list(items):
+                if type(given) is not dict or len(way) != 1 or [*given] != [*keys_of(items)]:
                     continue
-                if all([a is b or a is None for a, b in zip(given.values(), items.values(), strict=True)]):
+                if all([a is b or a is None for a, b in zip(given.values(), values_of(items), strict=True)]):
                     self.orders.add(way)
 
     def returned(self, result: Any) -> None:
@@ -487,7 +488,7 @@ class Observations:
         if origin is None and not is_traced(before):
             origin = self._add(parent, access, name, before, guarded=False)
         self.floats.write(origin, before)
-        names = holder if isinstance(holder, dict) else getattr(holder, "__dict__", None)
+        names = holder if isinstance(holder, dict) else RAW.get(holder, "__dict__")
         self.floats.write(self.origin_of(names), names)  # the code may have read it too, through a copy
         self._do(parent, holder, change, origin)
         self._note(path)
@@ -508,7 +509,7 @@ class Observations:
             MutationError: this is in a branch or a loop body.
         """
         self._refuse(ATTRIBUTE.path.format(p=parent.path, n=name), (), nested=nested)
-        self.journal.item_of(vars(obj), name, obj)
+        self.journal.item_of(RAW.get(obj, "__dict__"), name, obj)
 
     def change(self, obj: Any, how: str, values: Iterable[Any], change: Change, *, nested: bool) -> None:
         """Record that the trace is about to change a container outside.

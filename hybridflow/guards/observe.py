@@ -88,13 +88,13 @@ def read_global(namespace: dict[str, Any], name: str, value: Any) -> Any:
     return value
 
 
-def read_attr(obj: Any, name: str) -> Any:
-    """Return ``obj.name``. A missing attribute is recorded too, as the code may handle the error."""
+def read_attr(obj: Any, name: str, get: Callable[[Any, str], Any] = getattr) -> Any:
+    """Return ``obj.name``, as `get` reads it. A missing one is recorded too, as the code may handle the error."""
     observations, _ = current_observations()
     if observations is not None:
         observations.choices.read_one(obj)
     try:
-        value = getattr(obj, name)
+        value = get(obj, name)
     except AttributeError:
         if observations is not None:
             reading.attribute(observations, obj, name, MISSING)
@@ -510,10 +510,10 @@ def write_item(obj: Any, key: Any, value: Any, *, augmented: bool = False) -> No
     obj[key] = value
 
 
-def delete_attr(obj: Any, name: str) -> None:
-    """Do ``del obj.name``."""
+def delete_attr(obj: Any, name: str, put: Callable[[Any, str], None] = delattr) -> None:
+    """Do ``del obj.name``, or ``put(obj, name)``, as `object.__delattr__` deletes an attribute."""
     writes_attr(obj, name, MISSING)
-    delattr(obj, name)
+    put(obj, name)
 
 
 def delete_item(obj: Any, key: Any) -> None:

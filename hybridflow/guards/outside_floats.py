@@ -15,6 +15,8 @@ from typing import Any, NamedTuple, cast
 
 from hybridflow.core.staged_number import StagedNumber, needed
 from hybridflow.core.traced_float import NeedsNumber, TracedFloat
+from hybridflow.guards.access import MISSING, RAW
+from hybridflow.guards.contents import in_sequence, values_of
 from hybridflow.guards.guards import CONTAINERS, ITEM, Origin
 from hybridflow.guards.signature import static_key
 
@@ -150,7 +152,7 @@ class OutsideFloats:
             copy = self._copies.get(id(one), (None, None))[0]
             if copy is not None and copy is not one:
                 self.require_numbers(self._held_in(copy))
-            pending += cast("dict[Any, Any]", one).values() if isinstance(one, dict) else one
+            pending += values_of(one) if isinstance(one, dict) else in_sequence(one)
 
     def _copy(self, origin: Origin, container: Any, inner: Callable[[Any, Any], Origin | None]) -> Any:
         """Return a copy of a container with stand-ins for its inputs; the container itself if it has none."""
@@ -321,8 +323,9 @@ def _numbers_in(value: Any) -> list[Any]:
     found: list[Any] = []
     seen: set[int] = set()
     pending = [value]
-    if type(getattr(value, "__dict__", None)) is dict and not isinstance(value, type | ModuleType):
-        pending += vars(value).values()
+    attributes = RAW.get(value, "__dict__")
+    if attributes is not MISSING and not isinstance(value, type | ModuleType):
+        pending += attributes.values()
     while pending:
         one = pending.pop()
         if type(one) is TracedFloat or type(one) is StagedNumber:

@@ -233,7 +233,7 @@ def made_array(observations: Observations, values: Iterable[Any]) -> None:
             made_array(observations, (one.start, one.stop, one.step))
         else:
             if is_users_class(type(one)):
-                special(observations, one, [name for name in _AS_ARRAY if hasattr(type(one), name)])
+                special(observations, one, [name for name in _AS_ARRAY if IN_CLASS.get(type(one), name) is not MISSING])
             if _is_librarys_array(one):
                 whole(observations, one)
 
