@@ -1,4 +1,4 @@
-"""Observers of the Variables that a function reads and assigns, for `hf.checkpoint`.
+"""Observers of the Variables that a function reads and assigns, for `hf.checkpoint` and `hf.config.verify`.
 
 The first run of a function records the values that its Variables had. When the function runs again, a replaying
 log gives it those values back, and keeps its assignments from the Variables themselves.
@@ -7,9 +7,9 @@ log gives it those values back, and keeps its assignments from the Variables the
 from __future__ import annotations
 
 from collections.abc import Generator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
-from typing import Any
+from typing import Any, TypeVar
 
 
 class _OpenLogs:
@@ -59,6 +59,9 @@ class VariableLog:
         return self._outer is not None and self._outer.assigned(variable, value)
 
 
+Log = TypeVar("Log", bound=VariableLog)
+
+
 def logged_value(variable: Any, value: Any) -> Any:
     """Return the raw value of a Variable, as the current log shows it."""
     log = _LOG.get()
@@ -89,10 +92,16 @@ def replaying() -> bool:
     return False
 
 
-@contextmanager
-def logging_variables(values: dict[Any, Any] | None = None, binder: Any = None) -> Generator[VariableLog]:
+def logging_variables(
+    values: dict[Any, Any] | None = None, binder: Any = None
+) -> AbstractContextManager[VariableLog]:
     """Record or replay the values of the Variables that a block reads and assigns; see `VariableLog`."""
-    log = VariableLog(values, binder)
+    return logging_into(VariableLog(values, binder))
+
+
+@contextmanager
+def logging_into(log: Log) -> Generator[Log]:
+    """Let a log observe the Variables that a block reads and assigns."""
     token = _LOG.set(log)
     OPEN_LOGS.count += 1
     try:

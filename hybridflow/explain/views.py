@@ -36,6 +36,8 @@ _CSS = """
 def tree_of(explanation: Explanation) -> Tree:
     """Return the traces, with all details, and the advice as a tree."""
     tree = Tree(Text(head(explanation), style="bold"))
+    for line in explanation.verified:
+        tree.add(Text(line))
     for record in explanation:
         _grow(tree, trace_item(record))
     if explanation.advice:
@@ -87,6 +89,7 @@ def html_of(explanation: Explanation) -> str:
     unfolded = len(explanation) <= _TRACES
     traces = "".join(_item_html(trace_item(record, None), unfolded=unfolded) for record in explanation)
     title = f"<p><b>{escape(head(explanation))}</b></p>"
+    title += "".join(f"<p>{escape(line)}</p>" for line in explanation.verified)
     return f'<style>{_CSS}</style><div class="explain">{title}{table}{advice}{traces}</div>'
 
 

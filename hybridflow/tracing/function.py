@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, ParamSpec, TypeVar, cast, overl
 import jax
 
 from hybridflow.core.activity import doing
+from hybridflow.core.attached import attached
 from hybridflow.core.context import context_now, current
 from hybridflow.core.device import device_label
 from hybridflow.core.dims import NeedsSizes
@@ -59,6 +60,7 @@ from hybridflow.tracing.costing import Specs
 from hybridflow.tracing.entry import Entry, general_call
 from hybridflow.tracing.layouts import Layouts, check_inside
 from hybridflow.tracing.method import CompiledMethod, pickled
+from hybridflow.tracing.verification import RERUN, Verification
 from hybridflow.tracing.views import Views
 
 if TYPE_CHECKING:
@@ -109,6 +111,7 @@ class CompiledFunction(Entry, Views[P, R]):
         batch: Axis = None,
         in_layouts: Mapping[str, Any] | None = None,
         out_layouts: Any = None,
+        verify: int | None = None,
         bound: bool = False,
     ) -> None:
         if not callable(function):
@@ -138,8 +141,10 @@ class CompiledFunction(Entry, Views[P, R]):
         self._options: dict[str, Any] = {
             "input_signature": input_signature, "dynamic": check_dynamic(dynamic), "max_depth": max_depth,
             "memory_budget": memory_budget, "sizes": check_sizes(sizes), "mesh": mesh, "batch": batch,
-            "in_layouts": in_layouts, "out_layouts": out_layouts,
+            "in_layouts": in_layouts, "out_layouts": out_layouts, "verify": verify,
         }  # fmt: skip
+        self._verification = Verification(verify)
+        self._diverting = self._verification if self._verification.own else SETTINGS
         self._layouts = Layouts.of(self._options, self._parameters, self._name)
         self._budget = None if memory_budget is None else _budget_of(memory_budget)
         self._shapes = SeenShapes(dynamic)
@@ -195,8 +200,13 @@ class CompiledFunction(Entry, Views[P, R]):
         if args and isinstance(args[0], type) and not self._bound and has_class_method(args[0], self):
             return self.__get__(args[0], type(args[0]))(*args[1:], **kwargs)
         context = context_now()
-        if SETTINGS.eager or (context is not None and context.tracer is not None):
-            return self._call_python(args, kwargs, inputs or self._inputs)
+        if self._diverting.diverts or (context is not None and context.tracer is not None):
+            if SETTINGS.eager or current().tracer is not None or RERUN.get():
+                return self._call_python(args, kwargs, inputs or self._inputs)
+            number = self._verification.due()
+            if number is not None:
+                require_xla(f"the compiled function {self._name!r}")
+                return attached("verified_call")(self, args, kwargs, inputs, number)
         require_xla(f"the compiled function {self._name!r}")
         trace, signature = self._find(self._signature(args, kwargs, inputs), args)
         if (context is not None and context.tapes) or trace.requires_grad(signature):
@@ -280,12 +290,13 @@ class CompiledFunction(Entry, Views[P, R]):
 
     def _shorten(self, trace: Trace, signature: Signature) -> None:
         """Generate the fast path for later calls if all traces have the same key."""
-        if PROFILER.get() is not None:
-            return  # later calls may use other executables
+        if PROFILER.get() is not None or SETTINGS.diverts:
+            return  # later calls may use other executables, or be plain again
         from hybridflow.tracing.short_call import short_way  # only tracing needs it: importing stays fast
 
         self._last = trace
-        short = self._plain and SETTINGS.plain and self._traces.of_one_key and not trace.once
+        plain = self._plain and SETTINGS.plain and not self._verification.own
+        short = plain and self._traces.of_one_key and not trace.once
         self._enter_by(short_way(trace, signature, bound=self._bound) if short else None)
 
     def _matching(self, signature: Signature) -> tuple[Trace, Signature] | None:
