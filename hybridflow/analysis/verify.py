@@ -14,7 +14,7 @@ from hybridflow.analysis.parity import STRUCTURE, chained, names_of_leaves
 from hybridflow.analysis.same import judge
 from hybridflow.core.context import Context, context_of, current
 from hybridflow.core.errors import HybridflowError, ParityError, message
-from hybridflow.core.node import Where, format_where, user_place
+from hybridflow.core.node import Where, format_where, next_sequence, user_place
 from hybridflow.core.pending import settle_calls
 from hybridflow.core.profiling import PROFILER
 from hybridflow.core.settings import SETTINGS
@@ -31,6 +31,8 @@ from hybridflow.tracing.trace import Trace
 from hybridflow.tracing.verification import rerunning
 
 Array = np.ndarray[Any, Any]
+_OF_MACHINE = (MemoryError, jax.errors.JaxRuntimeError)
+"""Errors that say nothing of the program."""
 _COMMON = frozenset({object, BaseException, Exception, HybridflowError})
 
 
@@ -137,7 +139,7 @@ class _Call:
 
     def run(self) -> Any:
         settle_calls()  # what earlier calls raise is not this call's
-        function = self.function
+        function, start = self.function, next_sequence()
         with python_state_noted() as journal:
             reachable = Reachable(journal)
             roots = function._roots(self.args) + [(function.python_function, function._name)]
@@ -152,7 +154,7 @@ class _Call:
                 state = _State(journal, reachable, ())
                 compiled = _Outcome(error=error)
                 return self._judged(None, None, state, compiled, [], journal, reachable)
-            reason = _why_not(trace)
+            reason = _why_not(trace, [one for one in trace.variables(signature) if one._leaf.sequence > start])
             if reason is not None:
                 function._verification.leave_out(reason)
                 return _run(trace, signature, self.context)
@@ -161,6 +163,8 @@ class _Call:
                 raw = inputs_of(trace, signature)
                 compiled = _Outcome.of(lambda: _run(trace, signature, self.context))
                 after = [variable.current() for variable in state.variables]
+            if isinstance(compiled.error, _OF_MACHINE):
+                raise compiled.error
             given = [np.array(value) for value in raw]
             return self._judged(trace, given, state, compiled, after, journal, reachable)
 
@@ -173,7 +177,9 @@ class _Call:
         try:
             eager, overlay = self._eagerly(state, journal, None)
             now, gradients = journal.now(), state.gradients()
-            lines = [*self._differences(trace, given, state, compiled, after, eager, overlay)]
+            lines: list[str] = []
+            if not isinstance(eager.error, _OF_MACHINE):
+                lines += self._differences(trace, given, state, compiled, after, eager, overlay)
             if compiled.error is None and eager.error is None:
                 lines += _python_differences(journal, stored, now, reachable)
                 lines += [
@@ -189,7 +195,10 @@ class _Call:
         if not lines:
             journal.back_to(stored)
             state.put_gradients(present)
-            self.function._verification.passed()
+            if isinstance(eager.error, _OF_MACHINE):
+                self.function._verification.leave_out(f"the eager run {eager.text()}")
+            else:
+                self.function._verification.passed()
             if compiled.error is not None:
                 raise compiled.error
             return compiled.result
@@ -270,14 +279,14 @@ def _run(trace: Trace, signature: Signature, context: Context) -> Any:
     return trace.call(trace.arrays(signature), trace.variables(signature), context.device)
 
 
-def _why_not(trace: Trace) -> str | None:
+def _why_not(trace: Trace, created: Sequence[Variable]) -> str | None:
     """Return why a call cannot be made twice without being seen, or why it cannot be compared; None if it can."""
     for node in trace.raw_graph.nodes:
         if has_effect(node):
             place = format_where(node.where)
             return f"{node.op.name}{f' at {place}' if place else ''} runs Python at every call"
-    if trace.created:
-        return f"it created {', '.join(trace.record.created)}"
+    if created:
+        return f"it created {len(created)} Variables, such as {created[0].name!r}"
     if trace.again is not None:
         return f"it reads what cannot be watched: {trace.again}"
     if SETTINGS.observers:
@@ -304,14 +313,14 @@ def _python_differences(journal: Journal, stored: Any, now: Any, reachable: Reac
                 yield f"the state of {spot.holder!r}: other numbers were drawn"
         elif not alike(compiled, eager):
             path = reachable.path_of(spot.holder)
-            where = path or f"a {type(spot.holder).__name__}"
+            where = path or name or f"a {type(spot.holder).__name__}"
             if kind == "content" and isinstance(eager, dict) and isinstance(compiled, dict):
                 for key in [*eager, *[one for one in compiled if one not in eager]]:
                     a, b = eager.get(key, "nothing"), compiled.get(key, "nothing")
                     if not alike(a, b):
                         yield f"{where}: {key!r} is {text_of(a)} eager, {text_of(b)} compiled"
                 continue
-            label = where if name is None or kind == "cell" else f"{where}: {name}"
+            label = where if path is None or name is None else f"{where}: {name!r}"
             yield f"{label}: {text_of(eager)} eager, {text_of(compiled)} compiled"
 
 

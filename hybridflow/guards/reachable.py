@@ -89,6 +89,7 @@ class Reachable:
         yield vars(function), function.__name__
         for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
             self._journal.cell(cell)
+            self._seen[id(cell)] = cell, name
             yield CELL.get(cell, name), name
         namespace = function.__globals__
         for name, is_stored in _globals_in(function.__code__).items():
