@@ -232,6 +232,7 @@ class _Replayer(NodeByNode):
 
 
 def place_of(where: Where | None) -> tuple[str | None, str]:
+    """Return a place as ``file:line``, and the text of the line."""
     place = where_file_line(where)
     return (None, "") if place is None else (f"{place[0]}:{place[1]}", linecache.getline(*place).strip())
 

@@ -142,7 +142,7 @@ class _Call:
         function, start = self.function, next_sequence()
         with python_state_noted() as journal:
             reachable = Reachable(journal)
-            roots = function._roots(self.args) + [(function.python_function, function._name)]
+            roots = [*function._roots(self.args), (function.python_function, function._name)]
             names = [*function._parameters.parameters]
             roots += [(one, name) for one, name in zip(self.args[len(self.args) - len(names) :], names, strict=False)]
             reachable.note([*roots, *[(one, name) for name, one in self.kwargs.items()]])
@@ -163,7 +163,7 @@ class _Call:
                 raw = inputs_of(trace, signature)
                 compiled = _Outcome.of(lambda: _run(trace, signature, self.context))
                 after = [variable.current() for variable in state.variables]
-            if isinstance(compiled.error, _OF_MACHINE):
+            if compiled.error is not None and isinstance(compiled.error, _OF_MACHINE):
                 raise compiled.error
             given = [np.array(value) for value in raw]
             return self._judged(trace, given, state, compiled, after, journal, reachable)
@@ -183,12 +183,11 @@ class _Call:
             if compiled.error is None and eager.error is None:
                 lines += _python_differences(journal, stored, now, reachable)
                 lines += [
-                    f"{cell.name}: {'a gradient' if there else 'none'} eager, {'a gradient' if was else 'none'} compiled"
+                    f"{cell.name}: {_gradient(there)} eager, {_gradient(was)} compiled"
                     for (cell, there), (_, was) in zip(gradients, present, strict=True)
                     if there is not was
                 ]
-            if lines:
-                operation = self._first(trace, given, state, compiled, after, journal)
+            operation = self._first(trace, given, state, compiled, after, journal) if lines else ""
         except BaseException:
             state.restore()
             raise
@@ -207,7 +206,7 @@ class _Call:
             message(
                 f"{self.function._name}: call {self.number} is not the same eager and compiled\n  {operation}",
                 got="\n       ".join(lines),
-                hint="The call changed nothing. hf.compare(fn, ...) shows more; fn.explain() says what the trace relies on.",
+                hint="The call changed nothing. fn.explain() says what the trace relies on; hf.compare shows more.",
             )
         ) from (eager.error or compiled.error)
 
@@ -322,6 +321,10 @@ def _python_differences(journal: Journal, stored: Any, now: Any, reachable: Reac
                 continue
             label = where if path is None or name is None else f"{where}: {name!r}"
             yield f"{label}: {text_of(eager)} eager, {text_of(compiled)} compiled"
+
+
+def _gradient(present: bool) -> str:
+    return "a gradient" if present else "none"
 
 
 def _at(place: Where | None) -> str:

@@ -75,12 +75,16 @@ class verify:  # noqa: N801
     differs raises, and changes nothing. The error names the first operation that differs, its line, both values and the
     number of the call.
 
-    It holds for all threads, and for calls inside `hf.train.fit`, `predict` and `evaluate`. Each compiled function counts
-    its own calls, from when verifying was turned on. ``hf.compile(verify=...)`` chooses for one function. The environment
-    variable ``HYBRIDFLOW_VERIFY=100`` turns it on for a program. It is used like `run_eagerly`, and part of no trace's
-    key. Some calls are left out, and ``fn.explain()`` says why: those that `hf.print` or call Python at every call, read
-    what cannot be watched (iterators, clocks), create Variables, or run on the devices of several processes. Python's
-    own ``print`` and other effects that Python cannot undo happen twice in a verified call.
+    It holds for all threads, and for calls inside `hf.train.fit`, `predict` and `evaluate`. Each compiled function
+    counts its own calls, from when verifying was turned on. ``hf.compile(verify=...)`` chooses for one function. The
+    environment variable ``HYBRIDFLOW_VERIFY=100`` turns it on for a program. It is used like `run_eagerly`, and part of
+    no trace's key.
+
+    Some calls are left out, and ``fn.explain()`` says why: those that `hf.print` or call Python, read what cannot be
+    watched (iterators, clocks), create Variables, are profiled or observed, or run on the devices of several
+    processes. Python's own ``print``, and what else cannot be undone, happens once more in a verified call. Gradients
+    that a tape outside of the function asks for are not compared. A loaded artifact has no Python function: its graph
+    is run op by op instead.
 
     Args:
         every: 1 verifies every call, 100 the calls 100, 200, ...; None turns it off.
