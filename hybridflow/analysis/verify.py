@@ -13,7 +13,7 @@ from hybridflow.analysis.first_difference import Eager, first_difference
 from hybridflow.analysis.parity import STRUCTURE, chained, names_of_leaves
 from hybridflow.analysis.same import judge
 from hybridflow.core.context import Context, context_of, current
-from hybridflow.core.errors import HybridflowError, ParityError, message
+from hybridflow.core.errors import HybridflowError, ParityError, TraceError, message
 from hybridflow.core.node import Where, format_where, next_sequence, user_place
 from hybridflow.core.pending import settle_calls
 from hybridflow.core.profiling import PROFILER
@@ -163,8 +163,8 @@ class _Call:
                 raw = inputs_of(trace, signature)
                 compiled = _Outcome.of(lambda: _run(trace, signature, self.context))
                 after = [variable.current() for variable in state.variables]
-            if compiled.error is not None and isinstance(compiled.error, _OF_MACHINE):
-                raise compiled.error
+            if compiled.error is not None and isinstance(compiled.error, (*_OF_MACHINE, TraceError)):
+                raise compiled.error  # it says nothing of the program, or why it is refused
             given = [np.array(value) for value in raw]
             return self._judged(trace, given, state, compiled, after, journal, reachable)
 
@@ -298,10 +298,13 @@ def _why_not(trace: Trace, created: Sequence[Variable]) -> str | None:
 
 
 def _same_error(first: Exception | None, second: Exception | None) -> bool:
-    """Whether two runs failed in the same way: their errors share a class that says more than that it is an error."""
+    """Whether a compiled and an eager run failed in the same way.
+
+    Their errors share a class that says more than that it is an error, or the compiled one is our own text for it.
+    """
     if first is None or second is None:
         return first is second
-    return bool({*type(first).__mro__} & {*type(second).__mro__} - _COMMON)
+    return isinstance(first, HybridflowError) or bool({*type(first).__mro__} & {*type(second).__mro__} - _COMMON)
 
 
 def _python_differences(journal: Journal, stored: Any, now: Any, reachable: Reachable) -> Iterator[str]:

@@ -36,14 +36,14 @@ _CSS = """
 def tree_of(explanation: Explanation) -> Tree:
     """Return the traces, with all details, and the advice as a tree."""
     tree = Tree(Text(head(explanation), style="bold"))
-    for line in explanation.verified:
-        tree.add(Text(line))
     for record in explanation:
         _grow(tree, trace_item(record))
     if explanation.advice:
         branch = tree.add(Text("advice", style="bold yellow"))
         for item in advice_items(explanation.advice):
             _grow(branch, item)
+    for line in explanation.verified:
+        tree.add(Text(line))
     return tree
 
 
@@ -88,9 +88,9 @@ def html_of(explanation: Explanation) -> str:
     advice = "".join(map(_advice_html, advice_items(explanation.advice)))
     unfolded = len(explanation) <= _TRACES
     traces = "".join(_item_html(trace_item(record, None), unfolded=unfolded) for record in explanation)
+    verified = "".join(f"<p>{escape(line)}</p>" for line in explanation.verified)
     title = f"<p><b>{escape(head(explanation))}</b></p>"
-    title += "".join(f"<p>{escape(line)}</p>" for line in explanation.verified)
-    return f'<style>{_CSS}</style><div class="explain">{title}{table}{advice}{traces}</div>'
+    return f'<style>{_CSS}</style><div class="explain">{title}{table}{advice}{traces}{verified}</div>'
 
 
 def _advice_html(item: Item) -> str:

@@ -13,7 +13,7 @@ from typing import Any, cast
 import jax
 import numpy as np
 
-from hybridflow.core.functions import is_own
+from hybridflow.core.functions import is_layers, is_own
 from hybridflow.core.tensor import Tensor
 from hybridflow.core.variable import GradientCell, Variable
 from hybridflow.guards.access import CELL, MISSING, RAW
@@ -103,9 +103,10 @@ class Reachable:
             yield from ((item, f"{path}[{key!r}]") for key, item in items_of(value))
         elif isinstance(value, set | frozenset):
             yield from ((item, f"an item of {path}") for item in cast("set[Any]", value))
-        attributes = RAW.get(value, "__dict__")
-        if type(attributes) is dict and kind.__module__ != "builtins":
-            if not is_own(str(kind.__module__)):
+        attributes, module = RAW.get(value, "__dict__"), str(kind.__module__)
+        is_watched = is_users_class(kind) or is_layers(module)
+        if type(attributes) is dict and (is_watched or is_own(module)):
+            if is_watched:
                 self._seen[id(attributes)] = attributes, path
                 self._journal.content(attributes)
             yield from ((one, f"{path}.{name}") for name, one in cast("dict[str, Any]", attributes).items())

@@ -42,7 +42,7 @@ class Explanation(Sequence[TraceRecord]):
     def __str__(self) -> str:
         count = len(self._records)
         head = f"{self.name}: {count} trace{'' if count == 1 else 's'}"
-        return "\n".join([head, *self.verified, *map(str, self._records), *map(str, self.advice)])
+        return "\n".join([head, *map(str, self._records), *map(str, self.advice), *self.verified])
 
     __repr__ = __str__
 

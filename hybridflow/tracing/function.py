@@ -28,7 +28,6 @@ from hybridflow.core.mesh import Axis, Mesh
 from hybridflow.core.node import format_where, user_place, warn_at
 from hybridflow.core.profiling import PROFILER
 from hybridflow.core.settings import SETTINGS
-from hybridflow.core.spec import SizeName
 from hybridflow.core.traced_float import NeedsNumber
 from hybridflow.guards.arguments import (
     Defaults,
@@ -290,13 +289,12 @@ class CompiledFunction(Entry, Views[P, R]):
 
     def _shorten(self, trace: Trace, signature: Signature) -> None:
         """Generate the fast path for later calls if all traces have the same key."""
-        if PROFILER.get() is not None or SETTINGS.diverts:
+        if PROFILER.get() is not None or self._diverting.diverts:
             return  # later calls may use other executables, or be plain again
         from hybridflow.tracing.short_call import short_way  # only tracing needs it: importing stays fast
 
         self._last = trace
-        plain = self._plain and SETTINGS.plain and not self._verification.own
-        short = plain and self._traces.of_one_key and not trace.once
+        short = self._plain and SETTINGS.plain and self._traces.of_one_key and not trace.once
         self._enter_by(short_way(trace, signature, bound=self._bound) if short else None)
 
     def _matching(self, signature: Signature) -> tuple[Trace, Signature] | None:
@@ -376,7 +374,7 @@ class CompiledFunction(Entry, Views[P, R]):
         return sum(one.trace_ms + one.passes_ms + one.lower_ms + one.xla_ms + one.load_ms for one in self._records)
 
     def _trace(self, signature: Signature, args: tuple[Any, ...]) -> Trace:
-        from hybridflow.tracing.bounded import BoundedSizes  # only tracing needs it: importing stays fast
+        from hybridflow.tracing.bounded import BoundedSizes, exact_first  # only tracing needs it: importing stays fast
         from hybridflow.tracing.make_trace import make_trace
         from hybridflow.tracing.records import TraceRecord
 
@@ -396,7 +394,7 @@ class CompiledFunction(Entry, Views[P, R]):
                 self._roots(args), self._floats, self._budget, self._layouts,
             )  # fmt: skip
         if trace.symbolic and self._layouts is None and self._options["sizes"] != "exact":
-            trace.bounds = BoundedSizes(trace, _exact_first(signature), always=self._options["sizes"] == "bounded")
+            trace.bounds = BoundedSizes(trace, exact_first(signature), always=self._options["sizes"] == "bounded")
         return trace
 
     def _nearest(self, signature: Signature) -> tuple[Change, ...]:
@@ -594,14 +592,6 @@ def _context_changes(key: Any, context_key: tuple[Any, Any, bool, str, Any]) -> 
         before, after = [", ".join(one.name for one in several) or "none" for several in (observers, context_key[4])]
         changes.append(("what observes modules", before, after))
     return changes
-
-
-def _exact_first(signature: Signature) -> int:
-    """Return how many sizes are compiled exactly before bounds are used: none if a spec says how large a size gets."""
-    sizes = [size for leaf in signature.leaves if is_open(leaf) for size in leaf.key[1]]
-    if any([type(size) is SizeName and size.max is not None for size in sizes]):
-        return 0
-    return 1 if None in sizes else 2
 
 
 CompiledFunction.internal_attributes = frozenset(vars(CompiledFunction(_cache_key)))
