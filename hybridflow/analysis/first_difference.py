@@ -105,8 +105,9 @@ def first_difference(trace: Trace, given: Sequence[Array], compiled: Sequence[Ar
         outputs = [np.asarray(one) for one in traced.evaluate(graph, given)]
     except HybridflowError as error:
         return f"{_NONE}; run by itself, one fails: {str(error).splitlines()[0]}"
-    one_device = compiled is not None and trace.placing is None
-    if one_device and not all(one.same for one in judge(graph, given, outputs, compiled)):
+    if compiled is None or trace.placing is not None:
+        return _of_python(traced, eager)
+    if not all(one.same for one in judge(graph, given, outputs, compiled)):
         return _of_compiler(graph, given, traced)
     return _of_python(traced, eager)
 
