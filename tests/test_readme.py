@@ -11,6 +11,8 @@ from pathlib import Path
 import pytest
 from pages import ON_SEVERAL, PAGES, README, ROOT, blocks, run_section
 
+import hybridflow as hf
+
 BLOCKS = [block for page in PAGES for block in blocks(page)]
 _RUN_HERE = [block for block in BLOCKS if block.language == "python" and block.page.name not in ON_SEVERAL]
 SECTIONS = list(dict.fromkeys((block.page, block.section) for block in _RUN_HERE))
@@ -19,7 +21,8 @@ SECTIONS = list(dict.fromkeys((block.page, block.section) for block in _RUN_HERE
 @pytest.mark.parametrize(("page", "section"), SECTIONS, ids=lambda one: one.stem if isinstance(one, Path) else one)
 def test_python_blocks(page: Path, section: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.chdir(tmp_path)
-    run_section(page, section, {"__name__": "readme"})
+    with hf.config.verify(every=3):  # every third call of each compiled function is run eagerly too, and compared
+        run_section(page, section, {"__name__": "readme"})
 
 
 CONSOLE = [

@@ -12,6 +12,7 @@ import subprocess
 import sys
 import warnings
 import weakref
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -34,6 +35,13 @@ class Net(hf.nn.Module):
 
     def forward(self, x):
         return self.out(self.drop(hf.relu(self.norm(self.hidden(x)))))
+
+
+@pytest.fixture(autouse=True)
+def _verified() -> Iterator[None]:
+    """Every third call of each compiled function is run eagerly too, and compared."""
+    with hf.config.verify(every=3):
+        yield
 
 
 def examples(count: int = 22) -> tuple[np.ndarray, np.ndarray]:

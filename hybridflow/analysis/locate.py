@@ -8,19 +8,15 @@ from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-import jax
 import numpy as np
 
-from hybridflow.backend.jax_shim import enable_x64, is_tracer
-from hybridflow.core.context import context_of
-from hybridflow.core.dispatch import run_raw
+from hybridflow.analysis.node_by_node import NodeByNode
 from hybridflow.core.dtypes import as_dtype, kind_of
 from hybridflow.core.errors import HybridflowError
 from hybridflow.core.node import Node, Where, format_where, name_scope, scope_of, where_file_line
 from hybridflow.core.settings import SETTINGS
 from hybridflow.core.sources import CONSTANT
 from hybridflow.core.spec import format_spec
-from hybridflow.ir.evaluate import RUN_NODE, evaluate
 from hybridflow.ir.printer import format_node
 from hybridflow.tracing.compile import compile
 from hybridflow.tracing.function import CompiledFunction
@@ -167,14 +163,14 @@ def _named_modules() -> Generator[_Names]:
         SETTINGS.set("observers", before)
 
 
-class _Replayer:
+class _Replayer(NodeByNode):
     """Runs the nodes of one trace and looks at every value."""
 
     def __init__(self, replay: Replay, names: _Names) -> None:
+        super().__init__()
         self._replay = replay
         self._names = names
         self._checks = {edge: check for check in replay.checks if (edge := check.ok._edge) is not None}
-        self._around: list[Node] = []
 
     def run(self) -> Located:
         """Return the first thing that is wrong."""
@@ -184,50 +180,27 @@ class _Replayer:
                 if _has_nan(value):
                     text = f"{node.attrs['name']} is given with a NaN"
                     raise _Stop(Located("nan", text=text, outputs=(_summary(value),)))
-            with context_of(None):
-                evaluate(replay.graph, replay.inputs, self._node)
+            self.evaluate(replay.graph, replay.inputs)
         except _Stop as stop:
             return stop.found
         return Located()
 
-    def _node(self, node: Node, values: list[Any], attrs: dict[str, Any]) -> Any:
-        """Run a node; a branch or loop node by node, as Python."""
+    def node(self, node: Node, values: list[Any], attrs: dict[str, Any]) -> Any:
+        """Run a node and look at its values."""
         try:
-            if "nested" in node.op.traits:
-                outputs = self._nested(node, values, attrs)
-            else:
-                outputs = run_raw(node.op, [np.asarray(value) for value in values], attrs)
+            outputs = super().node(node, values, attrs)
         except HybridflowError as error:
             raise _Stop(self._report("error", node, values, (), str(error))) from error
         several = outputs if isinstance(outputs, tuple | list) else (outputs,)
         if node.op is not CONSTANT:
             self._look(node, values, several)
         for index, value in enumerate(several):
-            check = self._checks.get((node, index)) if not self._around else None
+            check = self._checks.get((node, index)) if not self.around else None
             if check is not None and not bool(np.all(np.asarray(value))):
-                place = _place(check.where)
+                place = place_of(check.where)
                 module = self._names.of(check.where)
                 raise _Stop(Located("check", self._phase(node), None, *place, check.text, module=module))
         return outputs
-
-    def _nested(self, node: Node, values: list[Any], attrs: dict[str, Any]) -> Any:
-        self._around.append(node)
-        token = RUN_NODE.set(self._node_inside)
-        try:
-            with jax.disable_jit(), enable_x64():
-                return node.op.lower(*[jax.numpy.asarray(value) for value in values], **attrs)
-        finally:
-            RUN_NODE.reset(token)
-            self._around.pop()
-
-    def _node_inside(self, node: Node, values: list[Any], attrs: dict[str, Any]) -> Any:
-        """Run a node of a nested graph on jax's values; those that only stand for values are passed on."""
-        if any(map(is_tracer, values)):
-            return node.op.lower(*values, **attrs)
-        outputs = self._node(node, values, attrs)
-        if isinstance(outputs, tuple | list):
-            return tuple([jax.numpy.asarray(value) for value in outputs])
-        return jax.numpy.asarray(outputs)
 
     def _look(self, node: Node, values: Sequence[Any], outputs: Sequence[Any]) -> None:
         tests: tuple[tuple[Kind, Callable[[Any], bool]], ...] = (("nan", _has_nan), ("inf", _has_infinity))
@@ -238,7 +211,7 @@ class _Replayer:
     def _report(
         self, kind: Kind, node: Node, values: Sequence[Any], outputs: Sequence[Any], text: str | None = None
     ) -> Located:
-        outer = self._around[0] if self._around else node
+        outer = self.around[0] if self.around else node
         forward = self._replay.gradient_of.get(outer)
         place = forward.where if forward is not None and outer is node else node.where
         name = f"{node.op.name}, for the gradient of {forward.op.name}" if forward is not None else node.op.name
@@ -246,11 +219,11 @@ class _Replayer:
             kind,
             self._phase(outer),
             name,
-            *_place(place),
+            *place_of(place),
             text or format_node(node, lines=False),
             tuple(map(_summary, values)),
             tuple(map(_summary, outputs)),
-            tuple([f"{one.op.name} at {format_where(one.where)}" for one in self._around]),
+            tuple([f"{one.op.name} at {format_where(one.where)}" for one in self.around]),
             self._names.of(place) or self._names.of(outer.where),
         )
 
@@ -258,7 +231,8 @@ class _Replayer:
         return "backward" if node in self._replay.gradient_of else "forward"
 
 
-def _place(where: Where | None) -> tuple[str | None, str]:
+def place_of(where: Where | None) -> tuple[str | None, str]:
+    """Return a place as ``file:line``, and the text of the line."""
     place = where_file_line(where)
     return (None, "") if place is None else (f"{place[0]}:{place[1]}", linecache.getline(*place).strip())
 

@@ -79,7 +79,7 @@ def fresh_copy(function: Any, *, bounded: bool = False) -> CompiledFunction[Any,
         like, python = function, function.python_function
     else:
         like, python = CompiledFunction(function), function
-    made = like._like(python)
+    made = like._like(python, verify=False)
     if bounded and made._options["sizes"] == "auto":
         made._options["sizes"] = "bounded"
     made._warns = False  # that one call is repeated is no fault of the user's
@@ -124,7 +124,7 @@ def check_parity(
         results, tree = _run(compiled, calls, assigned)
     if tree != eager_tree:
         return Parity(name, (_other_structure(f"{eager_tree} eager, {tree} compiled"),))
-    names = [*_names(tree, trace.plan.count), *[f"Variable {variable.name!r}" for variable in assigned]]
+    names = [*names_of_leaves(tree, trace.plan.count), *[f"Variable {variable.name!r}" for variable in assigned]]
     graph = chained(trace, len(calls))
     chosen = {"all": slice(None), "result": slice(trace.plan.count), "Variables": slice(trace.plan.count, None)}[part]
     graph.outputs = graph.outputs[chosen]
@@ -165,7 +165,7 @@ def check_against(
             parities[other] = Parity(f"results of {other}", (_other_structure(text),))
             continue
         given = [_in_dtype(array, ours.dtype) for array, ours in zip(arrays, eager, strict=True)]
-        names = _names(tree, trace.plan.count)
+        names = names_of_leaves(tree, trace.plan.count)
         judged = judge(graph, inputs, eager, given, names=names, tolerance=tolerance, sides=(name, other))
         parities[other] = Parity(f"results of {other}", tuple(judged))
     return parities
@@ -209,7 +209,8 @@ def _run(
     return arrays + [np.array(variable.current()) for variable in assigned], tree
 
 
-def _names(tree: Any, count: int) -> list[str]:
+def names_of_leaves(tree: Any, count: int) -> list[str]:
+    """Return the names of the results of a call, which are nested like a tree."""
     paths, _ = jax.tree_util.tree_flatten_with_path(jax.tree_util.tree_unflatten(tree, range(count)))
     return [f"result{jax.tree_util.keystr(path)}" for path, _ in paths]
 
@@ -224,7 +225,7 @@ def check_gradients_parity(
     """
 
     def check(function: Callable[..., Any]) -> Parity:
-        backward = CompiledFunction(function, static_argnames=compiled._static)
+        backward = CompiledFunction(function, static_argnames=compiled._static, verify=False)
         return check_parity(backward, [call], "gradients", tolerance, part="result")
 
     parity = check(with_gradients(compiled.python_function))

@@ -1,4 +1,5 @@
-"""Observers of the Variables that eager code reads and assigns, for `hf.checkpoint` and for eager code in a trace.
+"""Observers of the Variables that a function reads and assigns: for `hf.checkpoint`, `hf.config.verify`, and for eager
+code in a trace.
 
 The first run of a checkpointed function records the values that its Variables had. When the function runs again, a
 replaying log gives it those values back, and keeps its assignments from the Variables themselves.
@@ -9,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Generator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import Any
+from typing import Any, TypeVar
 
 
 class _OpenLogs:
@@ -61,6 +62,9 @@ class VariableLog:
         return self._outer is not None and self._outer.assigned(variable, value)
 
 
+Log = TypeVar("Log", bound=VariableLog)
+
+
 def logged_value(variable: Any, value: Any) -> Any:
     """Return the raw value of a Variable, as the current log shows it."""
     log = _LOG.get()
@@ -108,7 +112,7 @@ def without_log(log: VariableLog) -> Generator[None]:
 
 
 @contextmanager
-def logging_variables(log: VariableLog) -> Generator[VariableLog]:
+def logging_variables(log: Log) -> Generator[Log]:
     """Record or replay the values of the Variables that a block reads and assigns."""
     token = _LOG.set(log)
     OPEN_LOGS.count += 1

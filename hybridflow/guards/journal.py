@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import random
 from collections import deque
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from types import CellType
@@ -40,6 +40,10 @@ class Spot(NamedTuple):
     put: Callable[[Any], None]
 
 
+Key = tuple[str, int, Any]
+"""What identifies a spot."""
+
+
 class Journal:
     """Remembers the state of each spot when it was first noted.
 
@@ -49,9 +53,9 @@ class Journal:
 
     def __init__(self, outer: Journal | None = None) -> None:
         self._outer = outer
-        self._spots: dict[tuple[str, int, Any], Spot] = {}  # a spot keeps its holder, and so the id, alive
-        self._before: dict[tuple[str, int, Any], Any] = {}
-        self._marked: dict[tuple[str, int, Any], Any] = {}
+        self._spots: dict[Key, Spot] = {}  # a spot keeps its holder, and so the id, alive
+        self._before: dict[Key, Any] = {}
+        self._marked: dict[Key, Any] = {}
 
     def __bool__(self) -> bool:
         return bool(self._spots)
@@ -73,20 +77,28 @@ class Journal:
         """Restore the state of the last mark. Spots that were noted later get the state that they had when noted."""
         self.back_to(self._marked)
 
-    def now(self) -> dict[tuple[str, int, Any], Any]:
+    def now(self) -> dict[Key, Any]:
         """Return the current state of every spot, for `back_to`."""
         return {key: spot.save() for key, spot in self._spots.items()}
 
-    def back_to(self, state: dict[tuple[str, int, Any], Any]) -> None:
+    def back_to(self, state: dict[Key, Any]) -> None:
         """Restore a state that `now` returned. Spots that were noted later get the state that they had when noted."""
         for key in reversed(self._spots):
-            self._spots[key].put(state[key] if key in state else self._before[key])
+            spot, before = self._spots[key], state[key] if key in state else self._before[key]
+            if spot.kind != "content" or not _same(spot.save(), before):  # what is unchanged is not touched
+                spot.put(before)
+
+    def between(self, first: dict[Key, Any], second: dict[Key, Any]) -> Iterator[tuple[Key, Spot, Any, Any]]:
+        """Yield each spot with its states in two results of `now`; a spot noted between them had its first state."""
+        for key, spot in self._spots.items():
+            before = self._before[key]
+            yield key, spot, first.get(key, before), second.get(key, before)
 
     def is_as_marked(self) -> bool:
         """Whether nothing was changed since the last mark."""
         return self._is(self._marked)
 
-    def _is(self, state: dict[tuple[str, int, Any], Any]) -> bool:
+    def _is(self, state: dict[Key, Any]) -> bool:
         return all(_same(spot.save(), state[key]) for key, spot in self._spots.items())
 
     def undo(self) -> None:
@@ -250,12 +262,21 @@ def new_journal() -> Journal:
 
 
 @contextmanager
-def python_state_kept() -> Generator[Journal]:
-    """Restore, at the end of a ``with`` block, the Python state that traces in it changed."""
+def python_state_noted() -> Generator[Journal]:
+    """Note the Python state that compiled calls in a ``with`` block change."""
     journal = new_journal()
     token = _KEEPER.set(journal)
     try:
         yield journal
     finally:
         _KEEPER.reset(token)
-        journal.undo()
+
+
+@contextmanager
+def python_state_kept() -> Generator[Journal]:
+    """Restore, at the end of a ``with`` block, the Python state that compiled calls in it changed."""
+    with python_state_noted() as journal:
+        try:
+            yield journal
+        finally:
+            journal.undo()

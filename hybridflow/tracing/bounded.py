@@ -15,6 +15,8 @@ from hybridflow.core.dims import evaluate, substitute
 from hybridflow.core.errors import RetraceWarning, message
 from hybridflow.core.node import user_place, warn_at
 from hybridflow.core.padding import Axes, NoRule, Open
+from hybridflow.core.spec import SizeName
+from hybridflow.guards.dynamic import is_open
 from hybridflow.nested.bounded import Bounded, bounded
 from hybridflow.passes import run_passes
 from hybridflow.tracing.choice import Choice, Program
@@ -22,6 +24,7 @@ from hybridflow.tracing.executables import ExecutableRecord, Padding
 from hybridflow.xla.executable import Executable, compile_graph
 
 if TYPE_CHECKING:
+    from hybridflow.guards.signature import Signature
     from hybridflow.ir.graph import Graph
     from hybridflow.tracing.trace import Trace
 
@@ -33,6 +36,14 @@ class Compiled(NamedTuple):
 
     made: Bounded
     executable: Executable
+
+
+def exact_first(signature: Signature) -> int:
+    """Return how many sizes are compiled exactly before bounds are used: none if a spec says how large a size gets."""
+    sizes = [size for leaf in signature.leaves if is_open(leaf) for size in leaf.key[1]]
+    if any([type(size) is SizeName and size.max is not None for size in sizes]):
+        return 0
+    return 1 if None in sizes else 2
 
 
 class BoundedSizes:

@@ -29,6 +29,7 @@ def compile(
     batch: Axis = None,
     in_layouts: Mapping[str, Any] | None = None,
     out_layouts: Any = None,
+    verify: int | None = None,
     max_traces: int = 64,
     name: str | None = None,
 ) -> CompiledFunction[P, R]: ...
@@ -48,6 +49,7 @@ def compile(
     batch: Axis = None,
     in_layouts: Mapping[str, Any] | None = None,
     out_layouts: Any = None,
+    verify: int | None = None,
     max_traces: int = 64,
     name: str | None = None,
 ) -> Callable[[Callable[P, R]], CompiledFunction[P, R]]: ...
@@ -66,6 +68,7 @@ def compile(
     batch: Axis = None,
     in_layouts: Mapping[str, Any] | None = None,
     out_layouts: Any = None,
+    verify: int | None = None,
     max_traces: int = 64,
     name: str | None = None,
 ) -> Any:
@@ -110,6 +113,8 @@ def compile(
         in_layouts: the layouts of arguments by parameter name, instead of `batch`: one for all tensors in the argument,
             or a structure of layouts like the argument.
         out_layouts: the layout of all results, or a structure like the results'; where it is None, XLA chooses.
+        verify: run every so many calls eagerly too, and raise if the results differ; False for never, None for as
+            `hf.config.verify` says.
         max_traces: the number of traces that are kept; the least recently used one is dropped.
         name: a name for graphs and messages.
 
@@ -118,11 +123,12 @@ def compile(
 
     Raises:
         ArgumentTypeError: `fn` is not callable, a leaf of `input_signature` is no `TensorSpec`, `memory_budget` is
-            neither a number nor a string, or `mesh` is no `hf.Mesh`.
+            neither a number nor a string, `verify` is no integer, or `mesh` is no `hf.Mesh`.
         LayoutError: a layout does not suit the mesh, or there is one and no mesh; at a call, one that does not suit
             an argument, a result or a Variable.
         ArgumentError: a static argument is unknown, `input_signature` is longer than the arguments, `dynamic` or
-            `sizes` is none of the choices, `memory_budget` is no size, or `max_traces` or `max_depth` is less than 1.
+            `sizes` is none of the choices, `memory_budget` is no size, or `max_traces`, `max_depth` or
+            `verify` is less than 1.
 
     Example:
         >>> import hybridflow as hf
@@ -147,6 +153,7 @@ def compile(
             batch=batch,
             in_layouts=in_layouts,
             out_layouts=out_layouts,
+            verify=verify,
             max_traces=max_traces,
             name=name,
             input_signature=input_signature,

@@ -8,7 +8,7 @@ from typing import Self, cast
 
 from hybridflow.backend.parallel import POOL
 from hybridflow.core.errors import ArgumentError, ArgumentTypeError, message
-from hybridflow.core.settings import SETTINGS
+from hybridflow.core.settings import SETTINGS, check_every
 
 
 class _Switch:
@@ -64,6 +64,57 @@ class checks(_Switch):  # noqa: N801
     """
 
     name = "checks"
+
+
+class verify:  # noqa: N801
+    """Run every so many calls of each compiled function eagerly too, and raise if the results differ.
+
+    A verified call runs compiled. Then its Python function runs from the same state, and everything is set back to what
+    the compiled call left: Variables, random numbers, and Python's state (attributes, lists, globals, closures). The
+    results, the assigned Variables and the changes of Python's state are compared as `hf.compare` does. A call that
+    differs raises, and changes nothing. The error names the first operation that differs, its line, both values and the
+    number of the call.
+
+    It holds for all threads, and for calls inside `hf.train.fit`, `predict` and `evaluate`. Each compiled function
+    counts its own calls, from when verifying was turned on. ``hf.compile(verify=...)`` chooses for one function. The
+    environment variable ``HYBRIDFLOW_VERIFY=100`` turns it on for a program. It is used like `run_eagerly`, and part of
+    no trace's key.
+
+    Some calls are left out, and ``fn.explain()`` says why: those that `hf.print` or call Python, read what cannot be
+    watched (iterators, clocks), create Variables, are profiled or observed, or run on the devices of several
+    processes. Python's own ``print``, and what else cannot be undone, happens once more in a verified call. Gradients
+    that a tape outside of the function asks for are not compared. A loaded artifact has no Python function: its graph
+    is run op by op instead.
+
+    Args:
+        every: 1 verifies every call, 100 the calls 100, 200, ...; None turns it off.
+
+    Raises:
+        ArgumentTypeError: `every` is no integer.
+        ArgumentError: it is below 1.
+
+    Example:
+        >>> import hybridflow as hf
+        >>> @hf.compile
+        ... def f(x):
+        ...     return x * (2.0 if hf.is_tracing() else 3.0)
+        >>> with hf.config.verify(every=1):
+        ...     f(hf.asarray([1.0, 2.0]))
+        Traceback (most recent call last):
+          ...
+        hybridflow.core.errors.ParityError: f: call 1 is not the same eager and compiled
+          ...
+    """
+
+    def __init__(self, every: int | None = 100) -> None:
+        self._before = SETTINGS.verify
+        SETTINGS.set("verify", None if every is None else check_every("verify", every))
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        SETTINGS.set("verify", self._before)
 
 
 class matmul_precision:  # noqa: N801

@@ -22,10 +22,14 @@ class Explanation(Sequence[TraceRecord]):
     Attributes:
         name: the function's name.
         advice: what the user could change; see `hybridflow.explain.advice.Advice`.
+        verified: what became of the calls that were to be verified; see `hf.config.verify`.
     """
 
-    def __init__(self, name: str, records: Sequence[TraceRecord], advice: Sequence[Any] = ()) -> None:
+    def __init__(
+        self, name: str, records: Sequence[TraceRecord], advice: Sequence[Any] = (), verified: Sequence[str] = ()
+    ) -> None:
         self.name = name
+        self.verified = tuple(verified)
         self.advice = tuple(advice)
         self._records = tuple(records)
 
@@ -38,7 +42,7 @@ class Explanation(Sequence[TraceRecord]):
     def __str__(self) -> str:
         count = len(self._records)
         head = f"{self.name}: {count} trace{'' if count == 1 else 's'}"
-        return "\n".join([head, *map(str, self._records), *map(str, self.advice)])
+        return "\n".join([head, *map(str, self._records), *map(str, self.advice), *self.verified])
 
     __repr__ = __str__
 

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, ParamSpec, TypeVar, cast, overl
 import jax
 
 from hybridflow.core.activity import doing
+from hybridflow.core.attached import attached
 from hybridflow.core.context import context_now, current
 from hybridflow.core.device import device_label
 from hybridflow.core.dims import NeedsSizes
@@ -27,7 +28,6 @@ from hybridflow.core.mesh import Axis, Mesh
 from hybridflow.core.node import format_where, user_place, warn_at
 from hybridflow.core.profiling import PROFILER
 from hybridflow.core.settings import SETTINGS
-from hybridflow.core.spec import SizeName
 from hybridflow.core.traced_float import NeedsNumber
 from hybridflow.guards.arguments import Defaults, Parameters, has_class_method
 from hybridflow.guards.dynamic import Dynamic, SeenShapes, Sizes, check_dynamic, check_sizes, is_open
@@ -48,6 +48,7 @@ from hybridflow.tracing.costing import Specs
 from hybridflow.tracing.entry import Entry, general_call
 from hybridflow.tracing.layouts import Layouts, check_inside
 from hybridflow.tracing.method import CompiledMethod, pickled
+from hybridflow.tracing.verification import RERUN, Verification
 from hybridflow.tracing.views import Views
 
 if TYPE_CHECKING:
@@ -98,6 +99,7 @@ class CompiledFunction(Entry, Views[P, R]):
         batch: Axis = None,
         in_layouts: Mapping[str, Any] | None = None,
         out_layouts: Any = None,
+        verify: int | None = None,
         bound: bool = False,
     ) -> None:
         if not callable(function):
@@ -128,8 +130,10 @@ class CompiledFunction(Entry, Views[P, R]):
         self._options: dict[str, Any] = {
             "input_signature": input_signature, "dynamic": check_dynamic(dynamic), "max_depth": max_depth,
             "memory_budget": memory_budget, "sizes": check_sizes(sizes), "mesh": mesh, "batch": batch,
-            "in_layouts": in_layouts, "out_layouts": out_layouts,
+            "in_layouts": in_layouts, "out_layouts": out_layouts, "verify": verify,
         }  # fmt: skip
+        self._verification = Verification(verify)
+        self._diverting = self._verification if self._verification.own else SETTINGS
         self._layouts = Layouts.of(self._options, self._parameters, self._name)
         self._take_inputs(self._parameters)
         self._budget = None if memory_budget is None else _budget_of(memory_budget)
@@ -194,8 +198,13 @@ class CompiledFunction(Entry, Views[P, R]):
         if args and isinstance(args[0], type) and not self._bound and has_class_method(args[0], self):
             return self.__get__(args[0], type(args[0]))(*args[1:], **kwargs)
         context = context_now()
-        if SETTINGS.eager or (context is not None and context.tracer is not None):
-            return self._call_python(args, kwargs, inputs or self._inputs)
+        if self._diverting.diverts or (context is not None and context.tracer is not None):
+            if SETTINGS.eager or current().tracer is not None or RERUN.get():
+                return self._call_python(args, kwargs, inputs or self._inputs)
+            number = self._verification.due()
+            if number is not None:
+                require_xla(f"the compiled function {self._name!r}")
+                return attached("verified_call")(self, args, kwargs, inputs, number)
         require_xla(f"the compiled function {self._name!r}")
         trace, signature = self._find(self._signature(args, kwargs, inputs), args)
         if (context is not None and context.tapes) or trace.requires_grad(signature):
@@ -276,8 +285,8 @@ class CompiledFunction(Entry, Views[P, R]):
 
     def _shorten(self, trace: Trace, signature: Signature) -> None:
         """Generate the fast path for later calls if all traces have the same key."""
-        if PROFILER.get() is not None:
-            return  # later calls may use other executables
+        if PROFILER.get() is not None or self._diverting.diverts:
+            return  # later calls may use other executables, or be plain again
         from hybridflow.tracing.short_call import short_way  # only tracing needs it: importing stays fast
 
         self._last = weakref.ref(trace)  # a trace is freed with the arguments that only it can serve
@@ -362,7 +371,7 @@ class CompiledFunction(Entry, Views[P, R]):
         return sum(one.trace_ms + one.passes_ms + one.lower_ms + one.xla_ms + one.load_ms for one in self._records)
 
     def _trace(self, signature: Signature, args: tuple[Any, ...]) -> Trace:
-        from hybridflow.tracing.bounded import BoundedSizes  # only tracing needs it: importing stays fast
+        from hybridflow.tracing.bounded import BoundedSizes, exact_first  # only tracing needs it: importing stays fast
         from hybridflow.tracing.make_trace import make_trace
         from hybridflow.tracing.records import TraceRecord
 
@@ -382,7 +391,7 @@ class CompiledFunction(Entry, Views[P, R]):
                 self._roots(args), self._floats, self._budget, self._layouts,
             )  # fmt: skip
         if trace.symbolic and self._layouts is None and self._options["sizes"] != "exact":
-            trace.bounds = BoundedSizes(trace, _exact_first(signature), always=self._options["sizes"] == "bounded")
+            trace.bounds = BoundedSizes(trace, exact_first(signature), always=self._options["sizes"] == "bounded")
         return trace
 
     def _nearest(self, signature: Signature) -> tuple[Change, ...]:
@@ -582,14 +591,6 @@ def _context_changes(key: Any, context_key: tuple[Any, Any, bool, str, Any]) -> 
         before, after = [", ".join(one.name for one in several) or "none" for several in (observers, context_key[4])]
         changes.append(("what observes modules", before, after))
     return changes
-
-
-def _exact_first(signature: Signature) -> int:
-    """Return how many sizes are compiled exactly before bounds are used: none if a spec says how large a size gets."""
-    sizes = [size for leaf in signature.leaves if is_open(leaf) for size in leaf.key[1]]
-    if any([type(size) is SizeName and size.max is not None for size in sizes]):
-        return 0
-    return 1 if None in sizes else 2
 
 
 CompiledFunction.internal_attributes = frozenset(vars(CompiledFunction(_cache_key)))

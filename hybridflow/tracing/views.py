@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from hybridflow.tracing.records import TraceRecord
     from hybridflow.tracing.replay import Replay
     from hybridflow.tracing.trace import Trace
+    from hybridflow.tracing.verification import Verification
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -43,6 +44,7 @@ class Views(Generic[P, R]):
         _records: deque[TraceRecord]
         _trace_count: int
         _traces: TraceCache
+        _verification: Verification
 
         def _like(
             self, function: Callable[..., Any], *, bound: bool = False, **options: Any
@@ -85,7 +87,7 @@ class Views(Generic[P, R]):
         from hybridflow.tracing.explanation import Explanation  # not every program needs it: importing stays fast
 
         advice = attached("advice_on")(self._records, self._traces, self._hits)
-        return Explanation(self._name, self._records, advice)
+        return Explanation(self._name, self._records, advice, self._verification.lines())
 
     def graph(self, /, *args: P.args, **kwargs: P.kwargs) -> Graph:
         """Return the graph, after the passes, that a call with these arguments runs (tracing it if needed).

@@ -17,6 +17,32 @@ from ..registry import Case, SkippedRow, row
 RATE, DECAY = 1e-3, 0.01
 
 
+@row("compiled training step of an MLP, every 100th call verified", aims={"not verified": 3.0})
+def verified_step(case: Case) -> None:
+    batch, wide, hidden = case.size((64, 784, 128), (2, 6, 4))
+    x, labels = case.normal(batch, wide), np.arange(batch, dtype=np.int32) % 3
+
+    def made(every: int | bool) -> tuple[Callable[[], Any], Callable[[], Any]]:
+        hf.random.seed(0)
+        model = hf.nn.Sequential(hf.nn.Linear(wide, hidden), hf.nn.relu, hf.nn.Linear(hidden, 3))
+        optimizer = hf.optim.SGD(model, RATE)
+
+        @hf.compile(verify=every)
+        def step(x: Any, labels: Any) -> Any:
+            with hf.GradientTape() as tape:
+                loss = hf.mean(hf.nn.softmax_cross_entropy(model(x), labels))
+            optimizer.update(tape.gradient(loss, model.trainable_variables))
+            return loss
+
+        given = hf.asarray(x), hf.asarray(labels)
+        return lambda: step(*given), lambda: [one.read() for one in model.trainable_variables]
+
+    step, state = made(1 if case.smoke else 100)
+    case.ours(step, state=state)
+    step, state = made(False)
+    case.peer("not verified", step, state=state)
+
+
 # -- eager updates ------------------------------------------------------------------------------------------------
 
 
