@@ -24,6 +24,7 @@ import numpy as np
 
 from hybridflow.core.functions import is_whole
 from hybridflow.core.node import Where, format_where
+from hybridflow.core.staged_number import text_for_messages
 from hybridflow.core.tensor import Tensor
 from hybridflow.core.variable import Variable
 from hybridflow.guards.access import ATTRIBUTE, CELL, GLOBAL, ITEM, METHOD, MISSING, Access
@@ -252,7 +253,7 @@ def _start_of(value: Any, room: int) -> str:
     if kind is list or (kind is tuple and len(value) != 1):
         start, end = "[]" if kind is list else "()"
         return _joined(start, (_start_of(item, room) for item in value), end, room)
-    return repr(value)
+    return text_for_messages(value)
 
 
 def _joined(start: str, items: Iterable[str], end: str, room: int) -> str:
