@@ -216,7 +216,8 @@ class _Call:
         state.put_gradients(state.present)
         overlay = _Overlay({v._leaf: value for v, value in zip(state.variables, state.values, strict=True)}, binder)
         context = self.context
-        with logging_variables(overlay), rerunning(), context_of(None, (), context.device, context.grad, context.autocast):
+        eager = context_of(None, (), context.device, context.grad, context.autocast)
+        with logging_variables(overlay), rerunning(), eager:
             function = self.function
             outcome = _Outcome.of(
                 lambda: function._call_python(self.args, self.kwargs, self.inputs or function._inputs)

@@ -35,6 +35,7 @@ import numpy as np
 
 from hybridflow.convert.poison import UNSET
 from hybridflow.core.functions import LAYERS
+from hybridflow.core.staged_number import StagedNumber
 from hybridflow.core.tensor import Tensor
 from hybridflow.core.traced_array import TracedArray
 from hybridflow.core.traced_float import TracedFloat
@@ -203,7 +204,8 @@ def _slots_of(kind: type) -> Callable[[Any], Any] | None:
 def _position(iterator: Any) -> Any:
     """Return how far one of Python's own iterators has come, if it tells."""
     if isinstance(iterator, itertools.count):
-        return repr(cast(Any, iterator))
+        numbers: Any = cast(Any, iterator).__reduce__()[1]
+        return str([id(one) if type(one) is StagedNumber else one for one in numbers])
     hint = getattr(iterator, "__length_hint__", None)
     return None if hint is None else hint()
 

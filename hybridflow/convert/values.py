@@ -23,6 +23,7 @@ from hybridflow.core.traced_array import TracedArray
 from hybridflow.core.traced_float import TracedFloat
 from hybridflow.core.variable import Variable
 from hybridflow.guards import observe
+from hybridflow.guards.guards import describe
 from hybridflow.guards.objects import is_object, objects_in, vars_of
 from hybridflow.guards.objects import opened as open_objects
 from hybridflow.guards.order import has_order, in_order_of, skeleton
@@ -213,7 +214,7 @@ def made_at(leaf: Any) -> str:
     if type(leaf) is StagedNumber:
         where = format_where(leaf.where)
         return shown_number(leaf) + ("" if where is None else f" at {where}")
-    return repr(leaf)[:60]
+    return describe(leaf)[:60]
 
 
 def difference(name: str, a: Value, b: Value, place: str) -> Poison | None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from contextvars import ContextVar
 from types import FrameType
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -110,9 +111,21 @@ def refused(error: Refusal) -> Refusal:
     Eager code raises no such error, so what a handler does next would be a wrong way.
     """
     tracer = current().tracer
-    if tracer is not None:
+    if tracer is not None and not _DESCRIBING.get():
         tracer.refused(error)
     return error
+
+
+_DESCRIBING: ContextVar[bool] = ContextVar("describing a value", default=False)
+
+
+def text_for_messages(value: Any) -> str:
+    """Return the ``repr`` of a value for a message of hybridflow; a trace goes on if a number in it has none."""
+    token = _DESCRIBING.set(True)
+    try:
+        return repr(value)
+    finally:
+        _DESCRIBING.reset(token)
 
 
 def used_at() -> str:

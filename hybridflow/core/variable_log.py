@@ -1,5 +1,6 @@
-"""Observers of the Variables that a function reads and assigns: for `hf.checkpoint`, `hf.config.verify`, and for eager
-code in a trace.
+"""Observers of the Variables that a function reads and assigns.
+
+`hf.checkpoint`, `hf.config.verify` and eager code in a trace have one each.
 
 The first run of a checkpointed function records the values that its Variables had. When the function runs again, a
 replaying log gives it those values back, and keeps its assignments from the Variables themselves.

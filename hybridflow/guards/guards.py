@@ -24,6 +24,7 @@ import numpy as np
 
 from hybridflow.core.functions import is_whole
 from hybridflow.core.node import Where, format_where
+from hybridflow.core.staged_number import text_for_messages
 from hybridflow.core.tensor import Tensor
 from hybridflow.core.variable import Variable
 from hybridflow.guards.access import ATTRIBUTE, CELL, GLOBAL, ITEM, METHOD, MISSING, Access, Held
@@ -253,7 +254,7 @@ def _start_of(value: Any, room: int) -> str:
     if kind is list or (kind is tuple and len(value) != 1):
         start, end = "[]" if kind is list else "()"
         return _joined(start, (_start_of(item, room) for item in value), end, room)
-    return f"a {kind.__name__}" if _shows_itself(kind) else repr(value)
+    return f"a {kind.__name__}" if _shows_itself(kind) else text_for_messages(value)
 
 
 def _shows_itself(kind: type) -> bool:

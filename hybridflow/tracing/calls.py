@@ -14,6 +14,7 @@ from hybridflow.core.errors import ArgumentTypeError, DepthError, MutationError,
 from hybridflow.core.tensor import Tensor, as_tensor
 from hybridflow.core.variable import Variable
 from hybridflow.guards.fields import opened
+from hybridflow.guards.guards import describe
 from hybridflow.guards.numpy_rules import array_argument
 from hybridflow.guards.order import has_order, in_order_of
 from hybridflow.guards.signature import (
@@ -73,7 +74,7 @@ def output_tensor(label: str, leaf: Any) -> Tensor:
     raise ArgumentTypeError(
         message(
             f"compile: {label} returned a {type(leaf).__name__}, which is no tensor",
-            got=repr(leaf)[:80],
+            got=describe(leaf)[:80],
             hint="Return tensors, numbers, None and structures of them; compute the rest outside.",
         )
     )
