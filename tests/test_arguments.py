@@ -287,7 +287,7 @@ def received(function: Callable[..., Any], args: tuple[Any, ...] = (x,), kwargs:
 
 
 @pytest.mark.parametrize("wrapper", WRAPPERS, ids=lambda one: one.__name__)
-@pytest.mark.parametrize("every", [4, pytest.param(1, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("every", [4, pytest.param(1, marks=pytest.mark.rest)])
 def test_a_wrapper_receives_the_call_as_it_was_made(wrapper, every):
     for number, f in enumerate(FUNCTIONS):
         function = wrapper(f)

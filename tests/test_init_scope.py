@@ -279,7 +279,7 @@ def test_programs_with_eager_code(seed, capsys):
     check_program(seed, capsys)
 
 
-@pytest.mark.slow
+@pytest.mark.rest
 @pytest.mark.parametrize("seed", range(8, 308))
 def test_more_programs_with_eager_code(seed, capsys):
     check_program(seed, capsys)

@@ -46,7 +46,7 @@ LAYERS: dict[str, tuple[Make, tuple[int, ...], list[tuple[int, ...]]]] = {
 }  # fmt: skip
 """Each layer with the shape of an input, and shapes of inputs without elements or too few."""
 QUICK = {"linear, sized", "flatten"}
-NAMES = [name if name in QUICK else pytest.param(name, marks=pytest.mark.slow) for name in LAYERS]
+NAMES = [name if name in QUICK else pytest.param(name, marks=pytest.mark.rest) for name in LAYERS]
 
 
 def argument(shape: tuple[int, ...]) -> Any:
@@ -137,7 +137,7 @@ def test_inputs_without_elements(name: str):
             require_same(*results, f"{name} of {shape}")
 
 
-@pytest.mark.parametrize("causal", [False, pytest.param(True, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("causal", [False, pytest.param(True, marks=pytest.mark.rest)])
 @pytest.mark.parametrize(
     "sizes", [(1, 2, 3, 3, 0, 4), (1, 2, 3, 3, 4, 0), (1, 2, 0, 3, 4, 4), (1, 2, 3, 0, 4, 4), (0, 2, 3, 3, 4, 4),
               (1, 0, 3, 3, 4, 4), (1, 2, 3, 3, 0, 0), (1, 2, 0, 0, 0, 0)],

@@ -275,7 +275,7 @@ def test_some_uses(seed: int):
             judge(way, use)
 
 
-@pytest.mark.slow
+@pytest.mark.rest
 def test_more_uses():
     for way, use in draw(60, 8):
         judge(way, use)

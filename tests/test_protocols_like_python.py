@@ -78,7 +78,7 @@ def test_random_classes(start: int, tmp_path: Path):
     assert not differences(range(start, start + 15), tmp_path)
 
 
-@pytest.mark.slow
+@pytest.mark.rest
 @pytest.mark.parametrize("start", range(1000, 3500, 25))
 def test_ten_thousand_random_classes(start: int, tmp_path: Path):
     assert not differences(range(start, start + 25), tmp_path)

@@ -139,7 +139,7 @@ def test_state_is_never_stale(name):
     assert not wrong_answers(name, 1, 3)
 
 
-@pytest.mark.slow
+@pytest.mark.rest
 @pytest.mark.parametrize("name", WAYS)
 def test_state_is_never_stale_by_any_route(name):
     assert not wrong_answers(name, MANY, 1)
@@ -199,7 +199,7 @@ def test_what_is_called_is_converted_and_traced_once(name, place):
     check_conversion(name, place)
 
 
-@pytest.mark.slow
+@pytest.mark.rest
 @pytest.mark.parametrize("name", WAYS)
 def test_what_is_called_anywhere_is_converted_and_traced_once(name):
     for place in WAYS[name].places:
