@@ -677,7 +677,7 @@ def test_programs_of_integers_at_the_ends_of_their_range(seed: int):
     check_integers(seed)
 
 
-@pytest.mark.slow
+@pytest.mark.rest
 @pytest.mark.parametrize("part", range(20))
 def test_more_programs_of_integers(part: int):
     for seed in range(1000 + 20 * part, 1020 + 20 * part):
