@@ -218,8 +218,8 @@ def _sum_of_numbers(*numbers: Any) -> Any:
 def _sum_of_staged(total: Any, *numbers: Any) -> Any:
     """Return the sum of numbers of which a tensor decides some, as Python rounds it."""
     lost: Any = 0.0 if kinds_of(total) == FLOAT else None
-    for one in numbers:
-        one = operand_of(one) if type(one) is TracedFloat else one
+    for number in numbers:
+        one: Any = operand_of(number) if type(number) is TracedFloat else number
         before, total = total, total + one
         if lost is None:
             lost = 0.0 if kinds_of(total) == FLOAT else None
