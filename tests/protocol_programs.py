@@ -249,7 +249,7 @@ def _truth(rng: random.Random) -> Group:
             "!\n        if §:\n            t = 5",
             "!\n        while §:\n            t = 6\n            break",
             "! assert §, 'text'",
-            "§ and § or §",
+            "(§ and §, § or §)",
         ],
     )
 
