@@ -87,8 +87,10 @@ _hypot_of_two = _two("hypot", "hypot")
 
 
 def _hypot(*values: Any) -> StagedNumber:
-    if len(values) <= 2:
-        return _hypot_of_two(*values) if len(values) == 2 else _fabs(values[0])
+    if len(values) == 1:
+        return _fabs(*values)
+    if len(values) == 2:
+        return _hypot_of_two(*values)
     return needed(next(one for one in values if type(one) is StagedNumber), "math.hypot of more than two numbers")
 
 
