@@ -512,14 +512,14 @@ def _call_own(function: Any, /, *args: Any, **kwargs: Any) -> Any:
 def _call_builtin(function: Any, /, *args: Any, **kwargs: Any) -> Any:
     """Call a builtin that has a replacement for tensors."""
     args, kwargs = _converted_arguments(args, kwargs)
+    if not builtin.replaces(function, (*args, *kwargs.values())):
+        return _call_other(function, *args, **kwargs)
     args = protocols.drives(function, args)
     for one in args:
         require_known(one)
     before_change(function, args)
-    replaced = builtin.replaces(function, (*args, *kwargs.values()))
-    calls.before_call(function, args, kwargs, replaced=replaced)
-    called = builtin.replacement(function) if replaced else function
-    return protocols.driven(cast(Any, called), *args, **kwargs)
+    calls.before_call(function, args, kwargs, replaced=True)
+    return protocols.driven(cast(Any, builtin.replacement(function)), *args, **kwargs)
 
 
 _BUILTIN = type(len)

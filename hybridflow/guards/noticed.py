@@ -22,7 +22,7 @@ from typing import Any
 
 from hybridflow.core.attached import attached
 from hybridflow.core.functions import is_layers
-from hybridflow.guards import reading
+from hybridflow.guards import observe, reading
 from hybridflow.guards.observe import current_observations
 from hybridflow.guards.users import is_users, is_users_module_name
 
@@ -106,7 +106,7 @@ def notice(frame: FrameType) -> None:
     arguments = {name: given[name] for name in names if name in given}
     cells = [given[name] for name in code.co_freevars if name in given]
     if observations.is_new_frame(code, (*arguments.values(), *cells)):
-        for function in _functions_of(frame, given):
+        for function in _functions_of(frame, given, observations.runs_first(code)):
             reading.runs_with(observations, function, arguments)
             named = () if MONITORING is not None else attached("named_by")(observations, function, arguments)
             for value in named:  # the profiling hook tells only of calls of functions written in C
@@ -121,14 +121,24 @@ def calls(function: Any, args: tuple[Any, ...]) -> None:
         observations.calls_unseen(function, args, nested=nested)
 
 
-def _functions_of(frame: FrameType, given: Any) -> list[FunctionType]:
-    """Return the function that a frame runs; those that it may be, if the closures of several hold the same."""
+def _functions_of(frame: FrameType, given: Any, first: bool) -> list[FunctionType]:
+    """Return the function that a frame runs; those that it may be, if the closures of several hold the same.
+
+    Args:
+        frame: the frame.
+        given: its local variables.
+        first: whether no frame of its code has run in the trace before: then the functions' defaults are recorded.
+    """
     code = frame.f_code
     free = [name for name in code.co_freevars if name != "__class__"]
-    if not free:
-        return [FunctionType(code, frame.f_globals, code.co_name, None, tuple([CellType() for _ in code.co_freevars]))]
-    functions = [one for one in gc.get_referrers(code) if type(one) is FunctionType and one.__code__ is code]
-    return [one for one in functions if all(_holds(one, name, given) for name in free)]
+    functions: list[FunctionType] = []
+    if free or (first and (code.co_argcount or code.co_kwonlyargcount)):
+        functions = [one for one in gc.get_referrers(code) if type(one) is FunctionType and one.__code__ is code]
+    for one in functions if first else ():
+        observe.called(one)
+    if free:
+        return [one for one in functions if all(_holds(one, name, given) for name in free)]
+    return [FunctionType(code, frame.f_globals, code.co_name, None, tuple([CellType() for _ in code.co_freevars]))]
 
 
 def _holds(function: FunctionType, name: str, given: Any) -> bool:

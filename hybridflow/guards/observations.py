@@ -608,6 +608,13 @@ class Observations:
         self._frames.add(key)
         return True
 
+    def runs_first(self, code: types.CodeType) -> bool:
+        """Whether code that is not converted runs for the first time in the trace."""
+        key = (code,)
+        is_first = key not in self._frames
+        self._frames.add(key)
+        return is_first
+
     def _mark(self, value: Any) -> Any:
         """Return a key that only this value has while the trace lasts; None if there is none."""
         if type(value) in PLAIN:

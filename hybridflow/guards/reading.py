@@ -9,6 +9,7 @@ from __future__ import annotations
 import builtins
 import decimal
 import functools
+import sys
 from collections.abc import Iterable, Iterator, Mapping
 from types import BuiltinMethodType, CodeType, FunctionType, MethodType, ModuleType
 from typing import Any, cast
@@ -283,6 +284,9 @@ def whole(observations: Observations, *values: Any) -> None:
     while waiting:
         value = waiting.pop()
         if type(value) in PLAIN or observations.was_whole(value):
+            continue
+        if value is sys.modules:  # all that there is
+            observations.not_again("sys.modules in code that is not converted", moves=False)
             continue
         waiting += _beside(observations, value)
         if observations.size > _MANY:

@@ -11,12 +11,13 @@ import builtins
 import dis
 import weakref
 from collections.abc import Iterator, Mapping
-from types import CellType, CodeType, FunctionType, MethodType
+from types import CellType, CodeType, FunctionType, MethodType, ModuleType
 from typing import Any
 
-from hybridflow.guards.access import CELL, GLOBAL, MISSING, Access
+from hybridflow.guards.access import CELL, GLOBAL, IN_CLASS, MISSING, Access
 from hybridflow.guards.observations import Observations
 from hybridflow.guards.reading import attribute, builtin, class_attribute
+from hybridflow.guards.users import is_users_class
 
 _FREE = frozenset({"LOAD_DEREF", "LOAD_CLASSDEREF", "LOAD_FROM_DICT_OR_DEREF"})
 _NAMES = frozenset({"LOAD_GLOBAL", "LOAD_NAME"})
@@ -112,7 +113,12 @@ def _global(observations: Observations, namespace: dict[str, Any], name: str) ->
 
 
 def _attribute(observations: Observations, value: Any, name: str) -> Any:
-    getter = getattr(type(value), name, None)
+    """Return an attribute that the code reads; the object itself if only the user's own code could tell what it is."""
+    kind = type(value)
+    getter = IN_CLASS.get(kind, name)
+    is_object = not issubclass(kind, type | ModuleType)
+    if is_object and (kind.__getattribute__ is not object.__getattribute__ or is_users_class(type(getter))):
+        return value
     if isinstance(getter, property):
         class_attribute(observations, value, name)
         return MethodType(getter.fget, value) if isinstance(getter.fget, FunctionType) else getter
