@@ -23,8 +23,8 @@ from hybridflow.core.errors import (
     DeviceError,
     DTypeError,
     LeakError,
-    MutationError,
     MissingPackageError,
+    MutationError,
     ShapeError,
     TracedValueError,
 )

@@ -788,7 +788,7 @@ def test_what_called_code_writes_is_written_at_every_call(way):
         return x * WAYS[way](counted)
 
     if way in ("checkpoint", "vmap"):
-        with pytest.raises(MutationError, match="LOG.append"):
+        with pytest.raises(MutationError, match=r"LOG\.append"):
             hf.compile(function)(X)
         return
     found = []
