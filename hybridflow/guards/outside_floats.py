@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Callable, Generator, Iterable
 from contextlib import contextmanager
 from types import ModuleType
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple
 
 from hybridflow.core.staged_number import StagedNumber, needed
 from hybridflow.core.traced_float import NeedsNumber, TracedFloat
@@ -330,9 +330,9 @@ def _numbers_in(value: Any) -> list[Any]:
         one = pending.pop()
         if type(one) is TracedFloat or type(one) is StagedNumber:
             found.append(one)
-        elif isinstance(one, list | tuple | dict | deque) and id(one) not in seen:
+        elif issubclass(type(one), list | tuple | dict | deque) and id(one) not in seen:
             seen.add(id(one))
-            pending += cast("dict[Any, Any]", one).values() if isinstance(one, dict) else one
+            pending += values_of(one) if issubclass(type(one), dict) else in_sequence(one)
     return found
 
 
