@@ -83,6 +83,7 @@ def test_breakpoints_stop_in_the_users_file(line: int, names: tuple[str, ...]):
     assert debugger.seen
 
 
+@pytest.mark.filterwarnings("ignore::hybridflow.core.errors.EffectWarning")  # the hook looks at frames
 def test_breakpoint_calls_stop_in_the_users_frame(monkeypatch: pytest.MonkeyPatch):
     frames: list[tuple[str, int, list[str]]] = []
 

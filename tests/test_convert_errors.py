@@ -278,12 +278,12 @@ def test_an_endless_iterator():
 
     from hybridflow.convert import runtime
 
-    before, runtime._ENDLESS = runtime._ENDLESS, 5
+    before, runtime.ENDLESS = runtime.ENDLESS, 5
     try:
         with pytest.raises(TraceError, match=r"for: an iterator of unknown length, which only a tensor could stop"):
             hf.compile(f)(X)
     finally:
-        runtime._ENDLESS = before
+        runtime.ENDLESS = before
 
 
 def test_conditions_that_stay_python():

@@ -212,7 +212,7 @@ class _Keys:
             iterate = set.__iter__ if isinstance(value, set) else frozenset.__iter__
             return tuple([self.of(item) for item in iterate(cast(Any, value))])
         for base, exact in _EXACTLY.items():
-            if isinstance(value, base):
+            if issubclass(type(value), base):  # not `isinstance`: stand-ins for numbers call themselves numbers
                 return exact(value)
         if isinstance(value, bytearray | memoryview):
             return bytes(value)
@@ -253,7 +253,7 @@ def counts_by_value(value: Any) -> bool:
     It is a frozen dataclass, or of a subclass of one of Python's plain types.
     """
     return type(value) not in _PLAIN and (
-        is_by_fields(value) or (isinstance(value, str | int | bytes | float | complex) and type(value) is not float)
+        is_by_fields(value) or (issubclass(type(value), (*_EXACTLY,)) and type(value) is not float)
     ) and not isinstance(value, enum.Enum)  # fmt: skip
 
 
