@@ -620,7 +620,7 @@ def test_exact_sizes_make_room(monkeypatch: pytest.MonkeyPatch):
                 tape.watch(x)
                 y = f(x)
             assert tape.gradient(y, x).shape == x.shape
-    trace = f._last
+    trace = f._last()
     assert f.compile_count >= 6, "the oldest made room, and was compiled again"
     assert len(trace.bounds._choice._exact) == 3
     assert [len(one._choice._exact) for one in trace.bounded_gradients.values()] == [3]
@@ -677,7 +677,7 @@ def test_calls_under_a_tape_have_bounds_too():
         found, f = recorded(sizes)
         for one, other in zip(jax.tree_util.tree_leaves(found), jax.tree_util.tree_leaves(expected), strict=True):
             close(np.asarray(one), np.asarray(other))
-        (gradients,) = f._last.bounded_gradients.values()
+        (gradients,) = f._last().bounded_gradients.values()
         assert len(gradients._choice._programs) == 1
         bounds = [(one.part, one.bounded) for one in f.explain()[-1].recorded]
         assert bounds[-2:] == [("results", True), ("gradients", True)]

@@ -458,7 +458,7 @@ def test_traced_tensors_have_no_value():
     for call, name in (
         (lambda t: t.numpy(), "numpy"), (lambda t: t.item(), "numpy"), (lambda t: float(t), "float"),
         (lambda t: int(t), "int"), (lambda t: complex(t), "complex"), (lambda t: np.asarray(t), "numpy"),
-        (lambda t: t.tolist(), "numpy"), (lambda t: [1][t.astype(hf.int32)], "index"),
+        (lambda t: t.tolist(), "numpy"), (lambda t: operator.index(t.astype(hf.int32)), "index"),
         (lambda t: t.__dlpack__(), "__dlpack__"),
     ):  # fmt: skip
         with pytest.raises(TracedValueError, match=f"{name}.*: a traced tensor has no value") as caught:

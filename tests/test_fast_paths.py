@@ -613,7 +613,7 @@ def test_a_function_and_its_call_die_apart():
     def make() -> tuple[Any, Any]:
         f = hf.compile(lambda x, y: x * y)
         assert [f(x, x).tolist() for _ in range(3)] == [[1.0, 4.0]] * 3
-        return f, weakref.ref(f._last.only)
+        return f, weakref.ref(f._last().only)
 
     x = hf.asarray([1.0, 2.0])
     f, program = make()

@@ -143,8 +143,10 @@ class _Call:
         with python_state_noted() as journal:
             reachable = Reachable(journal)
             roots = [*function._roots(self.args), (function.python_function, function._name)]
-            names = [*function._parameters.parameters]
-            roots += [(one, name) for one, name in zip(self.args[len(self.args) - len(names) :], names, strict=False)]
+            names = function._parameters.names
+            given_by_position = self.args[1:] if function._bound else self.args
+            for number, one in enumerate(given_by_position):
+                roots.append((one, names[number] if number < len(names) else f"args[{number}]"))
             reachable.note([*roots, *[(one, name) for name, one in self.kwargs.items()]])
             try:
                 trace, signature = function._find(function._signature(self.args, self.kwargs, self.inputs), self.args)

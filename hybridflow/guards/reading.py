@@ -341,7 +341,8 @@ def _read_parts(observations: Observations, value: Any) -> list[Any]:
 
 def _read_part(observations: Observations, value: Any, origin: Origin | None, part: Part) -> None:
     if part.access is None:
-        observations.object(part.holder, type(part.holder).__name__)
+        if not observations.is_made_here(part.holder):
+            observations.object(part.holder, type(part.holder).__name__)
         return
     if part.access is ITEM and type(part.value) in PLAIN:
         return  # its container's guard covers it

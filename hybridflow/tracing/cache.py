@@ -34,6 +34,8 @@ class TraceCache:
         self._traces: dict[object, tuple[Trace, ...]] = {}
         self._dropped: set[int] = set()
         self._watched: dict[int, list[Any]] = {}
+        self.gone: tuple[Any, Any, Any] | None = None
+        """The leaves, the structure and the types of the last trace that was dropped with an object in its key."""
         self.compiles_dropped = 0
 
     def __len__(self) -> int:
@@ -81,6 +83,7 @@ class TraceCache:
     def _drop_dead(self, number: int, key: object) -> None:
         self._watched.pop(number, None)
         for trace in self._traces.pop(key, ()):
+            self.gone = trace.leaves, trace.tree, trace.types
             self.compiles_dropped += trace.record.compiles
 
     def discard(self, trace: Trace) -> None:

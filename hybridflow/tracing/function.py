@@ -406,6 +406,8 @@ class CompiledFunction(Entry, Views[P, R]):
             rated = bool(arguments), changes
             if best is None or (rated[0], len(changes)) < (best[0], len(best[1])):
                 best = rated
+        if best is None and self._traces.gone is not None:
+            best = True, differences(*self._traces.gone, signature)
         return tuple([Change.between(*change) for change in best[1]]) if best else ()
 
     def concrete(self, *specs: Any) -> ConcreteFunction:
