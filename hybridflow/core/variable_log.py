@@ -37,8 +37,11 @@ class VariableLog:
     Attributes:
         values: the raw value that each Variable had before the function read or assigned it.
         replays: whether reads return these values.
+        once: whether the code runs once for all calls.
         tracer: the tracer of the compiled function in which the eager code runs, or None.
     """
+
+    once = False
 
     def __init__(self, values: dict[Any, Any] | None = None, binder: Any = None) -> None:
         self.binder = binder
@@ -96,10 +99,14 @@ def replaying() -> bool:
     return False
 
 
-def tracer_around() -> Any:
-    """Return the tracer of the compiled function in whose trace the present eager code runs, or None."""
+def tracer_around(*, watched: bool = False) -> Any:
+    """Return the tracer of the compiled function in whose trace the present eager code runs, or None.
+
+    Args:
+        watched: leave out code that runs once for all calls: what it reads and writes does not concern later ones.
+    """
     log = _LOG.get() if OPEN_LOGS.count else None
-    return None if log is None else log.tracer
+    return None if log is None or (watched and log.once) else log.tracer
 
 
 @contextmanager

@@ -47,7 +47,7 @@ from hybridflow.ir.builder import GraphBuilder
 def current_observations() -> tuple[Observations | None, bool]:
     """Return the observations of the current trace, and whether one of its branches or loop bodies is being traced."""
     context = CONTEXT.get()
-    tracer = tracer_around() if context is None or context.tracer is None else context.tracer
+    tracer = tracer_around(watched=True) if context is None or context.tracer is None else context.tracer
     if tracer is None:
         return None, False
     builder = cast(GraphBuilder, tracer)

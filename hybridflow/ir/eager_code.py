@@ -26,7 +26,7 @@ class EagerCode(VariableLog):
     def __init__(self, tracer: Any, *, once: bool) -> None:
         super().__init__(None, binder_now())
         self.tracer = tracer
-        self._once = once
+        self.once = once
 
     def value_of(self, variable: Any, value: Any) -> Any:
         """Return the raw value that the code sees in a Variable."""
@@ -37,11 +37,11 @@ class EagerCode(VariableLog):
         if assigned_in is not None:
             if assigned_in.outer is not None:
                 raise _in_body(variable, "read, after an assignment there,")
-            if not self._once and observations is not None:
+            if not self.once and observations is not None:
                 observations.repeated.only_once()  # the value may depend on the arguments
             with without_log(self):
                 return assigned_in.value_now(assigned_in.value_of(variable))._value
-        if not self._once and observations is not None:
+        if not self.once and observations is not None:
             observations.reads_value(variable, value)
         return value
 
@@ -58,7 +58,7 @@ class EagerCode(VariableLog):
             with context_of(tracer):
                 tracer.assign_variable(variable, make_tensor(value))
             return True
-        if not self._once and observations is not None:
+        if not self.once and observations is not None:
             observations.writes_value(variable)
         return self._outer is not None and self._outer.assigned(variable, value)
 
