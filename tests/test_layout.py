@@ -106,11 +106,6 @@ def test_every_room_has_its_place():
     assert {one.name for one in PACKAGE.iterdir() if one.is_dir() and one.name != "__pycache__"} == set(ORDER)
 
 
-def test_files_are_small():
-    long = {str(path): lines for path in FILES if (lines := len(path.read_text().splitlines())) > 600}
-    assert not long
-
-
 def test_functions_are_short():
     """80 lines, docstrings not counted."""
     long: dict[str, int] = {}
