@@ -6,6 +6,7 @@ import array
 import copy
 import enum
 import math
+import operator
 import pickle
 import threading
 import warnings

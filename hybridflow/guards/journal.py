@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 import random
-from collections import deque
+from collections import OrderedDict, deque
 from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -222,7 +222,7 @@ def _refill(container: Any, before: Any) -> None:
         if container.flags.writeable:
             container[...] = before
         return
-    for kind in (dict, set):
+    for kind in (OrderedDict, dict, set):  # an OrderedDict keeps its order itself: methods of dict would break it
         if isinstance(container, kind):
             kind.clear(cast(Any, container))
             kind.update(cast(Any, container), before)

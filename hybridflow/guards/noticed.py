@@ -17,10 +17,11 @@ import sys
 import threading
 from collections.abc import Generator
 from contextlib import contextmanager
-from types import BuiltinFunctionType, CellType, CodeType, FrameType, FunctionType
+from types import BuiltinFunctionType, CellType, CodeType, FrameType, FunctionType, MethodDescriptorType
 from typing import Any
 
 from hybridflow.core.attached import attached
+from hybridflow.core.errors import TracedValueError
 from hybridflow.core.functions import is_layers
 from hybridflow.guards import observe, reading
 from hybridflow.guards.observe import current_observations
@@ -60,7 +61,9 @@ def _count(change: int) -> None:
             MONITORING.use_tool_id(_tool, "hybridflow")
             MONITORING.register_callback(_tool, MONITORING.events.PY_START, _started)
             MONITORING.register_callback(_tool, MONITORING.events.CALL, _calls)
-        MONITORING.set_events(_tool, MONITORING.events.PY_START if _running else 0)
+            MONITORING.register_callback(_tool, MONITORING.events.EXCEPTION_HANDLED, _handled)
+        events = MONITORING.events.PY_START | MONITORING.events.EXCEPTION_HANDLED
+        MONITORING.set_events(_tool, events if _running else 0)
         while _heard and not _running:
             MONITORING.set_local_events(_tool, _heard.pop(), 0)
 
@@ -78,8 +81,22 @@ def _started(code: CodeType, offset: int) -> Any:
 
 
 def _calls(code: CodeType, offset: int, function: Any, first: Any) -> None:
-    """Receive the event that unconverted code calls a function."""
-    calls(function, () if first is MONITORING.MISSING else (first,))
+    """Receive the event that unconverted code calls a function. A method in C comes unbound, before its object."""
+    if first is MONITORING.MISSING:
+        calls(function, ())
+    elif type(function) is MethodDescriptorType and isinstance(first, function.__objclass__):
+        calls(function.__get__(first), ())
+    else:
+        calls(function, (first,))
+
+
+def _handled(code: CodeType, offset: int, error: BaseException) -> None:
+    """Receive the event that code handles an exception: unconverted code must not go on without a tensor's value."""
+    if not isinstance(error, TracedValueError) or not is_unconverted(sys._getframe(1)):
+        return
+    observations, _ = current_observations()
+    if observations is not None:
+        observations.floats.refuse(error)
 
 
 def is_unconverted(frame: FrameType) -> bool:

@@ -493,13 +493,18 @@ class Observations:
         self._do(parent, holder, change, origin)
         self._note(path)
 
-    def stays(self, at: Origin, access: Access, name: Any, before: Any, value: Any, *, nested: bool) -> bool:
+    def stays(
+        self, at: Origin, access: Access, name: Any, before: Any, value: Any, *, nested: bool, augmented: bool
+    ) -> bool:
         """Whether the trace stores the value that is already there; later calls skip the write and check the value."""
-        if value is before and isinstance(value, (*CONTAINERS, *CHANGING)):
-            return True  # as ``+=`` does
+        is_container = isinstance(value, (*CONTAINERS, *CHANGING))
+        if value is before and is_container and augmented:
+            return True  # it has been changed in place
         origin = self._origins.get((id(at), access, name))
         if stays := value is before and not (origin and origin.written) and (nested or not is_constant(value)):
             self.look(at, access, name, value)
+            if is_container:
+                self.repeated.only_once()  # a guard compares what is in a container, not which container it is
         return stays
 
     def keeps(self, parent: Origin, obj: Any, name: str, *, nested: bool) -> None:
@@ -549,6 +554,8 @@ class Observations:
         change.note(self.journal, holder)
         if not self.repeated.add(where, holder, change, len(self._checks)) and changed is not None:
             changed.guarded = True
+            if isinstance(holder, CONTAINERS) and any(type(one) not in PLAIN for _, one in items_of(holder)):
+                self.repeated.only_once()  # a guard tells of such items only what is in them
 
     def hand_out(self, container: Any) -> None:
         """Record that a container from outside is passed to unconverted code, which may change it."""

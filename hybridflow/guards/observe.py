@@ -481,7 +481,7 @@ def writes_attr(
     before = stored(obj, name)
     if value is MISSING and before is MISSING:
         observations.look(origin, ATTRIBUTE, name, MISSING)  # the delete raises, and the code may handle it
-    elif not observations.stays(origin, ATTRIBUTE, name, before, value, nested=nested):
+    elif not observations.stays(origin, ATTRIBUTE, name, before, value, nested=nested, augmented=augmented):
         change = _change(observations, value, attribute(name, put), augmented=augmented)
         observations.write(origin, ATTRIBUTE, name, before, value, obj, change, nested=nested)
 
@@ -530,7 +530,7 @@ def write_global(namespace: dict[str, Any], name: str, value: Any, *, augmented:
     if observations is None:
         return value
     before, origin = namespace.get(name, MISSING), observations.root(namespace, "globals")
-    if not observations.stays(origin, GLOBAL, name, before, value, nested=nested):
+    if not observations.stays(origin, GLOBAL, name, before, value, nested=nested, augmented=augmented):
         change = _change(observations, value, global_name(name), augmented=augmented)
         observations.write(origin, GLOBAL, name, before, value, namespace, change, nested=nested)
     return value
@@ -547,7 +547,7 @@ def write_free(cell: CellType, name: str, value: Any, *, augmented: bool = False
     if observations is None:
         return value
     before, origin = CELL.get(cell, name), observations.root(cell, name)
-    if not observations.stays(origin, CELL, name, before, value, nested=nested):
+    if not observations.stays(origin, CELL, name, before, value, nested=nested, augmented=augmented):
         change = _change(observations, value, CELL_VALUE, augmented=augmented)
         observations.write(origin, CELL, name, before, value, cell, change, nested=nested)
     return value

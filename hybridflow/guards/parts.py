@@ -56,6 +56,9 @@ _CLOSED = (
 """Types that cannot change, or whose values are compared as a whole: nothing inside them is looked at separately."""
 _HANDLES = (type(threading.Lock()), type(threading.RLock()), io.IOBase, threading.local)
 """Types whose state cannot be compared: only the identity of the object counts."""
+_TOLD = (*CONTAINERS, set, frozenset, np.ndarray, str, int, float, complex, bytes, type, types.ModuleType,
+         types.SimpleNamespace, *_HANDLES)  # fmt: skip
+"""Classes written in C whose objects' content is looked at in ways of its own, or not at all."""
 _POINTERS = frozenset("&OPXZz")
 """The characters that stand for pointers in a buffer's format."""
 _BY_REFERENCE = 2
@@ -104,7 +107,14 @@ def parts_of(value: Any) -> Iterator[Part]:
         Opaque: the value is an iterator, or an object of a C type that does not reveal its content.
     """
     kind = type(value)
-    if kind in PLAIN or isinstance(value, _CLOSED) or kind is object:
+    if kind in PLAIN or kind is object:
+        return
+    if isinstance(value, _CLOSED):
+        if is_users_class(kind):
+            yield from _of_users(value, kind)
+        return
+    if issubclass(kind, threading.local):
+        yield Part(None, ATTRIBUTE, "__dict__", value.__dict__)  # of this thread
         return
     if _is_of_own_library(str(kind.__module__)):
         inner = RAW.get(value, "__wrapped__")
@@ -189,17 +199,42 @@ def _of_object(value: Any, kind: type) -> Iterator[Part]:
         yield Part(None, STATE, None, state)
         if attributes is MISSING or len(state) > _BY_REFERENCE:
             return
-    if attributes is not MISSING:
-        inside = True
-        yield Part(None, RAW, "__dict__", attributes)
-    for name in slots(kind):
-        inside = True
-        yield Part(None, RAW, name, RAW.get(value, name))
-    if is_users_class(kind):
-        inside = True
-        yield Part(None, TYPE, None, kind)
+    yield from _of_users(value, kind)
+    if is_users_class(kind) and not inside:
+        yield from _of_base(value, kind)
+    inside = inside or attributes is not MISSING or is_users_class(kind) or any(True for _ in slots(kind))
     if not inside and not issubclass(kind, _HANDLES):
         yield Part(None, STATE, None, _state_of(value))
+
+
+def _of_users(value: Any, kind: type) -> Iterator[Part]:
+    """Yield what an object holds that Python keeps: attributes, slots, and its class if a user wrote that."""
+    attributes = RAW.get(value, "__dict__")
+    if attributes is not MISSING:
+        yield Part(None, RAW, "__dict__", attributes)
+    for name in slots(kind):
+        yield Part(None, RAW, name, RAW.get(value, name))
+    if is_users_class(kind):
+        yield Part(None, TYPE, None, kind)
+
+
+def _of_base(value: Any, kind: type) -> Iterator[Part]:
+    """Yield what an object of a user's class holds in a base that is written in C.
+
+    Raises:
+        Opaque: the base does not tell.
+    """
+    for base, names in WRAPPERS.items():
+        if issubclass(kind, base):
+            yield from _of_wrapper(value, names)
+            return
+    if issubclass(kind, BaseException):
+        yield from (Part(None, RAW, name, RAW.get(value, name)) for name in ("args", "__cause__", "__context__"))
+        return
+    for one in kind.__mro__:
+        in_python = is_users_class(one) or any(type(part) is types.FunctionType for part in vars(one).values())
+        if not in_python and one.__basicsize__ > object.__basicsize__ and not issubclass(one, _TOLD):
+            raise Opaque(f"{kind.__name__}, whose base {one.__name__} does not tell what is in it")
 
 
 def _has_memory(value: Any) -> bool:

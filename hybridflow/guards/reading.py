@@ -27,7 +27,7 @@ from hybridflow.guards import numpy_rules
 from hybridflow.guards.access import ATTRIBUTE, GLOBAL, IN_CLASS, IN_INSTANCE, ITEM, METHOD, MISSING, TYPE
 from hybridflow.guards.contents import keys_of
 from hybridflow.guards.guards import CONTAINERS, MAPPINGS, PLAIN, Origin
-from hybridflow.guards.kinds import holds_attributes
+from hybridflow.guards.kinds import holds_attributes, is_leaf
 from hybridflow.guards.observations import Observations
 from hybridflow.guards.parts import Opaque, Part, is_watched_module, items_of, of_call, parts_of
 from hybridflow.guards.questions import Question
@@ -79,6 +79,8 @@ def attribute(observations: Observations, obj: Any, name: str, value: Any, *, se
         origin = observations.origin_or_root(obj)
     elif origin is None and isinstance(obj, type):
         origin = observations.root(obj, obj.__name__)
+    elif origin is None and is_leaf(obj) and is_users_class(kind):  # such as a subclass of Variable with attributes
+        origin = observations.root(obj, kind.__name__)
     elif origin is None and not observations.is_made_here(obj):
         origin = None if holds_attributes(obj) else observations.doubtful(obj)
     if origin is None:
