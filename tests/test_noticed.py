@@ -27,6 +27,7 @@ import math
 import operator
 import os
 import pickle
+import queue
 import random
 import re
 import string
@@ -811,7 +812,34 @@ def _set_cached(value):
     _cached.cache_clear()
 
 
+class Kept(hf.Variable):
+    """A Variable with an attribute."""
+
+
+class Failed(Exception):
+    """An exception, whose arguments C keeps."""
+
+
+STREAM, LOCK, LOCAL, FAILED, KEPT = io.StringIO(), threading.Lock(), threading.local(), Failed(2.0), Kept(1.0)
+
+
+def _set_stream(value):
+    STREAM.seek(0)
+    STREAM.write(f"{value}\n{value + 1}\n")
+    STREAM.seek(0)
+
+
+def _set_lock(value):
+    if LOCK.locked() != (value == 3.0):
+        (LOCK.release if LOCK.locked() else LOCK.acquire)()
+
+
 ASKED = {
+    "stream": (lambda: float(STREAM.readline()), _set_stream),
+    "lock": (lambda: float(LOCK.locked()), _set_lock),
+    "thread": (lambda: LOCAL.k, lambda value: setattr(LOCAL, "k", value)),
+    "exception": (lambda: FAILED.args[0], lambda value: setattr(FAILED, "args", (value,))),
+    "variable": (lambda: KEPT.k, lambda value: setattr(KEPT, "k", value)),
     "environment": (lambda: float(os.getenv("HYBRIDFLOW_OF_TESTS", "2")),
                     lambda value: os.environ.update(HYBRIDFLOW_OF_TESTS=str(value))),
     "cache": (lambda: _cached(), _set_cached),
@@ -846,6 +874,29 @@ def test_what_called_code_asks_is_asked_again(asked, monkeypatch):
                 write(value)
                 found[-1] += [called(X).item(), called(X).item()]
         assert found[0] == found[1]
+
+
+def test_called_code_that_handles_what_has_no_value_does_not_go_on():
+    def key(v):
+        try:
+            return float(v)
+        except Exception:
+            return 0.0
+
+    with pytest.raises(TracedValueError, match="float: a traced tensor has no value"):
+        hf.compile(lambda x: heapq.nsmallest(1, [x, -x], key=_as_it_is(key))[0])(X)
+
+
+def test_objects_of_the_users_classes_with_bases_in_c():
+    class Queue(queue.SimpleQueue):
+        pass
+
+    for called in (lambda f: f, hf.compile):
+        waiting = Queue()
+        f = called(lambda x, waiting=waiting: x * (waiting.qsize() + 1.0))
+        assert f(X).item() == 1.0
+        waiting.put(1)
+        assert f(X).item() == 2.0
 
 
 def test_called_code_that_reads_the_clock_is_traced_again_with_a_warning():

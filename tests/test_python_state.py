@@ -6,6 +6,7 @@ import gc
 import heapq
 import itertools
 import json
+import math
 import operator
 import random
 import types
@@ -846,3 +847,79 @@ def test_state_that_is_stored_in_other_ways():
     hf.compile(f).cost(x())
     assert (slotted.t, hasattr(slotted, "u"), hooked.t, hooked.names) == (0, False, 0, ["t"])
     assert (vars(shared), Shared.level) == ({}, 1)
+
+
+# -- changes that change nothing in the traced call ------------------------------------------------------------------
+
+
+class Containers:
+    """An object with containers."""
+
+    def __init__(self):
+        self.own, self.mode = [1], ()
+        self.inner, self.rows = [1], [[1], [2]]
+        self.table = {"k": self.inner}
+        self.order = collections.OrderedDict(a=1.0)
+
+
+def stored(holder):
+    holder.own = holder.other
+
+
+def stored_tuple(holder):
+    holder.mode = ("train", 1)
+
+
+def put(holder):
+    holder.table["k"] = holder.inner
+
+
+def updated(holder):
+    holder.table.update(k=holder.inner)
+
+
+def sorted_in_place(holder):
+    holder.rows.sort(key=len)
+
+
+def sliced(holder):
+    holder.rows[:] = [holder.inner, *holder.rows[1:]]
+
+
+def spoil(holder):
+    holder.own, holder.mode, holder.table["k"], holder.rows[0] = [1], "eval", [9], [9, 9]
+
+
+@pytest.mark.filterwarnings("ignore::hybridflow.core.errors.EffectWarning")
+@pytest.mark.parametrize("change", [stored, stored_tuple, put, updated, sorted_in_place, sliced])
+def test_a_change_that_changes_nothing_when_it_is_traced_is_made_at_every_call(change):
+    found = []
+    for compiled in (False, True):
+        holder = Containers()
+        holder.other = holder.own
+
+        def run(x, holder=holder):
+            change(holder)
+            return x * 2
+
+        called = hf.compile(run) if compiled else run
+        for _ in range(3):
+            called(hf.asarray(1.0))
+            shown = holder.own is holder.other, holder.mode, holder.table["k"] is holder.inner, str(holder.rows)
+            found.append((compiled, shown))
+            spoil(holder)
+    assert [one for _, one in found[:3]] == [one for _, one in found[3:]]
+
+
+def test_an_ordered_dict_is_put_back_in_order():
+    order = collections.OrderedDict(a=1.0)
+
+    @hf.compile
+    def f(x, k):
+        order["b"] = 2.0
+        return x * math.sqrt(k)
+
+    f.graph(hf.asarray(1.0), 4.0)
+    assert [*order.items()] == [("a", 1.0)]
+    f(hf.asarray(1.0), 4.0)  # it starts again, as it needs the number
+    assert [*order.items()] == [("a", 1.0), ("b", 2.0)]

@@ -99,7 +99,7 @@ class Journal:
         return self._is(self._marked)
 
     def _is(self, state: dict[Key, Any]) -> bool:
-        return all(_same(spot.save(), state[key]) for key, spot in self._spots.items())
+        return all(_same(spot.save(), state[key], spot.kind in _SLOTS) for key, spot in self._spots.items())
 
     def undo(self) -> None:
         """Restore every spot to its state when it was noted."""
@@ -233,11 +233,15 @@ def _refill(container: Any, before: Any) -> None:
             kind.extend(cast(Any, container), before)
 
 
-def _same(now: Any, before: Any) -> bool:
+_SLOTS = frozenset({"attribute", "name", "cell"})
+"""The kinds of spots that hold one value: a container there must be the same one, not one that holds the same."""
+
+
+def _same(now: Any, before: Any, in_slot: bool = False) -> bool:
     """Whether a spot's state is the same as before: a container must hold the same objects in the same order."""
     if now is before:
         return True
-    if type(now) is not type(before):
+    if type(now) is not type(before) or (in_slot and isinstance(now, _MUTABLE)):
         return False
     if isinstance(now, np.ndarray):
         return bool(np.array_equal(now, before))
