@@ -339,6 +339,7 @@ class Runtime:
     def evaluated(self, source: Any, *namespaces: Any) -> tuple[Any, ...]:
         """Return the arguments of ``eval`` or ``exec``, which is about to run the code unconverted."""
         calls.before_evaluation(source, namespaces)
+        observe.whole(*[one for one in namespaces if one is not self.namespace])
         if isinstance(source, str):
             with suppress(SyntaxError):  # the call itself raises it
                 observe.runs_as_it_is(FunctionType(compile(source.lstrip(), "", "exec"), self.namespace), (), {})

@@ -22,7 +22,7 @@ from typing import Any
 
 from hybridflow.core.attached import attached
 from hybridflow.core.errors import TracedValueError
-from hybridflow.core.functions import is_layers
+from hybridflow.core.functions import is_kept, is_layers
 from hybridflow.guards import observe, reading
 from hybridflow.guards.observe import current_observations
 from hybridflow.guards.users import is_users, is_users_module_name
@@ -91,11 +91,14 @@ def _calls(code: CodeType, offset: int, function: Any, first: Any) -> None:
 
 
 def _handled(code: CodeType, offset: int, error: BaseException) -> None:
-    """Receive the event that code handles an exception: unconverted code must not go on without a tensor's value."""
-    if not isinstance(error, TracedValueError) or not is_unconverted(sys._getframe(1)):
+    """Receive the event that code handles an exception: unconverted code must not go on without a tensor's value.
+
+    Code that the user keeps from being converted knows that it is traced.
+    """
+    if not isinstance(error, TracedValueError) or not is_unconverted(sys._getframe(1)) or is_kept(code):
         return
     observations, _ = current_observations()
-    if observations is not None:
+    if observations is not None and observations.converts:
         observations.floats.refuse(error)
 
 

@@ -77,6 +77,8 @@ class Observations:
         self._whole: dict[int, Any] = {}
         self.looked_up: set[int] = set()  # the containers from outside whose keys were compared with others
         self._frames: set[tuple[Any, ...]] = set()
+        self.converts = True
+        """Whether the traced function is converted; it is not with ``autograph=False``."""
         self.again: str | None = None
         """Why the trace can serve only its own call; None if it can serve others."""
         self._changed: set[int] = set()

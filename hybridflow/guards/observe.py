@@ -439,6 +439,14 @@ def run_over(observations: Observations, obj: Any) -> None:
         reading.whole(observations, obj)
 
 
+def is_not_converted(function: Any, args: tuple[Any, ...]) -> None:
+    """Record that the traced function itself runs unconverted, as the user wished."""
+    observations, _ = current_observations()
+    if observations is not None:
+        observations.converts = False
+    runs_as_it_is(function, args, {})
+
+
 def runs_as_it_is(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
     """Record that a user's function is about to run unconverted: it may read its arguments and what its code names."""
     observations, _ = current_observations()

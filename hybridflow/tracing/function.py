@@ -244,13 +244,13 @@ class CompiledFunction(Entry, Views[P, R]):
     def _caller(self, args: tuple[Any, ...]) -> Callable[[dict[str, Any]], Any]:
         """Return a function of named arguments that calls the user's function."""
         from hybridflow.convert import recursion_limit  # only tracing needs it: importing stays fast
-        from hybridflow.guards.observe import runs_as_it_is
+        from hybridflow.guards.observe import is_not_converted
 
         first = args[:1] if self._bound else ()
 
         def run(arguments: dict[str, Any]) -> Any:
             if not self._autograph:
-                runs_as_it_is(self._function, (*first, *arguments.values()), {})
+                is_not_converted(self._function, (*first, *arguments.values()))
             with recursion_limit(self._options["max_depth"]):
                 return self._parameters.call(self._to_call(), first, arguments)
 
