@@ -77,6 +77,7 @@ class Watched:
             sys.setprofile(before)
 
 
+Watched.call.__code__ = Watched.call.__code__.replace(co_filename="<frozen watched>")  # not a user.s
 USERS = {__file__, ways_in.__file__}
 LAYERS = {sys.modules[kind.__module__].__file__ for kind in (hf.nn.Module, hf.nn.Sequential)}
 
@@ -87,7 +88,7 @@ def watched():
     seen, real = Watched(), make_trace.make_trace
 
     def made(function: Any, call: Any, *args: Any) -> Any:
-        return real(function, lambda arguments: seen.call(call, arguments), *args)
+        return real(function, functools.partial(seen.call, call), *args)
 
     make_trace.make_trace = made
     try:
