@@ -77,7 +77,7 @@ class Watched:
             sys.setprofile(before)
 
 
-Watched.call.__code__ = Watched.call.__code__.replace(co_filename="<frozen watched>")  # not a user.s
+Watched.call.__code__ = Watched.call.__code__.replace(co_filename="<frozen watched>")  # not the user's
 USERS = {__file__, ways_in.__file__}
 LAYERS = {sys.modules[kind.__module__].__file__ for kind in (hf.nn.Module, hf.nn.Sequential)}
 

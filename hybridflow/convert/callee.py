@@ -138,8 +138,9 @@ def target(function: Any) -> Any:
     if kind in _OF_PYTHON:
         return _target_of_python(function, kind)
     if kind is functools.partial:
+        observe.handed_in(function)
         inner = target(function.func)
-        return None if inner is None else functools.partial(inner, *function.args, **function.keywords)
+        return None if inner is None else observe.made(functools.partial(inner, *function.args, **function.keywords))
     if issubclass(kind, type):
         return _caller_of_class(function, kind)
     if kind in LIBRARY_READERS:
