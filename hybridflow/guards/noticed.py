@@ -29,12 +29,11 @@ from hybridflow.guards.users import is_users, is_users_module_name
 
 MONITORING: Any = getattr(sys, "monitoring", None)
 """Python's events of running code, from 3.12 on."""
-_EXTRA = {inspect.CO_VARARGS: 1, inspect.CO_VARKEYWORDS: 1}
 _lock = threading.Lock()
 _running = 0
 _tool: int | None = None
-_heard: set[CodeType] = set()
-"""The unconverted code whose calls give events too, until no trace runs."""
+_heard: dict[int, CodeType] = {}
+"""The unconverted code whose calls give events too, until no trace runs, by id: code that reads alike is equal."""
 
 
 @contextmanager
@@ -65,7 +64,7 @@ def _count(change: int) -> None:
         events = MONITORING.events.PY_START | MONITORING.events.EXCEPTION_HANDLED
         MONITORING.set_events(_tool, events if _running else 0)
         while _heard and not _running:
-            MONITORING.set_local_events(_tool, _heard.pop(), 0)
+            MONITORING.set_local_events(_tool, _heard.popitem()[1], 0)
 
 
 def _started(code: CodeType, offset: int) -> Any:
@@ -74,8 +73,8 @@ def _started(code: CodeType, offset: int) -> Any:
     if not is_unconverted(frame):
         return MONITORING.DISABLE
     notice(frame)
-    if code not in _heard:
-        _heard.add(code)
+    if id(code) not in _heard:
+        _heard[id(code)] = code
         MONITORING.set_local_events(_tool, code, MONITORING.events.CALL)
     return None
 
@@ -121,11 +120,11 @@ def notice(frame: FrameType) -> None:
     if observations is None or code.co_name == "<module>":  # an import runs once, in eager code too
         return
     given = frame.f_locals
-    extra = sum(count for flag, count in _EXTRA.items() if code.co_flags & flag)
+    extra = bool(code.co_flags & inspect.CO_VARARGS) + bool(code.co_flags & inspect.CO_VARKEYWORDS)
     names = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount + extra]
     arguments = {name: given[name] for name in names if name in given}
     cells = [given[name] for name in code.co_freevars if name in given]
-    if observations.is_new_frame(code, (*arguments.values(), *cells)):
+    if observations.is_new_frame(code, frame.f_globals, (*arguments.values(), *cells)):
         for function in _functions_of(frame, given, observations.runs_first(code)):
             reading.runs_with(observations, function, arguments)
             named = () if MONITORING is not None else attached("named_by")(observations, function, arguments)

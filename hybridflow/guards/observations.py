@@ -608,18 +608,19 @@ class Observations:
             if question is not None:
                 self.not_again(f"{question} in code that is not converted", moves=False)
 
-    def is_new_frame(self, code: types.CodeType, values: Iterable[Any]) -> bool:
+    def is_new_frame(self, code: types.CodeType, namespace: dict[str, Any], values: Iterable[Any]) -> bool:
         """Whether code that is not converted may read what it could not read before, given its arguments and cells."""
         marks = [self._mark(one) for one in values]
-        key = (code, *marks)
+        key = (id(code), id(namespace), *marks)
         if None not in marks and key in self._frames:
             return False
         self._frames.add(key)
+        self._keys += (code, namespace)
         return True
 
     def runs_first(self, code: types.CodeType) -> bool:
         """Whether code that is not converted runs for the first time in the trace."""
-        key = (code,)
+        key = (id(code),)
         is_first = key not in self._frames
         self._frames.add(key)
         return is_first
