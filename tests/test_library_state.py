@@ -1,14 +1,18 @@
 """State that Python and libraries keep for themselves: compiled code follows it as eager code does, or says why not."""
 
 import abc
+import collections
 import ctypes
 import decimal
 import functools
 import gc
 import importlib
+import io
 import locale
 import logging
+import operator
 import os
+import queue
 import sys
 import threading
 import warnings
@@ -16,6 +20,7 @@ import weakref
 from types import ModuleType, SimpleNamespace
 
 import numpy as np
+import pandas as pd
 import pytest
 
 import hybridflow as hf
@@ -434,3 +439,130 @@ def test_what_a_cache_does_that_is_not_seen():
 def test_methods_of_values_without_a_name():
     """Bound methods of any object can be called, classes' and lists' alike."""
     same(lambda x: x * [1, 2].__len__() + int.__call__("3") + (2).__add__(1))
+
+
+# -- a trace that restarts does nothing twice ----------------------------------------------------------------------
+
+
+class AttributeDict(dict):
+    __setattr__ = dict.__setitem__
+
+
+def generator():
+    yield from range(100)
+
+
+WRITES = {
+    "user list": (lambda: collections.UserList([1]), lambda s: s.append(len(s)), list),
+    "user dict": (collections.UserDict, lambda s: s.update(n=s.get("n", 0) + 1), dict),
+    "chain map": (lambda: collections.ChainMap({}, {"n": 1}), lambda s: s.update(n=s["n"] + 1), dict),
+    "counter": (collections.Counter, lambda s: s.update("ab"), dict),
+    "deque": (lambda: collections.deque([0], maxlen=5), lambda s: s.append(len(s)), list),
+    "attribute dict": (AttributeDict, lambda s: setattr(s, "n", s.get("n", 0) + 1), dict),
+    "stream": (io.StringIO, lambda s: s.write("a"), io.StringIO.getvalue),
+    "printed": (io.StringIO, lambda s: print("a", file=s), io.StringIO.getvalue),
+    "queue": (queue.Queue, lambda s: s.put(1), queue.Queue.qsize),
+    "simple queue": (queue.SimpleQueue, lambda s: s.put(1), queue.SimpleQueue.qsize),
+    "iterator": (lambda: iter(range(100)), next, operator.length_hint),
+    "generator": (generator, next, next),
+    "frame": (lambda: pd.DataFrame({"a": [1.0]}), lambda s: s.loc.__setitem__(len(s), 1.0), len),
+}
+W = hf.Variable([1.0, 2.0])
+LENGTHS = []
+TIMES = SimpleNamespace(k=1.0)
+NEEDS = {
+    "a number": lambda v, x, n: x * {1.5: 2.0}.get(n, 4.0),
+    "a number to store": lambda v, x, n: (setattr(TIMES, "k", TIMES.k + 1), x * TIMES.k)[1],
+    "a Variable": lambda v, x, n: x * {W: 2.0}.get(v, 3.0),
+    "an identity": lambda v, x, n: x * (2.0 if id(v) == id(W) else 3.0),
+    "a size": lambda v, x, n: (LENGTHS.append(x.shape[0]), x * LENGTHS.pop())[1],
+}
+
+
+@pytest.mark.parametrize(
+    ("state", "need"),
+    [
+        pytest.param(state, need, marks=() if (i + j) % len(NEEDS) == 0 else pytest.mark.rest)
+        for i, state in enumerate(WRITES)
+        for j, need in enumerate(NEEDS)
+    ],
+)
+@pytest.mark.filterwarnings("ignore::hybridflow.EffectWarning")
+def test_a_trace_that_restarts_does_nothing_twice(state, need):
+    make, write, show = WRITES[state]
+    found = []
+
+    def step_of(held):
+        def step(v, x, n):
+            write(held)
+            return NEEDS[need](v, x, n)
+
+        return step
+
+    for wrap in (lambda f: f, functools.partial(hf.compile, dynamic=need == "a size")):
+        held, TIMES.k = make(), 1.0
+        step = wrap(step_of(held))
+        found.append([(step(W, hf.ones(2 + i), 1.5 + i % 2).numpy().tolist(), show(held)) for i in range(3)])
+    assert found[0] == found[1]
+
+
+def test_a_cached_property_that_depends_on_what_the_call_changes_is_not_computed_before_it():
+    class Model:
+        b = 2.0
+
+        @functools.cached_property
+        def a(self):
+            return self.b * 2
+
+    model = Model()
+
+    @hf.compile
+    def step(x):
+        model.b += 1
+        return x * model.a
+
+    for b in (3.0, 4.0, 5.0):
+        model.__dict__.pop("a", None)
+        assert step(hf.asarray(1.0)).item() == model.a == b * 2
+
+
+def test_a_partialmethod_and_the_hooks_of_a_class_make_no_new_trace():
+    class Model:
+        k = 2.0
+
+        def scaled(self, x, times, plus=0.0):
+            return x * times * self.k + plus
+
+        twice = functools.partialmethod(scaled, 2.0)
+
+    class Tagged:
+        def __init_subclass__(cls, **options):
+            cls.tag = len(options)
+
+    class Meta(type):
+        def __init__(cls, name, bases, names):
+            cls.mark = 3.0
+
+    model = Model()
+
+    @hf.compile
+    def step(x):
+        class Made(Tagged, a=1):
+            pass
+
+        class Marked(metaclass=Meta):
+            pass
+
+        return model.twice(x, plus=1.0) * Made.tag * Marked.mark
+
+    x = hf.asarray(1.0)
+    for change, traces in (
+        (lambda: None, 1),
+        (lambda: None, 1),
+        (lambda: setattr(model, "k", 3.0), 2),
+        (lambda: setattr(Model, "twice", functools.partialmethod(Model.scaled, 7.0)), 3),
+        (lambda: setattr(model, "twice", functools.partial(Model.scaled, model, 70.0)), 4),
+    ):
+        change()
+        assert step(x).item() == model.twice(x, plus=1.0).item() * 3
+        assert step.trace_count == traces

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import subprocess
 import sys
 from itertools import pairwise
@@ -377,6 +378,37 @@ def test_the_rate_is_assigned_without_a_new_trace():
     np.testing.assert_allclose(w.numpy(), [-0.5, 0.5])
     assert step.trace_count == 1
     assert opt.rate.item() == 0.5
+
+
+def test_a_compiled_step_assigns_the_rate_of_each_call_and_refuses_it_as_eager_code_does():
+    w, b = pair()
+    opt = hf.optim.SGD([w, b], 1.0)
+
+    def step(x: hf.Tensor, rate: float) -> None:
+        opt.rate = rate * 0.5
+        opt.update(ones())
+        decided = 0.125
+        if x > 0:
+            decided = 0.25
+        elif x < -1:
+            decided = -1.0
+        opt.rate = decided
+
+    compiled = hf.compile(step)
+    for rate in (1.0, 0.5, 0.1):
+        compiled(hf.asarray(1.0), rate)
+        assert opt.rate.item() == 0.25
+    np.testing.assert_allclose(b.numpy(), [0.5 - 0.5 - 0.25 - 0.05], rtol=1e-6)
+    before = w.numpy()
+    for bad in (-1.0, math.nan, math.inf):
+        for call in (step, compiled):
+            with pytest.raises(ArgumentError, match=rf"SGD: the rate must be finite, .*\n  got: rate={bad * 0.5}"):
+                call(hf.asarray(1.0), bad)
+    with pytest.raises(ArgumentError, match="SGD: the rate must be finite, and 0 at least"):
+        compiled(hf.asarray(-2.0), 1.0)
+    np.testing.assert_array_equal(w.numpy(), before)
+    assert opt.rate.item() == 0.25
+    assert compiled.trace_count == 1
 
 
 @pytest.mark.parametrize("compiled", [False, True])

@@ -189,7 +189,7 @@ def cached_property_of(obj: Any, name: str, property_: functools.cached_property
 def _kept_in_object(obj: Any, name: str, property_: functools.cached_property[Any], inner: Any) -> Any:
     """Compute a `cached_property` of an object that outlives the trace: the object keeps the value."""
     key = property_.attrname or name
-    observe.keeps(obj, key)
+    is_late = observe.keeps(obj, key)
     try:
         value = _kept_outside(property_.func, lambda: property_.__get__(obj, type(obj)))
         if _traced(value):
@@ -199,4 +199,7 @@ def _kept_in_object(obj: Any, name: str, property_: functools.cached_property[An
     except MutationError:
         RAW.get(obj, "__dict__").pop(key, None)
         raise
+    if is_late:
+        observe.own(obj, key)
+        return value
     return observe.read_attr(obj, key, object.__getattribute__)

@@ -126,6 +126,12 @@ class TracedFloat:
             self._tracer.may_fail(result)
         return result
 
+    def checked(self, check: Callable[[float], float]) -> TracedFloat:
+        """Return the number that `check` returns for this one; every call runs `check`, which may raise."""
+        result = TracedFloat(self._tracer, Step(check, (self,), user_place(2)), self._arguments)
+        self._tracer.may_fail(result)
+        return result
+
     def __pow__(self, other: Any) -> Any:
         # A float exponent may make the result complex, depending on the numbers.
         return self.applied(operator.pow, self, other) if type(other) is int else self._foreign(other)

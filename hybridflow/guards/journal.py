@@ -12,7 +12,7 @@ from collections import OrderedDict, deque
 from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from types import CellType
+from types import CellType, ModuleType
 from typing import Any, NamedTuple, cast
 
 import numpy as np
@@ -20,6 +20,7 @@ import numpy as np
 from hybridflow.guards.access import RAW, stored
 from hybridflow.guards.contents import in_sequence, pairs_of
 from hybridflow.guards.guards import CELL, MISSING
+from hybridflow.guards.parts import slots
 
 
 class Spot(NamedTuple):
@@ -126,7 +127,7 @@ class Journal:
         """Note an attribute. If the class overrides ``__setattr__``, note all of the object's containers too."""
         attributes = RAW.get(obj, "__dict__")
         if type(attributes) is dict and type(obj).__setattr__ is not object.__setattr__:
-            for value in (attributes, *attributes.values()):
+            for value in (obj, attributes, *attributes.values()):
                 self.content(value)
         in_class: Any = getattr(type(obj), name, None)
         if isinstance(attributes, dict) and not hasattr(type(in_class), "__set__"):
@@ -174,6 +175,15 @@ class Journal:
         if isinstance(container, _MUTABLE):
             save = functools.partial(_copied, container)
             self.note(Spot("content", container, None, save, lambda before: _refill(container, before)))
+
+    def inside(self, value: Any) -> None:
+        """Note all that a value holds itself: its content, its attributes."""
+        if isinstance(value, type | ModuleType):
+            return
+        self.content(value)
+        self.content(RAW.get(value, "__dict__"))
+        for name in slots(type(value)):
+            self.attribute(value, name)
 
     def random(self, source: Any) -> None:
         """Note the state of a random number generator of Python or NumPy."""

@@ -106,6 +106,10 @@ def warn_once(label: str, why: str, where: Where | None) -> None:
     warn_at(where, text, EffectWarning)
 
 
+RANDOM = (random.Random, np.random.Generator, np.random.RandomState)
+"""The classes of random number generators: a journal can undo what they draw."""
+
+
 def makes_random_source(function: Any) -> bool:
     """Whether a function creates a random number generator; without a seed, each call gets a different one."""
     return function is np.random.default_rng or function is np.random.RandomState or function is random.Random
@@ -119,7 +123,7 @@ def moving(
     name = getattr(function, "__name__", "?")
     if function is builtins.next:
         return "next()" if args and observations.is_outside(args[0]) else None
-    if isinstance(owner, random.Random | np.random.Generator | np.random.RandomState):
+    if isinstance(owner, RANDOM):
         module = "random." if isinstance(owner, random.Random) else "numpy.random's "
         return None if name == "seed" or observations.is_made_here(owner) else f"{module}{name}()"
     stream = kwargs.get("file") if function is builtins.print else owner

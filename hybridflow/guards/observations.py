@@ -13,6 +13,7 @@ import numpy as np
 
 from hybridflow.core.attached import attached
 from hybridflow.core.context import current
+from hybridflow.core.dims import NeedsSizes
 from hybridflow.core.errors import MutationError, message
 from hybridflow.core.node import format_where, user_place
 from hybridflow.core.tensor import Tensor
@@ -27,7 +28,7 @@ from hybridflow.guards.held import attributes_of, is_by_fields
 from hybridflow.guards.identities import Identities, Relation, Source, Way, at_way, mutable_in, order_at, path_of
 from hybridflow.guards.journal import Spot, new_journal
 from hybridflow.guards.kinds import is_leaf, is_one_of_several, is_structure
-from hybridflow.guards.moving import moving, warn_once
+from hybridflow.guards.moving import RANDOM, moving, warn_once
 from hybridflow.guards.outside_floats import OutsideFloats
 from hybridflow.guards.parts import WRAPPERS, items_of, parts_of
 from hybridflow.guards.questions import ANSWER, INSPECTING, LRU_CACHE, OF_ATTRIBUTES, Question, question_of
@@ -79,6 +80,10 @@ class Observations:
         self._frames: set[tuple[Any, ...]] = set()
         self.converts = True
         """Whether the traced function is converted; it is not with ``autograph=False``."""
+        self.stand_ins: Sequence[ArgumentVariable] = ()
+        """What stands for the Variables among the arguments, until the trace needs to know which they are."""
+        self.may_close = False
+        """Whether the trace has open sizes and may restart without them."""
         self.again: str | None = None
         """Why the trace can serve only its own call; None if it can serve others."""
         self._changed: set[int] = set()
@@ -160,10 +165,14 @@ class Observations:
             moves: whether the read cannot be undone, as with `next`: the trace must not restart after it.
 
         Raises:
-            NeedsNumber: the trace might have to restart later, so it does so now.
+            NeedsNumber, NeedsIdentity, NeedsSizes: the trace might have to restart later, so it does so now.
         """
         if moves:
             self.floats.only_numbers()
+            for one in self.stand_ins:
+                one.needed()
+            if self.may_close:
+                raise NeedsSizes
         self.again = self.again or why
         warn_once(self.label, why, user_place(3))
 
@@ -586,7 +595,7 @@ class Observations:
         if source_name is not None:
             self._refuse(source_name, (), nested=nested)
             self.journal.random(getattr(function, "__self__", None))
-            self.not_again(source_name, moves=function is builtins.next)
+            self.not_again(source_name, moves=not isinstance(getattr(function, "__self__", None), RANDOM))
         return source_name is not None
 
     def calls_unseen(self, function: Any, args: Sequence[Any], *, nested: bool) -> None:

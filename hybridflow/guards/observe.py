@@ -203,12 +203,18 @@ def is_known(obj: Any) -> bool:
     return observations is not None and observations.origin_of(obj) is not None
 
 
-def keeps(obj: Any, name: str) -> None:
-    """Record that an object is about to keep a value under a name, and how to undo that."""
+def keeps(obj: Any, name: str) -> bool:
+    """Record that an object is about to keep a value under a name, and how to undo that.
+
+    Returns:
+        Whether the value may depend on a change that the trace has made: a guard must not compute it before a call.
+    """
     observations, nested = current_observations()
     origin = None if observations is None else reading.holder(observations, obj, name)
-    if observations is not None and origin is not None:
-        observations.keeps(origin, obj, name, nested=nested)
+    if observations is None or origin is None:
+        return False
+    observations.keeps(origin, obj, name, nested=nested)
+    return bool(observations.effects)
 
 
 def called(function: FunctionType) -> None:

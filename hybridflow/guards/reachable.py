@@ -20,6 +20,7 @@ from hybridflow.guards.access import CELL, MISSING, RAW
 from hybridflow.guards.contents import in_sequence
 from hybridflow.guards.guards import CONTAINERS, PLAIN
 from hybridflow.guards.journal import Journal
+from hybridflow.guards.moving import RANDOM
 from hybridflow.guards.parts import items_of, slots
 from hybridflow.guards.signature import BoundCall
 from hybridflow.guards.users import is_users, is_users_class
@@ -29,7 +30,6 @@ _MANY = 20_000
 _LARGE = 1 << 24
 """The size in bytes from which on NumPy arrays are not copied: data, which functions read."""
 _CLOSED = (Tensor, jax.Array, np.dtype, np.generic, type, ModuleType, CodeType)
-_RANDOM = (random.Random, np.random.Generator, np.random.RandomState)
 
 
 class Reachable:
@@ -74,7 +74,7 @@ class Reachable:
             yield from ((one, path) for one in (value.func, value.args, value.keywords))
         elif hasattr(kind, "python_function"):
             yield value.python_function, path
-        elif isinstance(value, _RANDOM):
+        elif isinstance(value, RANDOM):
             self._journal.random(value)
         elif isinstance(value, np.ndarray):
             if value.nbytes < _LARGE and value.flags.writeable:

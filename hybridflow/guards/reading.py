@@ -90,6 +90,9 @@ def attribute(observations: Observations, obj: Any, name: str, value: Any, *, se
         _held(observations, value.__func__ if is_bound_to_obj else value)
     elif isinstance(value, MethodType) and value.__self__ is obj:
         observations.read(origin, METHOD, name, value.__func__)
+    elif type(IN_CLASS.get(kind, name)) is functools.partialmethod and IN_INSTANCE.get(obj, name) is MISSING:
+        observations.look(origin, IN_INSTANCE, name, MISSING)  # the class's object is guarded: each read makes a partial
+        class_attribute(observations, obj, name)
     elif type(value) is BuiltinMethodType and value.__self__ is obj and not isinstance(obj, ModuleType):
         return value
     elif seen:
@@ -325,10 +328,13 @@ def _of_method(observations: Observations, function: FunctionType, instance: Any
 
 def _read_parts(observations: Observations, value: Any) -> list[Any]:
     """Record everything that is one step inside a value, and return it."""
+    if isinstance(value, type) and observations.is_made_here(value):  # it is still being filled
+        return [type(value), *value.__bases__, *vars(value).values()]
     origin = observations.origin_of(value)
     if origin is None and isinstance(value, type | FunctionType):
         origin = observations.origin_or_root(value)
     inside: list[Any] = []
+    observations.journal.inside(value)  # the code that reads it may write to it
     try:
         for part in parts_of(value):
             _read_part(observations, value, origin, part)

@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from typing import Any, cast
 
 from hybridflow.core.context import is_tracing
 from hybridflow.core.dtypes import kind_of
 from hybridflow.core.errors import ArgumentError, ArgumentTypeError, message
 from hybridflow.core.functions import as_traced
+from hybridflow.core.staged_number import StagedNumber
 from hybridflow.core.tensor import Tensor, as_tensor
+from hybridflow.core.traced_float import TracedFloat
 from hybridflow.core.variable import Variable
+from hybridflow.ir.builder import add_check
 from hybridflow.ops.choice import where
 from hybridflow.ops.common import cast_to
-from hybridflow.ops.comparison import isnan
+from hybridflow.ops.comparison import isfinite, isnan, logical_and
 from hybridflow.optim.rule import Rule
 
 Schedule = Callable[[Any], Any]
@@ -84,6 +88,18 @@ def number(label: str, value: Any) -> float:
     if not (math.isfinite(rate) and rate >= 0):
         raise ArgumentError(message(f"{label}: the rate must be finite, and 0 at least", got=f"rate={value!r}"))
     return rate
+
+
+def number_of_a_call(label: str, value: Any) -> Any:
+    """Check a learning rate as `number` does, in a trace by every call, and return it."""
+    if type(value) is TracedFloat:
+        return value.checked(partial(number, label))
+    if type(value) is StagedNumber:
+        rate = as_tensor(value)
+        text = message(f"{label}: the rate must be finite, and 0 at least")
+        add_check(logical_and(isfinite(rate), rate >= 0), ArgumentError, text)
+        return value
+    return number(label, value)
 
 
 def pattern_of(label: str, group: Any, settings: Mapping[str, Any]) -> dict[str, Any]:

@@ -26,7 +26,7 @@ from hybridflow.ir.builder import GraphBuilder, add_check
 from hybridflow.nn.sizes import unsized
 from hybridflow.ops.common import cast_to
 from hybridflow.ops.comparison import isfinite
-from hybridflow.optim.groups import Group, Parameter, Rate, collected, number, pattern_of
+from hybridflow.optim.groups import Group, Parameter, Rate, collected, number, number_of_a_call, pattern_of
 from hybridflow.optim.rule import Rule
 from hybridflow.optim.writes import assign_all, on_host, write
 from hybridflow.transforms.clipping import clip_by_global_norm
@@ -249,7 +249,7 @@ class Optimizer:
                         hint="Assign a number, or make the optimizer with a function that chooses between schedules.")
             )  # fmt: skip
         if isinstance(value, int | float):
-            number(self._label(), value)
+            value = number_of_a_call(self._label(), value)
         self._rate.assign(cast_to(as_tensor(value), self._rate.dtype) if hasattr(value, "dtype") else value)
 
     @property

@@ -322,7 +322,7 @@ class CompiledFunction(Entry, Views[P, R]):
         while True:
             signature = needed.met_by(generic) if any(needed) else generic
             try:
-                trace = self._trace(signature, args)
+                trace = self._trace(signature, args, may_close=generic is not closed)
                 break
             except (NeedsNumber, NeedsIdentity) as need:
                 needed = needed.and_of(generic, need)
@@ -370,7 +370,7 @@ class CompiledFunction(Entry, Views[P, R]):
         """Return the time that the remembered traces took, in milliseconds."""
         return sum(one.trace_ms + one.passes_ms + one.lower_ms + one.xla_ms + one.load_ms for one in self._records)
 
-    def _trace(self, signature: Signature, args: tuple[Any, ...]) -> Trace:
+    def _trace(self, signature: Signature, args: tuple[Any, ...], *, may_close: bool = False) -> Trace:
         from hybridflow.tracing.bounded import BoundedSizes, exact_first  # only tracing needs it: importing stays fast
         from hybridflow.tracing.make_trace import make_trace
         from hybridflow.tracing.records import TraceRecord
@@ -388,7 +388,7 @@ class CompiledFunction(Entry, Views[P, R]):
         with doing("tracing", self._name):
             trace = make_trace(
                 self._function, self._caller(args), signature, named, self._static, record, self._name, current(),
-                self._roots(args), self._floats, self._budget, self._layouts,
+                self._roots(args), self._floats, self._budget, self._layouts, may_close=may_close,
             )  # fmt: skip
         if trace.symbolic and self._layouts is None and self._options["sizes"] != "exact":
             trace.bounds = BoundedSizes(trace, exact_first(signature), always=self._options["sizes"] == "bounded")

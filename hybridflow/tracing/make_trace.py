@@ -67,6 +67,8 @@ def make_trace(
     seen: SeenFloats,
     budget: int | None = None,
     layouts: Layouts | None = None,
+    *,
+    may_close: bool = False,
 ) -> Trace:
     """Run the user's function once with traced tensors.
 
@@ -83,6 +85,7 @@ def make_trace(
         seen: the floats outside the arguments that earlier traces saw.
         budget: the bytes that the temporaries of its executables may take.
         layouts: the mesh that it runs on, and the layouts there; None for one device.
+        may_close: whether `NeedsSizes` makes the caller trace again with this call's sizes.
 
     Raises:
         NeedsNumber: the function needs the value of a float argument.
@@ -110,6 +113,8 @@ def make_trace(
     floats = OutsideFloats(seen, lambda: (builder.float_argument(), builder.floats - 1), lambda: builder.floats)
     observations = builder.observations = _observe(Observations(label, floats, builder.checks), roots, named)
     observations.arguments(arguments, signature.arguments)
+    observations.stand_ins = stand_ins
+    observations.may_close = may_close and bool(symbol_axes(list(named), specs))
     try:
         with context_of(builder, (), context.device, context.grad, context.autocast), depth_explained(name):
             with RECURSION.deeper(), floats.nothing_swallowed(), noticing():
