@@ -7,6 +7,7 @@ steps. jax's layers are spelled in the way that is fastest in XLA on the CPU.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from typing import Any, cast
 
 import jax
@@ -18,6 +19,21 @@ import hybridflow as hf
 Array = np.ndarray[Any, Any]
 RATE = 1e-3
 MOMENTUM = 0.9
+
+
+@dataclass(frozen=True)
+class Bound:
+    """A training step with its batch.
+
+    Attributes:
+        step: takes a step and returns the loss, without waiting.
+        state: returns the parameters.
+        lowered: returns the step's lowering; None if there is no compiled step.
+    """
+
+    step: Callable[[], Any]
+    state: Callable[[], list[Any]]
+    lowered: Callable[[], Any] | None = None
 
 
 class Hybridflow:
@@ -39,6 +55,11 @@ class Hybridflow:
     def gelu(x: Any) -> Any:
         """Return gelu by its tanh formula."""
         return hf.nn.gelu(x, approximate=True)
+
+    @staticmethod
+    def recomputed(layer: Any, x: Any) -> Any:
+        """Return a layer's output; its gradient computes what is inside again."""
+        return hf.checkpoint(layer)(x)
 
     @staticmethod
     def attention(query: Any, key: Any, value: Any, *, causal: bool) -> Any:
@@ -71,9 +92,11 @@ class Hybridflow:
         return hf.nn.sigmoid_cross_entropy(logits, targets)
 
     class Trainer:
-        """A model with its optimizer; `compiled` steps are made by `hf.compile`."""
+        """A model with its optimizer; `compiled` steps are made by `hf.compile`, `low` ones multiply in bfloat16."""
 
-        def __init__(self, make: Callable[[Any], Any], loss: Callable[..., Any], adam: bool, compiled: bool) -> None:
+        def __init__(
+            self, make: Callable[[Any], Any], loss: Callable[..., Any], adam: bool, compiled: bool, low: bool = False
+        ) -> None:
             hf.nn.init.seed(0)
             self.model = make(Hybridflow)
             self.variables = self.model.parameters()
@@ -83,7 +106,7 @@ class Hybridflow:
             )  # fmt: skip
 
             def gradients(*batch: Any) -> tuple[Any, Any]:
-                with hf.GradientTape() as tape:
+                with hf.GradientTape() as tape, hf.autocast(hf.bfloat16, enabled=low):
                     value = loss(Hybridflow, self.model, *batch)
                 return value, tape.gradient(value, self.variables)
 
@@ -108,10 +131,13 @@ class Hybridflow:
             """Return the floating-point operations of the gradients for a batch."""
             return float(hf.cost(self._gradients, *map(hf.asarray, batch)).flops)
 
-        def bind(self, batch: list[Array]) -> Callable[[], Any]:
-            """Return a call that takes a training step with a batch; its result is there when the step is done."""
-            arrays = [hf.asarray(one) for one in batch]
-            return lambda: (self._step(*arrays), [one.read() for one in self.variables])
+        def bind(self, batch: list[Array]) -> Bound:
+            """Return a training step with a batch."""
+            arrays, step = [hf.asarray(one) for one in batch], self._step
+            return Bound(
+                lambda: step(*arrays), lambda: [one.read() for one in self.variables],
+                (lambda: cast(Any, step).lower(*arrays)) if hasattr(step, "lower") else None,
+            )  # fmt: skip
 
 
 # -- torch --------------------------------------------------------------------------------------------------------
@@ -129,8 +155,11 @@ def torch_framework(torch: Any, put: Callable[[Any], Any]) -> Any:
         return [put(one).long() if one.dtype.kind == "i" else put(one) for one in batch]
 
     class Trainer:
-        def __init__(self, make: Callable[[Any], Any], loss: Callable[..., Any], adam: bool, compiled: bool) -> None:
-            self.model = make(Torch).to("cuda" if put(np.zeros(1)).is_cuda else "cpu")
+        def __init__(
+            self, make: Callable[[Any], Any], loss: Callable[..., Any], adam: bool, compiled: bool, low: bool = False
+        ) -> None:
+            device = put(np.zeros(1)).device.type
+            self.model = make(Torch).to(device)
             self.parameters = list(self.model.parameters())
             self.optimizer = (
                 torch.optim.AdamW(self.parameters, RATE, weight_decay=0.01, fused=True) if adam else
@@ -138,7 +167,8 @@ def torch_framework(torch: Any, put: Callable[[Any], Any]) -> Any:
             )  # fmt: skip
 
             def value(*batch: Any) -> Any:
-                return loss(Torch, self.model, *batch)
+                with torch.autocast(device, torch.bfloat16, enabled=low):
+                    return loss(Torch, self.model, *batch)
 
             self._loss = torch.compile(value) if compiled else value
 
@@ -150,7 +180,7 @@ def torch_framework(torch: Any, put: Callable[[Any], Any]) -> Any:
             named = zip([name for name, _ in self.model.named_parameters()], slopes, strict=True)
             return {name: slope.cpu().numpy() for name, slope in named if slope is not None}
 
-        def bind(self, batch: list[Array]) -> Callable[[], Any]:
+        def bind(self, batch: list[Array]) -> Bound:
             arrays = tensors(batch)
 
             def step() -> Any:
@@ -160,7 +190,7 @@ def torch_framework(torch: Any, put: Callable[[Any], Any]) -> Any:
                 self.optimizer.step()
                 return value
 
-            return step
+            return Bound(step, lambda: self.parameters)
 
     class Torch:
         Module, Linear, Embedding, LayerNorm, Conv2d = nn.Module, nn.Linear, nn.Embedding, nn.LayerNorm, nn.Conv2d
@@ -175,6 +205,10 @@ def torch_framework(torch: Any, put: Callable[[Any], Any]) -> Any:
         @staticmethod
         def gelu(x: Any) -> Any:
             return functional.gelu(x, approximate="tanh")
+
+        @staticmethod
+        def recomputed(layer: Any, x: Any) -> Any:
+            return torch.utils.checkpoint.checkpoint(layer, x, use_reentrant=False)
 
         @staticmethod
         def attention(query: Any, key: Any, value: Any, *, causal: bool) -> Any:
@@ -264,8 +298,10 @@ class _LayerNorm(_Module):
         self.weight, self.bias = jnp.ones(width), jnp.zeros(width)
 
     def forward(self, x: Any) -> Any:
-        away = x - x.mean(-1, keepdims=True)
-        return away * jax.lax.rsqrt((away * away).mean(-1, keepdims=True) + 1e-5) * self.weight + self.bias
+        wide = x.astype(jnp.float32)
+        away = wide - wide.mean(-1, keepdims=True)
+        scaled = away * jax.lax.rsqrt((away * away).mean(-1, keepdims=True) + 1e-5)
+        return (scaled * self.weight + self.bias).astype(x.dtype)
 
 
 class _Conv2d(_Module):
@@ -340,12 +376,17 @@ class Jax:
         return jax.nn.gelu(x, approximate=True)
 
     @staticmethod
+    def recomputed(layer: Any, x: Any) -> Any:
+        """Return a layer's output; its gradient computes what is inside again."""
+        return jax.checkpoint(lambda layer, x: layer(x))(layer, x)
+
+    @staticmethod
     def attention(query: Any, key: Any, value: Any, *, causal: bool) -> Any:
         """Return scaled dot-product attention over ``(batch, heads, length, width)``."""
         scores = query @ key.mT * query.shape[-1] ** -0.5
         if causal:
             scores = jnp.where(jnp.tril(jnp.ones(scores.shape[-2:], bool)), scores, -jnp.inf)
-        return jax.nn.softmax(scores) @ value
+        return jax.nn.softmax(scores.astype(jnp.float32)).astype(value.dtype) @ value
 
     @staticmethod
     def concat(parts: list[Any], axis: int) -> Any:
@@ -365,7 +406,8 @@ class Jax:
     @staticmethod
     def cross_entropy(logits: Any, labels: Any) -> Any:
         """Return the mean cross-entropy of logits ``(..., classes)``."""
-        return -jnp.take_along_axis(jax.nn.log_softmax(logits), labels[..., None], axis=-1).mean()
+        logs = jax.nn.log_softmax(logits.astype(jnp.float32))
+        return -jnp.take_along_axis(logs, labels[..., None], axis=-1).mean()
 
     @staticmethod
     def binary_cross_entropy(logits: Any, targets: Any) -> Any:
@@ -375,16 +417,22 @@ class Jax:
     class Trainer:
         """A model with optax's optimizer, in one program whose parameters are donated."""
 
-        def __init__(self, make: Callable[[Any], Any], loss: Callable[..., Any], adam: bool, compiled: bool) -> None:
+        def __init__(
+            self, make: Callable[[Any], Any], loss: Callable[..., Any], adam: bool, compiled: bool, low: bool = False,
+            framework: Any = None,
+        ) -> None:  # fmt: skip
             import optax
 
             assert compiled
-            self.model = make(Jax)
+            chosen = framework or Jax
+            self.model = make(chosen)
             rules = optax.adamw(RATE, weight_decay=0.01) if adam else optax.sgd(RATE, MOMENTUM)
 
             def loss_of(model: Any, key: Any, *batch: Any) -> Any:
                 _Dropout.key = key
-                return loss(Jax, model, *batch)
+                if low:
+                    model = jax.tree.map(lambda one: one.astype(jnp.bfloat16), model)
+                return loss(chosen, model, *batch)
 
             def step(model: Any, state: Any, key: Any, *batch: Any) -> Any:
                 key, this = jax.random.split(key)
@@ -405,8 +453,8 @@ class Jax:
             slopes = self._gradients(self.model, jax.random.key(0), *batch)
             return {path: np.asarray(getattr(owner, name)) for owner, name, path in _named(slopes)}
 
-        def bind(self, batch: list[Array]) -> Callable[[], Any]:
-            """Return a call that takes a training step with a batch."""
+        def bind(self, batch: list[Array]) -> Bound:
+            """Return a training step with a batch."""
             arrays = [jnp.asarray(one) for one in batch]
             held = (self.model, self._rules.init(self.model), jax.random.key(0))
 
@@ -415,4 +463,16 @@ class Jax:
                 value, *held = self._step(*held, *arrays)
                 return value
 
-            return call
+            return Bound(call, lambda: jax.tree.leaves(held[0]), lambda: self._step.lower(*held, *arrays))
+
+
+class JaxCudnn(Jax):
+    """jax's layers and functions, with the fused attention of cuDNN, which takes 16-bit floats on a GPU only."""
+
+    name = "jax.jit, cuDNN's attention"
+
+    @staticmethod
+    def attention(query: Any, key: Any, value: Any, *, causal: bool) -> Any:
+        """Return scaled dot-product attention over ``(batch, heads, length, width)``."""
+        q, k, v = [jnp.swapaxes(one, 1, 2) for one in (query, key, value)]
+        return jnp.swapaxes(jax.nn.dot_product_attention(q, k, v, is_causal=causal, implementation="cudnn"), 1, 2)

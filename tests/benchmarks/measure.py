@@ -81,7 +81,7 @@ def run_row(row: Row, effort: Effort) -> RowResult:
         try:
             row.build(case)
             check_agreement(case.sides, row.tolerance)
-            _measure(result, case.sides, effort)
+            time_sides(result, case.sides, effort)
             if case.flops is not None and result.ours is not None and not effort.smoke:
                 case.notes.append(_share(case.flops / result.ours.median))
         except SkippedRow as why:
@@ -205,7 +205,8 @@ def block(side: Side, calls: int, clock: Callable[[], float] = time.perf_counter
     return (clock() - start) / calls
 
 
-def _measure(result: RowResult, sides: list[Side], effort: Effort) -> None:
+def time_sides(result: RowResult, sides: list[Side], effort: Effort) -> None:
+    """Time the sides in turns and fill in a row's result."""
     gc.collect()
     counts = [_calls(side, effort) for side in sides]
     once = sum(seconds * calls for calls, seconds in counts)

@@ -31,6 +31,7 @@ class Side:
         self_timed: whether `call` returns the seconds that it measured itself, for example for work in another process.
         calls: the largest number of calls in a turn.
         aim: the ratio to reach of hybridflow's time to this side's.
+        lowered: returns the lowering of the compiled function, hybridflow's or jax's, for the facts about a program.
     """
 
     name: str
@@ -42,6 +43,7 @@ class Side:
     self_timed: bool = False
     calls: int = 5000
     aim: float | None = None
+    lowered: Callable[[], Any] | None = None
 
     def run(self) -> Any:
         """Do the work once."""

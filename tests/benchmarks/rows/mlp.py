@@ -59,7 +59,10 @@ def add_ours(case: Case, data: Data, decorate: Callable[[Any], Any]) -> None:
     """Add hybridflow's side."""
     step, variables = hybridflow_step(data)
     step, x, labels = decorate(step), hf.asarray(data.x), hf.asarray(data.labels)
-    case.ours(lambda: step(x, labels), state=lambda: [variable.read() for variable in variables])
+    case.ours(
+        lambda: step(x, labels), state=lambda: [variable.read() for variable in variables],
+        lowered=(lambda: step.lower(x, labels)) if hasattr(step, "lower") else None,
+    )  # fmt: skip
 
 
 def add_jax(case: Case, data: Data, name: str, step: Any) -> None:
@@ -71,7 +74,7 @@ def add_jax(case: Case, data: Data, name: str, step: Any) -> None:
         loss, held[0] = step(held[0], x, labels)
         return loss
 
-    case.peer(name, call, state=lambda: held[0])
+    case.peer(name, call, state=lambda: held[0], lowered=lambda: step.lower(held[0], x, labels))
 
 
 def torch_side(torch: Any, put: Callable[[Any], Any], data: Data, forward: Callable[[Any], Any]) -> Any:

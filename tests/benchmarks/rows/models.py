@@ -22,42 +22,60 @@ TOLERANCE = 1e-2
 # -- the models ---------------------------------------------------------------------------------------------------
 
 
-def attention_block(f: Any, width: int, heads: int, rate: float, *, causal: bool) -> Any:
-    """Return a pre-norm transformer block with a dropout after each part."""
+def attention_block(f: Any, width: int, heads: int, rate: float, *, causal: bool, joint: bool = True) -> Any:
+    """Return a pre-norm transformer block with a dropout after each part.
+
+    Queries, keys and values come from one layer if `joint`, else from three.
+    """
 
     class Block(f.Module):
         def __init__(self) -> None:
             super().__init__()
             self.norm1, self.norm2 = f.LayerNorm(width), f.LayerNorm(width)
-            self.qkv, self.out = f.Linear(width, 3 * width), f.Linear(width, width)
+            self.out = f.Linear(width, width)
+            if joint:
+                self.qkv = f.Linear(width, 3 * width)
+            else:
+                self.query, self.key, self.value = [f.Linear(width, width) for _ in range(3)]
             self.up, self.down = f.Linear(width, 4 * width), f.Linear(4 * width, width)
             self.drop1, self.drop2 = f.Dropout(rate), f.Dropout(rate)
 
         def forward(self, x: Any) -> Any:
             batch, length = x.shape[0], x.shape[1]
-            split = self.qkv(self.norm1(x)).reshape((batch, length, 3, heads, width // heads))
-            split = f.permute(split, (2, 0, 3, 1, 4))
-            seen = f.permute(f.attention(split[0], split[1], split[2], causal=causal), (0, 2, 1, 3))
+            h = self.norm1(x)
+            if joint:
+                split = f.permute(self.qkv(h).reshape((batch, length, 3, heads, width // heads)), (2, 0, 3, 1, 4))
+                q, k, v = split[0], split[1], split[2]
+            else:
+                shape = batch, length, heads, width // heads
+                parts = [layer(h).reshape(shape) for layer in (self.query, self.key, self.value)]
+                q, k, v = [f.permute(part, (0, 2, 1, 3)) for part in parts]
+            seen = f.permute(f.attention(q, k, v, causal=causal), (0, 2, 1, 3))
             x = x + self.drop1(self.out(seen.reshape((batch, length, width))))
             return x + self.drop2(self.down(f.gelu(self.up(self.norm2(x)))))
 
     return Block()
 
 
-def gpt(f: Any, count: int, length: int, width: int, heads: int, layers: int, rate: float) -> Any:
-    """Return a decoder of token ids."""
+def gpt(
+    f: Any, count: int, length: int, width: int, heads: int, layers: int, rate: float, *, joint: bool = True,
+    recomputed: bool = False,
+) -> Any:  # fmt: skip
+    """Return a decoder of token ids, whose gradient computes what is inside the blocks again if `recomputed`."""
 
     class Gpt(f.Module):
         def __init__(self) -> None:
             super().__init__()
             self.tokens, self.positions = f.Embedding(count, width), f.Embedding(length, width)
-            self.blocks = f.modules([attention_block(f, width, heads, rate, causal=True) for _ in range(layers)])
+            self.blocks = f.modules([
+                attention_block(f, width, heads, rate, causal=True, joint=joint) for _ in range(layers)
+            ])  # fmt: skip
             self.norm, self.head = f.LayerNorm(width), f.Linear(width, count, bias=False)
 
         def forward(self, ids: Any) -> Any:
             x = self.tokens(ids) + self.positions(f.arange(ids.shape[1]))
             for block in self.blocks:
-                x = block(x)
+                x = f.recomputed(block, x) if recomputed else block(x)
             return self.head(self.norm(x))
 
     return Gpt()
@@ -85,8 +103,19 @@ def vit(f: Any, side: int, patch: int, width: int, heads: int, layers: int) -> A
     return Vit()
 
 
-def resnet(f: Any, widths: tuple[int, ...], blocks: int) -> Any:
-    """Return a ResNet for small images: a stem that keeps their size, then stages that halve it."""
+def resnet(
+    f: Any, widths: tuple[int, ...], blocks: int | tuple[int, ...], *, stem: int = 1, narrow: bool = False,
+    classes: int = 10,
+) -> Any:  # fmt: skip
+    """Return a ResNet: a stem, then stages of blocks, all but the first of which halve the images.
+
+    Args:
+        f: the framework.
+        widths, blocks: the channels of each stage and the number of its blocks.
+        stem: the stride of the stem, 1 for small images; a stride of 2 comes with a window of 7 and a pooling.
+        narrow: whether the blocks are those of ResNet-50, whose middle convolution has a quarter of the channels.
+        classes: the number of classes.
+    """
 
     class Block(f.Module):
         def __init__(self, width: int, out: int, stride: int) -> None:
@@ -102,19 +131,43 @@ def resnet(f: Any, widths: tuple[int, ...], blocks: int) -> Any:
             h = self.norm2(self.conv2(f.relu(self.norm1(self.conv1(x)))))
             return f.relu(h + (x if self.whole else self.norm3(self.conv3(x))))
 
+    class Narrow(f.Module):
+        def __init__(self, width: int, out: int, stride: int) -> None:
+            super().__init__()
+            inner = out // 4
+            self.conv1 = f.Conv2d(width, inner, 1, bias=False)
+            self.conv2 = f.Conv2d(inner, inner, 3, stride=stride, padding=1, bias=False)
+            self.conv3 = f.Conv2d(inner, out, 1, bias=False)
+            self.norm1, self.norm2, self.norm3 = f.BatchNorm2d(inner), f.BatchNorm2d(inner), f.BatchNorm2d(out)
+            self.whole = stride == 1 and width == out
+            if not self.whole:
+                self.conv4, self.norm4 = f.Conv2d(width, out, 1, stride=stride, bias=False), f.BatchNorm2d(out)
+
+        def forward(self, x: Any) -> Any:
+            h = f.relu(self.norm2(self.conv2(f.relu(self.norm1(self.conv1(x))))))
+            return f.relu(self.norm3(self.conv3(h)) + (x if self.whole else self.norm4(self.conv4(x))))
+
+    kind = Narrow if narrow else Block
+    first = widths[0] // 4 if narrow else widths[0]
+    counts = blocks if isinstance(blocks, tuple) else (blocks,) * len(widths)
+
     class Resnet(f.Module):
         def __init__(self) -> None:
             super().__init__()
-            self.stem, self.norm = f.Conv2d(3, widths[0], 3, padding=1, bias=False), f.BatchNorm2d(widths[0])
-            stages = zip((widths[0], *widths[:-1]), widths, (1, 2, 2, 2), strict=False)
+            window = 3 if stem == 1 else 7
+            self.stem = f.Conv2d(3, first, window, stride=stem, padding=window // 2, bias=False)
+            self.norm = f.BatchNorm2d(first)
+            stages = zip((first, *widths[:-1]), widths, (1, 2, 2, 2), counts, strict=False)
             self.blocks = f.modules([
-                Block(width if number == 0 else out, out, stride if number == 0 else 1)
-                for width, out, stride in stages for number in range(blocks)
+                kind(width if number == 0 else out, out, stride if number == 0 else 1)
+                for width, out, stride, count in stages for number in range(count)
             ])  # fmt: skip
-            self.head = f.Linear(widths[-1], 10)
+            self.head = f.Linear(widths[-1], classes)
 
         def forward(self, images: Any) -> Any:
             x = f.relu(self.norm(self.stem(images)))
+            if stem > 1:
+                x = f.max_pool(x)
             for block in self.blocks:
                 x = block(x)
             return self.head(f.mean(x, (2, 3)))
@@ -184,15 +237,18 @@ def vae(f: Any, pixels: int, hidden: int, code: int) -> Any:
     return Vae()
 
 
-def _classify(f: Any, model: Any, x: Any, labels: Any) -> Any:
+def classify(f: Any, model: Any, x: Any, labels: Any) -> Any:
+    """Return the cross-entropy of a model's logits."""
     return f.cross_entropy(model(x), labels)
 
 
-def _segment(f: Any, model: Any, images: Any, masks: Any) -> Any:
+def segment(f: Any, model: Any, images: Any, masks: Any) -> Any:
+    """Return the pixels' mean cross-entropy with masks."""
     return f.mean(f.binary_cross_entropy(model(images), masks))
 
 
-def _bound(f: Any, model: Any, images: Any, noise: Any) -> Any:
+def bound(f: Any, model: Any, images: Any, noise: Any) -> Any:
+    """Return the bound that a variational autoencoder minimises."""
     logits, mean, spread = model(images, noise)
     rebuilt = f.sum(f.binary_cross_entropy(logits, images))
     return (rebuilt + 0.5 * f.sum(f.exp(spread) + mean * mean - 1.0 - spread)) / images.shape[0]
@@ -227,10 +283,10 @@ def _sides(
         _compare(name, first, checked.gradients(batch), tolerance)
         side = framework.Trainer(lambda f: make(f, rate), loss, adam, compiled)
         side.load(weights)
-        return side.bind(batch), {"comparable": lambda result: None}
+        return side.bind(batch).step, {"comparable": lambda result: None}
 
     ours = Hybridflow.Trainer(lambda f: make(f, rate), loss, adam, compiled).bind(batch)
-    case.ours(ours, comparable=lambda result: None)
+    case.ours(lambda: (ours.step(), ours.state()), comparable=lambda result: None)  # it is there with all parameters
 
     @case.torch()
     def _(torch: Any, put: Callable[[Any], Any]) -> Any:
@@ -251,51 +307,53 @@ def _sides(
     case.peer(Jax.name, call, **options)
 
 
-def _ids(case: Case, count: int, batch: int, length: int) -> list[Array]:
+def ids(case: Case, count: int, batch: int, length: int) -> list[Array]:
+    """Draw token ids and the ids that follow them."""
     ids = case.rng.integers(0, count, (batch, length)).astype(np.int32)
     return [ids, np.roll(ids, -1, axis=1)]
 
 
-def _images(case: Case, batch: int, side: int) -> list[Array]:
+def images(case: Case, batch: int, side: int) -> list[Array]:
+    """Draw images and labels."""
     return [case.normal(batch, 3, side, side), case.rng.integers(0, 10, batch).astype(np.int32)]
 
 
 def _gpt(case: Case, layers: int, batch: int, *, compiled: bool) -> None:
     count, length, width, heads = case.size((256, 64, 128, 4), (8, 4, 8, 2))
     layers, batch = case.size((layers, batch), (1, 2))
-    _sides(case, lambda f, rate: gpt(f, count, length, width, heads, layers, rate), _classify,
-           _ids(case, count, batch, length), compiled=compiled, rate=0.1)  # fmt: skip
+    _sides(case, lambda f, rate: gpt(f, count, length, width, heads, layers, rate), classify,
+           ids(case, count, batch, length), compiled=compiled, rate=0.1)  # fmt: skip
 
 
 def _vit(case: Case, *, compiled: bool) -> None:
     side, patch, width, heads, layers, batch = case.size((32, 4, 128, 4, 6, 16), (8, 4, 8, 2, 1, 2))
-    _sides(case, lambda f, rate: vit(f, side, patch, width, heads, layers), _classify, _images(case, batch, side),
+    _sides(case, lambda f, rate: vit(f, side, patch, width, heads, layers), classify, images(case, batch, side),
            compiled=compiled)  # fmt: skip
 
 
 def _resnet(case: Case, *, compiled: bool) -> None:
     widths, blocks, side, batch = case.size(((64, 128, 256, 512), 2, 32, 16), ((4, 8), 1, 8, 4))
     # The tolerance is wide: where rounding moves one element across a relu's kink, a layer's gradient moves with it.
-    _sides(case, lambda f, rate: resnet(f, widths, blocks), _classify, _images(case, batch, side), compiled=compiled,
+    _sides(case, lambda f, rate: resnet(f, widths, blocks), classify, images(case, batch, side), compiled=compiled,
            adam=False, tolerance=0.2)  # fmt: skip
 
 
 def _unet(case: Case, *, compiled: bool) -> None:
     width, side, batch = case.size((16, 64, 4), (2, 8, 2))
     masks = (case.rng.random((batch, 1, side, side)) < 0.5).astype(np.float32)
-    _sides(case, lambda f, rate: unet(f, width), _segment, [case.normal(batch, 3, side, side), masks],
+    _sides(case, lambda f, rate: unet(f, width), segment, [case.normal(batch, 3, side, side), masks],
            compiled=compiled)  # fmt: skip
 
 
 def _lstm(case: Case, *, compiled: bool) -> None:
     count, width, batch, length = case.size((256, 256, 32, 64), (8, 4, 2, 3))
-    _sides(case, lambda f, rate: lstm(f, count, width), _classify, _ids(case, count, batch, length), compiled=compiled)
+    _sides(case, lambda f, rate: lstm(f, count, width), classify, ids(case, count, batch, length), compiled=compiled)
 
 
 def _vae(case: Case, *, compiled: bool) -> None:
     pixels, hidden, code, batch = case.size((784, 400, 20, 128), (6, 4, 2, 2))
     batches = [case.rng.random((batch, pixels)).astype(np.float32), case.normal(batch, code)]
-    _sides(case, lambda f, rate: vae(f, pixels, hidden, code), _bound, batches, compiled=compiled)
+    _sides(case, lambda f, rate: vae(f, pixels, hidden, code), bound, batches, compiled=compiled)
 
 
 EAGER, COMPILED = {"torch": 1.0}, {"torch.compile": 0.9, "jax.jit": 1.0}
