@@ -600,6 +600,7 @@ def test_a_mean_takes_up_parameters_that_are_added_later(compile):
     assert [*means[1].state_dict()] == ["first", "second"]
 
 
+@pytest.mark.parametrize("compiled", [False, True])
 def test_means_of_parameters(compiled: bool):
     w, _ = pair()
     mean = hf.optim.EMA([w], 0.9)

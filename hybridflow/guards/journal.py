@@ -6,8 +6,10 @@ trace restarts, or only a graph was asked for), the journal restores the state.
 
 from __future__ import annotations
 
+import ctypes
 import functools
 import random
+from array import array
 from collections import OrderedDict, deque
 from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager
@@ -19,8 +21,9 @@ import numpy as np
 
 from hybridflow.guards.access import RAW, stored
 from hybridflow.guards.contents import in_sequence, pairs_of
-from hybridflow.guards.guards import CELL, MISSING
+from hybridflow.guards.guards import CELL, MISSING, PLAIN
 from hybridflow.guards.parts import slots
+from hybridflow.guards.users import is_users_class
 
 
 class Spot(NamedTuple):
@@ -171,14 +174,19 @@ class Journal:
         self.note(Spot("cell", cell, None, lambda: CELL.get(cell, ""), put))
 
     def content(self, container: Any) -> None:
-        """Note the content of a mutable container; do nothing for other objects."""
-        if isinstance(container, _MUTABLE):
+        """Note the content of a mutable container or memory buffer; do nothing for other objects."""
+        if isinstance(container, _MUTABLE) or _is_buffer(container):
             save = functools.partial(_copied, container)
             self.note(Spot("content", container, None, save, lambda before: _refill(container, before)))
 
     def inside(self, value: Any) -> None:
         """Note all that a value holds itself: its content, its attributes."""
-        if isinstance(value, type | ModuleType):
+        if isinstance(value, ModuleType):
+            return
+        if isinstance(value, type):
+            for name, held in vars(value).items() if is_users_class(value) else ():
+                if type(held) in PLAIN and not name.startswith("__"):
+                    self.attribute(value, name)
             return
         self.content(value)
         self.content(RAW.get(value, "__dict__"))
@@ -217,8 +225,18 @@ class Spots(Journal):
 _MUTABLE = (list, dict, set, deque, bytearray, np.ndarray)
 
 
+def _is_buffer(value: Any) -> bool:
+    """Whether a value is memory whose bytes can be put back: a memoryview, an array of Python's or of ctypes."""
+    if not isinstance(value, memoryview | array | ctypes.Array | ctypes.Structure):
+        return False
+    with memoryview(value) as memory:
+        return memory.contiguous and not memory.readonly
+
+
 def _copied(container: Any) -> Any:
     """Return a copy of what is in a container, whatever a subclass says of it."""
+    if _is_buffer(container):
+        return memoryview(container).tobytes()
     if isinstance(container, dict):
         return dict(pairs_of(container))
     if isinstance(container, list | deque):
@@ -231,6 +249,10 @@ def _refill(container: Any, before: Any) -> None:
     if isinstance(container, np.ndarray):
         if container.flags.writeable:
             container[...] = before
+        return
+    if _is_buffer(container):
+        with memoryview(container) as memory:
+            memory.cast("B")[:] = before
         return
     for kind in (OrderedDict, dict, set):  # an OrderedDict keeps its order itself: methods of dict would break it
         if isinstance(container, kind):

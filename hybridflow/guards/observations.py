@@ -553,6 +553,8 @@ class Observations:
             )
         origin = self.origin_of(obj)
         if origin is None:
+            # It may be a view of an array outside.
+            self.journal.content(obj.base if isinstance(obj, np.flatiter) else obj)
             return
         self._refuse(origin.path + how, values, nested=nested)
         self.floats.write(origin, obj)

@@ -78,6 +78,9 @@ def attribute(observations: Observations, obj: Any, name: str, value: Any, *, se
             return value
         origin = observations.origin_or_root(obj)
     elif origin is None and isinstance(obj, type):
+        if observations.is_made_here(obj):
+            _inherited(observations, obj, name)
+            return value
         origin = observations.root(obj, obj.__name__)
     elif origin is None and is_leaf(obj) and is_users_class(kind):  # such as a subclass of Variable with attributes
         origin = observations.root(obj, kind.__name__)
@@ -134,13 +137,23 @@ def of_super(observations: Observations, obj: Any, name: str) -> Any:
     order = kind.__mro__
     if is_users_class(kind):
         observations.read(observations.root(kind, kind.__name__), ATTRIBUTE, "__mro__", order)
-    for one in order[order.index(obj.__thisclass__) + 1 :]:
+    return _first_of(observations, order[order.index(obj.__thisclass__) + 1 :], name)
+
+
+def _first_of(observations: Observations, kinds: Iterable[type], name: str) -> Any:
+    """Record what the first class that defines an attribute has, and that those before have none."""
+    for one in kinds:
         value = IN_INSTANCE.get(one, name)
-        if is_users_class(one):
+        if is_users_class(one) and not observations.is_made_here(one):
             observations.read(observations.root(one, one.__name__), IN_INSTANCE, name, value)
         if value is not MISSING:
             return value
     return MISSING
+
+
+def _inherited(observations: Observations, made: type, name: str) -> None:
+    """Record where a class that the trace has made has an attribute from: no guard may need the class, which dies."""
+    _first_of(observations, (*made.__mro__, *type(made).__mro__), name)
 
 
 def kind_of(observations: Observations, obj: Any) -> None:
@@ -160,6 +173,9 @@ def class_attribute(observations: Observations, obj: Any, name: str) -> Any:
     if not is_users_class(kind):
         return value
     kind_of(observations, obj)
+    if observations.is_made_here(kind):
+        _inherited(observations, kind, name)
+        return value
     origin = observations.root(kind, kind.__name__)
     computed = hasattr(type(value), "__get__") and type(value) is not FunctionType  # its `__get__` runs the user's code
     if not computed and getattr(kind, name, MISSING) is value:
@@ -333,8 +349,9 @@ def _read_parts(observations: Observations, value: Any) -> list[Any]:
     origin = observations.origin_of(value)
     if origin is None and isinstance(value, type | FunctionType):
         origin = observations.origin_or_root(value)
+    if origin is not None:
+        observations.journal.inside(value)  # the code that reads it may write to it
     inside: list[Any] = []
-    observations.journal.inside(value)  # the code that reads it may write to it
     try:
         for part in parts_of(value):
             _read_part(observations, value, origin, part)
