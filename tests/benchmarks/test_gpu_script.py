@@ -103,13 +103,20 @@ HLO = """HloModule jit_step, is_scheduled=true, input_output_alias={ {0}: (0, {}
   ROOT %t.1 = f32[2]{0} tanh(%p), metadata={op_name="f"}
 }
 
+%command_buffer (q: f32[2]) -> f32[2] {
+  %q = f32[2]{0} parameter(0)
+  ROOT %fusion.2 = f32[2]{0} fusion(%q), kind=kLoop, calls=%fused
+}
+
 ENTRY %main (a: f32[2], b: f32[2,2]) -> (f32[2], f32[2]) {
   %a = f32[2]{0} parameter(0)
   %b = f32[2,2]{1,0} parameter(1)
   %fusion = f32[2]{0} fusion(%a), kind=kLoop, calls=%fused
   %gemm.1 = (f32[2]{0}, s8[64]{0}) custom-call(%fusion, %b), custom_call_target="__cublas$gemm"
   %get.1 = f32[2]{0} get-tuple-element(%gemm.1), index=0
-  %copy.2 = f32[2]{0} copy(%get.1)
+  %call.3 = f32[2]{0} call(%get.1), to_apply=%command_buffer
+  %bitcast.4 = f32[2]{0} bitcast(%call.3)
+  %copy.2 = f32[2]{0} copy(%bitcast.4)
   ROOT %tuple = (f32[2]{0}, /*index=1*/f32[2]{0}) tuple(%get.1, %copy.2)
 }
 """
@@ -117,9 +124,9 @@ ENTRY %main (a: f32[2], b: f32[2,2]) -> (f32[2], f32[2]) {
 
 def test_what_is_counted_in_optimised_hlo():
     assert hlo_facts(HLO) == {
-        "operations": 9, "kernels": 3, "donated": 2, "custom_calls": {"__cublas$gemm": 1},
-        "by_kind": {"fusion": 1, "custom-call": 1, "copy": 1},
-        "entry_by_kind": {"fusion": 1, "custom-call": 1, "copy": 1},
+        "operations": 13, "kernels": 4, "donated": 2, "custom_calls": {"__cublas$gemm": 1},
+        "by_kind": {"fusion": 2, "custom-call": 1, "copy": 1, "call": 1},
+        "launched": {"fusion": 2, "custom-call": 1, "copy": 1},
     }  # fmt: skip
 
 
