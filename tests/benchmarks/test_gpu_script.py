@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ import pytest
 
 import hybridflow as hf
 
-from . import gpu
+from . import gpu, reading
 from .gpu_rows import GpuRow
 from .programs import facts, hlo_facts, stablehlo_facts
 from .registry import Row
@@ -96,6 +97,21 @@ def test_what_is_counted_in_a_program():
     assert ours["stablehlo"]["tanh"] == 1
 
 
+def test_what_a_gpu_is_given_is_read_without_one(capsys: pytest.CaptureFixture[str]):
+    assert reading.main(["gpu_vae", "--small"]) == 0
+    printed = capsys.readouterr().out
+    assert "exponential_minus_one" in printed
+    assert "dot_general" not in printed  # as many on both sides
+
+
+def test_a_processors_ways_are_not_a_gpus():
+    step = hf.compile(lambda x: hf.sum(hf.tanh(x), axis=1))
+    x = hf.ones((256, 256))
+    on_host = stablehlo_facts(step.lower(x).as_text("stablehlo"))
+    assert on_host["dot_general"] == 1  # a product with ones
+    assert "dot_general" not in stablehlo_facts(reading.ours(step, [x]))
+
+
 HLO = """HloModule jit_step, is_scheduled=true, input_output_alias={ {0}: (0, {}, may-alias), {1}: (2, {}, must-alias) }
 
 %fused (p: f32[2]) -> f32[2] {
@@ -146,3 +162,14 @@ def test_what_is_counted_in_stablehlo():
     assert stablehlo_facts(text) == {
         "optimization_barrier": 1, "custom_call Sharding": 1, "while": 1, "call": 1, "donated": 1, "functions": 1,
     }  # fmt: skip
+
+
+def test_a_row_that_takes_too_long_is_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    ended = threading.Event()
+    monkeypatch.setattr(gpu.os, "_exit", lambda code: ended.set() if code == 3 else None)
+    out = gpu.Out(tmp_path / "figures.jsonl")
+    watch = gpu.Watch(out, 0.05)
+    watch.row = "slow"
+    assert ended.wait(10)
+    out.close()
+    assert [line["row"] for line in lines_of(tmp_path / "figures.jsonl", "ended")] == ["slow"]
