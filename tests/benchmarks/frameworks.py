@@ -146,7 +146,7 @@ class Hybridflow:
 
 def torch_framework(torch: Any, put: Callable[[Any], Any]) -> Any:
     """Return torch's layers and functions; `put` makes a tensor of an array."""
-    nn, functional = torch.nn, torch.nn.functional
+    nn, functional, device = torch.nn, torch.nn.functional, put(np.zeros(1)).device.type
 
     class LSTM(nn.LSTM):
         def __init__(self, width: int, hidden: int) -> None:
@@ -159,7 +159,6 @@ def torch_framework(torch: Any, put: Callable[[Any], Any]) -> Any:
         def __init__(
             self, make: Callable[[Any], Any], loss: Callable[..., Any], adam: bool, compiled: bool, low: bool = False
         ) -> None:
-            device = put(np.zeros(1)).device.type
             self.model = make(Torch).to(device)
             self.parameters = list(self.model.parameters())
             self.optimizer = (
@@ -201,7 +200,7 @@ def torch_framework(torch: Any, put: Callable[[Any], Any]) -> Any:
 
         @staticmethod
         def arange(count: int) -> Any:
-            return torch.arange(count, device="cuda" if put(np.zeros(1)).is_cuda else "cpu")
+            return torch.arange(count, device=device)
 
         @staticmethod
         def gelu(x: Any) -> Any:

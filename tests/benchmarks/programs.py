@@ -54,15 +54,17 @@ def launched(hlo: str) -> Counter[str]:
 
 def hlo_facts(hlo: str) -> dict[str, Any]:
     """Return the counts of optimised HLO: everywhere, of what is launched, of library calls and donated buffers."""
-    everywhere, entry = Counter(INSTRUCTION.findall(hlo)), launched(hlo)
-    header = hlo.partition("\n")[0]
+    everywhere, entry, donated = Counter(INSTRUCTION.findall(hlo)), Counter[str](), 0
+    for module in re.split(r"^(?=HloModule )", hlo, flags=re.MULTILINE):  # a large program may be several
+        entry += launched(module)
+        donated += len(re.findall(r"(?:may|must)-alias", module.partition("\n")[0]))
     return {
         "operations": everywhere.total(),
         "kernels": entry.total(),
         "by_kind": {kind: everywhere[kind] for kind in NAMED if everywhere[kind]},
         "launched": dict(entry.most_common()),
         "custom_calls": dict(Counter(TARGET.findall(hlo))),
-        "donated": len(re.findall(r"(?:may|must)-alias", header)),
+        "donated": donated,
     }
 
 

@@ -144,6 +144,8 @@ def test_what_is_counted_in_optimised_hlo():
         "by_kind": {"fusion": 2, "custom-call": 1, "copy": 1, "call": 1},
         "launched": {"fusion": 2, "custom-call": 1, "copy": 1},
     }  # fmt: skip
+    several = hlo_facts(f"one: runs 2 times\n{HLO}\nanother\n{HLO}")
+    assert (several["kernels"], several["donated"]) == (8, 4)
 
 
 def test_what_is_counted_in_stablehlo():
