@@ -134,7 +134,9 @@ def sanity(out: Out, *, tests: bool, seconds: float) -> None:
 def run(one: GpuRow, effort: Effort, precision: str, out: Out) -> RowResult:
     """Build, compare and time a row, and look at its programs."""
     row = one.row
-    case = GpuCase(smoke=effort.smoke, precision=precision, say=lambda text: out.say(f"  {text}"))
+    case = GpuCase(
+        smoke=effort.smoke, precision=precision, say=lambda text: out.say(f"  {text}"), without=one.without
+    )
     result = RowResult(row, notes=case.notes)
     with case.stack:
         try:

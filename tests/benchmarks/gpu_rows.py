@@ -31,13 +31,17 @@ class GpuCase(Case):
     """A row's case in which a peer that fails is a note, so that the others go on.
 
     Attributes:
+        without: peers to leave out.
         model: what to do with a model, in place of its training steps.
     """
 
     model: Callable[..., None] | None = None
 
-    def __init__(self, *, smoke: bool, precision: str, say: Callable[[str], None]) -> None:
+    def __init__(
+        self, *, smoke: bool, precision: str, say: Callable[[str], None], without: tuple[str, ...] = ()
+    ) -> None:
         super().__init__(smoke, {})
+        self.without = without
         self.precision = precision
         self.say = say
         self.first: dict[str, float] = {}
@@ -54,7 +58,8 @@ class GpuCase(Case):
                 torch.set_num_threads(1)
                 return build(torch, put)
 
-            self.attempt(name, lambda: add(built))
+            if name not in self.without:
+                self.attempt(name, lambda: add(built))
 
         return decorate
 
@@ -89,6 +94,7 @@ class GpuRow:
         seconds: about how long it takes on a GPU, with everything that is compiled for it.
         items, unit: what a call does, for a rate; for example its tokens.
         trains: whether it trains a model, whose steps `reading` can lower.
+        without: peers to leave out.
     """
 
     row: Row
@@ -96,6 +102,7 @@ class GpuRow:
     items: int = 0
     unit: str = ""
     trains: bool = False
+    without: tuple[str, ...] = ()
 
 
 ROWS: list[GpuRow] = []
@@ -119,9 +126,9 @@ model_row = partial(gpu_row, trains=True)
 """Register a row that trains a model."""
 
 
-def take(name: str, seconds: float) -> None:
-    """Register a row of `rows` as the next one."""
-    ROWS.append(GpuRow(HERE[name], seconds))
+def take(name: str, seconds: float, *without: str) -> None:
+    """Register a row of `rows` as the next one, without some of its peers."""
+    ROWS.append(GpuRow(HERE[name], seconds, without=without))
 
 
 # -- models ---------------------------------------------------------------------------------------------------------
@@ -215,7 +222,7 @@ def add_gpt(
 
 GPT4, GPT12, GPT2 = (256, 256, 512, 8, 4, 16), (256, 64, 128, 4, 12, 4), (50257, 1024, 768, 12, 12, 8)
 
-take("mlp_compiled", 15)
+take("mlp_compiled", 12, "torch.compile")
 
 
 @model_row("VAE 784-400-20, batch 128, AdamW step", seconds=15)
