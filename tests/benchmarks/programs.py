@@ -12,6 +12,8 @@ TYPE = r"(?:\((?:[^()]|\([^()]*\))*\)|\S+)"
 INSTRUCTION = re.compile(rf"^\s+(?:ROOT )?%?[\w.\-]+ = {TYPE} ([a-z][a-z0-9\-]*)\(", re.MULTILINE)
 """An instruction of optimised HLO; its group is the kind of operation."""
 TARGET = re.compile(r'custom_call_target="([^"]+)"')
+_OF = r"tensor<(?:[\dx?]*x)?(\w+)>"
+PRODUCT = re.compile(rf"stablehlo\.(dot_general|convolution)\b.*: \({_OF}, {_OF}\) -> {_OF}")
 NAMED = (
     "fusion", "custom-call", "transpose", "convert", "copy", "copy-start", "dot", "convolution", "reduce", "while",
     "conditional", "call", "scatter", "gather", "dynamic-update-slice", "concatenate", "sort", "rng-bit-generator",
@@ -69,7 +71,10 @@ def hlo_facts(hlo: str) -> dict[str, Any]:
 
 
 def stablehlo_facts(text: str) -> dict[str, int]:
-    """Return how often each operation stands in a StableHLO text, and how many arguments are donated."""
+    """Return how often each operation stands in a StableHLO text, and how many arguments are donated.
+
+    Products and convolutions are also counted by their dtypes, which decide what units of a GPU compute them.
+    """
     counts = Counter(
         found.removeprefix("stablehlo.")
         for found in re.findall(r"(?:= |^\s+)\"?((?:stablehlo|chlo)\.[a-z_]+|call(?= @))", text, re.MULTILINE)
@@ -78,6 +83,8 @@ def stablehlo_facts(text: str) -> dict[str, int]:
     counts["custom_call"] = 0
     for target in re.findall(r"stablehlo\.custom_call @([\w.$]+)", text):
         counts[f"custom_call {target}"] += 1
+    for kind, left, right, made in PRODUCT.findall(text):
+        counts[f"{kind} {left} x {right} -> {made}"] += 1
     counts["donated"] = len(re.findall(r"tf\.aliasing_output|jax\.buffer_donor", text))
     counts["functions"] = len(re.findall(r"^\s*func\.func ", text, re.MULTILINE))
     return {name: count for name, count in sorted(counts.items()) if count}

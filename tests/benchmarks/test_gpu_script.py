@@ -86,7 +86,7 @@ def test_what_is_counted_in_a_program():
 
     x, w = jnp.ones((4, 3)), jnp.ones((4, 3))
     found = facts(jax.jit(step).lower(x, w))
-    assert found["stablehlo"]["dot_general"] == 1
+    assert found["stablehlo"]["dot_general"] == found["stablehlo"]["dot_general f32 x f32 -> f32"] == 1
     assert found["stablehlo"]["convert"] == 1
     assert found["stablehlo"]["functions"] == 1
     assert "donated" not in found["stablehlo"]
