@@ -116,7 +116,8 @@ class Hybridflow:
                 return value
 
             self._gradients = gradients
-            self._step = hf.compile(step) if compiled else step
+            self.compiled: Any = hf.compile(step) if compiled else None
+            self._step = self.compiled or step
 
         def weights(self) -> dict[str, Array]:
             """Return the parameters by name."""
@@ -136,7 +137,7 @@ class Hybridflow:
             arrays, step = [hf.asarray(one) for one in batch], self._step
             return Bound(
                 lambda: step(*arrays), lambda: [one.read() for one in self.variables],
-                (lambda: cast(Any, step).lower(*arrays)) if hasattr(step, "lower") else None,
+                None if self.compiled is None else lambda: self.compiled.lower(*arrays),
             )  # fmt: skip
 
 
@@ -145,7 +146,7 @@ class Hybridflow:
 
 def torch_framework(torch: Any, put: Callable[[Any], Any]) -> Any:
     """Return torch's layers and functions; `put` makes a tensor of an array."""
-    nn, functional = torch.nn, torch.nn.functional
+    nn, functional, device = torch.nn, torch.nn.functional, put(np.zeros(1)).device.type
 
     class LSTM(nn.LSTM):
         def __init__(self, width: int, hidden: int) -> None:
@@ -158,7 +159,6 @@ def torch_framework(torch: Any, put: Callable[[Any], Any]) -> Any:
         def __init__(
             self, make: Callable[[Any], Any], loss: Callable[..., Any], adam: bool, compiled: bool, low: bool = False
         ) -> None:
-            device = put(np.zeros(1)).device.type
             self.model = make(Torch).to(device)
             self.parameters = list(self.model.parameters())
             self.optimizer = (
@@ -200,7 +200,7 @@ def torch_framework(torch: Any, put: Callable[[Any], Any]) -> Any:
 
         @staticmethod
         def arange(count: int) -> Any:
-            return torch.arange(count, device="cuda" if put(np.zeros(1)).is_cuda else "cpu")
+            return torch.arange(count, device=device)
 
         @staticmethod
         def gelu(x: Any) -> Any:
@@ -441,7 +441,11 @@ class Jax:
                 return value, optax.apply_updates(model, changes), state, key
 
             self._rules, self._gradients = rules, jax.jit(jax.grad(loss_of))
-            self._step = jax.jit(step, donate_argnums=(0, 1, 2))
+            self.compiled = jax.jit(step, donate_argnums=(0, 1, 2))
+
+        def start(self) -> list[Any]:
+            """Return the model, the optimizer's state and the key before the first step."""
+            return [self.model, self._rules.init(self.model), jax.random.key(0)]
 
         def load(self, weights: dict[str, Array]) -> None:
             """Set the parameters by name."""
@@ -456,14 +460,14 @@ class Jax:
         def bind(self, batch: list[Array]) -> Bound:
             """Return a training step with a batch."""
             arrays = [jnp.asarray(one) for one in batch]
-            held = (self.model, self._rules.init(self.model), jax.random.key(0))
+            held = self.start()
 
             def call() -> Any:
                 nonlocal held
-                value, *held = self._step(*held, *arrays)
+                value, *held = self.compiled(*held, *arrays)
                 return value
 
-            return Bound(call, lambda: jax.tree.leaves(held[0]), lambda: self._step.lower(*held, *arrays))
+            return Bound(call, lambda: jax.tree.leaves(held[0]), lambda: self.compiled.lower(*held, *arrays))
 
 
 class JaxCudnn(Jax):

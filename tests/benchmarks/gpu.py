@@ -134,7 +134,9 @@ def sanity(out: Out, *, tests: bool, seconds: float) -> None:
 def run(one: GpuRow, effort: Effort, precision: str, out: Out) -> RowResult:
     """Build, compare and time a row, and look at its programs."""
     row = one.row
-    case = GpuCase(smoke=effort.smoke, precision=precision, say=lambda text: out.say(f"  {text}"))
+    case = GpuCase(
+        smoke=effort.smoke, precision=precision, say=lambda text: out.say(f"  {text}"), without=one.without
+    )
     result = RowResult(row, notes=case.notes)
     with case.stack:
         try:
@@ -184,7 +186,8 @@ def _report(one: GpuRow, case: GpuCase, result: RowResult, out: Out) -> None:
     timed = [] if result.ours is None else [(case.sides[0].name, result.ours, None)]
     timed += [(peer.name, peer.timing, peer) for peer in result.peers]
     for name, timing, peer in timed:
-        text = f"  {name}: {format_seconds(timing.median)} ({format_seconds(timing.low)} to {format_seconds(timing.high)})"
+        median, low, high = map(format_seconds, (timing.median, timing.low, timing.high))
+        text = f"  {name}: {median} ({low} to {high})"
         if one.items:
             text += f", {one.items / timing.median:,.0f} {one.unit}s/s"
         if peer is not None:
@@ -221,7 +224,7 @@ def _look(name: str, side: Side, out: Out, *, smoke: bool) -> None:
     if "hlo" in found:
         hlo, memory = found["hlo"], found["memory"]
         parts += [f"{hlo['kernels']} kernels", f"{hlo['donated']} donated", f"peak {memory['peak'] / 1e6:.4g} MB"]
-        parts += [f"{count} {kind}" for kind, count in hlo["entry_by_kind"].items()]
+        parts += [f"{count} {kind}" for kind, count in hlo["launched"].items()]
     out.say(f"  {side.name}: {', '.join(parts)}" + (f"; {found['error']}" if "error" in found else ""))
 
 

@@ -8,6 +8,7 @@ import time
 import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import jax
@@ -27,10 +28,20 @@ STEPS = 3
 
 
 class GpuCase(Case):
-    """A row's case in which a peer that fails is a note, so that the others go on."""
+    """A row's case in which a peer that fails is a note, so that the others go on.
 
-    def __init__(self, *, smoke: bool, precision: str, say: Callable[[str], None]) -> None:
+    Attributes:
+        without: peers to leave out.
+        model: what to do with a model, in place of its training steps.
+    """
+
+    model: Callable[..., None] | None = None
+
+    def __init__(
+        self, *, smoke: bool, precision: str, say: Callable[[str], None], without: tuple[str, ...] = ()
+    ) -> None:
         super().__init__(smoke, {})
+        self.without = without
         self.precision = precision
         self.say = say
         self.first: dict[str, float] = {}
@@ -47,7 +58,8 @@ class GpuCase(Case):
                 torch.set_num_threads(1)
                 return build(torch, put)
 
-            self.attempt(name, lambda: add(built))
+            if name not in self.without:
+                self.attempt(name, lambda: add(built))
 
         return decorate
 
@@ -81,12 +93,16 @@ class GpuRow:
         row: the row.
         seconds: about how long it takes on a GPU, with everything that is compiled for it.
         items, unit: what a call does, for a rate; for example its tokens.
+        trains: whether it trains a model, whose steps `reading` can lower.
+        without: peers to leave out.
     """
 
     row: Row
     seconds: float
     items: int = 0
     unit: str = ""
+    trains: bool = False
+    without: tuple[str, ...] = ()
 
 
 ROWS: list[GpuRow] = []
@@ -94,20 +110,25 @@ HERE = {one.name: one for one in all_rows()}
 
 
 def gpu_row(
-    work: str, *, seconds: float, items: int = 0, unit: str = "", tolerance: float = 1e-3
+    work: str, *, seconds: float, items: int = 0, unit: str = "", tolerance: float = 1e-3, trains: bool = False
 ) -> Callable[[Callable[[Any], None]], Callable[[Any], None]]:
     """Register a function as the next row; see `GpuRow` and `registry.row`."""
 
     def decorate(build: Callable[[Any], None]) -> Callable[[Any], None]:
-        ROWS.append(GpuRow(Row(build.__name__, "gpu", work, build, 1, "call", {}, tolerance), seconds, items, unit))
+        row = Row(build.__name__, "gpu", work, build, 1, "call", {}, tolerance)
+        ROWS.append(GpuRow(row, seconds, items, unit, trains))
         return build
 
     return decorate
 
 
-def take(name: str, seconds: float) -> None:
-    """Register a row of `rows` as the next one."""
-    ROWS.append(GpuRow(HERE[name], seconds))
+model_row = partial(gpu_row, trains=True)
+"""Register a row that trains a model."""
+
+
+def take(name: str, seconds: float, *without: str) -> None:
+    """Register a row of `rows` as the next one, without some of its peers."""
+    ROWS.append(GpuRow(HERE[name], seconds, without=without))
 
 
 # -- models ---------------------------------------------------------------------------------------------------------
@@ -133,6 +154,9 @@ def add_model(
     low: bool = False, tolerance: float = 1e-3, peers: tuple[str, ...] = ("torch", "jax.jit"),
 ) -> None:  # fmt: skip
     """Add the training steps of a model, whose first losses agree within a relative tolerance."""
+    if case.model is not None:
+        case.model(make, loss, batch, adam=adam, low=low)
+        return
     trainer = Hybridflow.Trainer(make, loss, adam, True, low)
     weights, bound = trainer.weights(), trainer.bind(batch)
     ours = losses_of(case, OURS, bound.step)
@@ -143,9 +167,10 @@ def add_model(
         theirs: Bound = made.bind(batch)
         found = losses_of(case, name, theirs.step)
         gap = max(abs(a - b) / max(abs(a), 1e-6) for a, b in zip(ours, found, strict=True))
-        case.notes.append(f"{name}: the first {STEPS} losses differ by {gap:.2g}, relative")
+        said = f"{name}: the first losses are {found}, {OURS} has {ours}: they differ by {gap:.2g}, relative"
+        case.notes.append(said)
         if not gap <= tolerance:
-            raise Disagreement(f"{name}: losses {found}, {OURS} has {ours}, which may differ by {tolerance:g}, relative")
+            raise Disagreement(f"{said}, and may by {tolerance:g}")
         return theirs.step, {"state": lambda: theirs.state()[-1:], "lowered": theirs.lowered, **_UNCOMPARED}
 
     for name in ("torch", "torch.compile"):
@@ -197,10 +222,10 @@ def add_gpt(
 
 GPT4, GPT12, GPT2 = (256, 256, 512, 8, 4, 16), (256, 64, 128, 4, 12, 4), (50257, 1024, 768, 12, 12, 8)
 
-take("mlp_compiled", 15)
+take("mlp_compiled", 12, "torch.compile")
 
 
-@gpu_row("VAE 784-400-20, batch 128, AdamW step", seconds=15)
+@model_row("VAE 784-400-20, batch 128, AdamW step", seconds=15)
 def gpu_vae(case: GpuCase) -> None:
     add_vae(case)
 
@@ -212,27 +237,27 @@ def add_vae(case: GpuCase, **options: Any) -> None:
     add_model(case, lambda f: models.vae(f, pixels, hidden, code), models.bound, batches, **options)
 
 
-@gpu_row("GPT of 12 layers, D=128 T=64 B=4, q, k and v separate, AdamW step", seconds=40, items=256, unit="token")
+@model_row("GPT of 12 layers, D=128 T=64 B=4, q, k and v separate, AdamW step", seconds=40, items=256, unit="token")
 def gpu_gpt12_separate(case: GpuCase) -> None:
     add_gpt(case, GPT12, joint=False)
 
 
-@gpu_row("GPT of 12 layers, D=128 T=64 B=4, q, k and v joint, AdamW step", seconds=40, items=256, unit="token")
+@model_row("GPT of 12 layers, D=128 T=64 B=4, q, k and v joint, AdamW step", seconds=40, items=256, unit="token")
 def gpu_gpt12_joint(case: GpuCase) -> None:
     add_gpt(case, GPT12, joint=True)
 
 
-@gpu_row("GPT of 4 layers, D=512 T=256 B=16, q, k and v separate, AdamW step", seconds=30, items=4096, unit="token")
+@model_row("GPT of 4 layers, D=512 T=256 B=16, q, k and v separate, AdamW step", seconds=30, items=4096, unit="token")
 def gpu_gpt4_separate(case: GpuCase) -> None:
     add_gpt(case, GPT4, joint=False)
 
 
-@gpu_row("GPT of 4 layers, D=512 T=256 B=16, q, k and v joint, AdamW step", seconds=30, items=4096, unit="token")
+@model_row("GPT of 4 layers, D=512 T=256 B=16, q, k and v joint, AdamW step", seconds=30, items=4096, unit="token")
 def gpu_gpt4_joint(case: GpuCase) -> None:
     add_gpt(case, GPT4, joint=True)
 
 
-@gpu_row("GPT-2 small in bfloat16, T=1024 B=8, AdamW step", seconds=75, items=8192, unit="token")
+@model_row("GPT-2 small in bfloat16, T=1024 B=8, AdamW step", seconds=75, items=8192, unit="token")
 def gpu_gpt2(case: GpuCase) -> None:
     add_gpt(case, GPT2, joint=True, low=True, tolerance=2e-2, peers=("torch", "jax.jit", JaxCudnn.name))
 
@@ -351,12 +376,13 @@ def gpu_adamw(case: GpuCase) -> None:
     case.attempt("jax.jit + optax", jaxs)
 
 
+take("add", 6)
 take("chain", 10)
 take("mlp_eager", 10)
 take("call_device", 6)
 
 
-@gpu_row("ResNet-18, 128 images of 32 x 32, SGD step", seconds=45, items=128, unit="image")
+@model_row("ResNet-18, 128 images of 32 x 32, SGD step", seconds=45, items=128, unit="image")
 def gpu_resnet18(case: GpuCase) -> None:
     add_resnet18(case)
 
@@ -368,21 +394,21 @@ def add_resnet18(case: GpuCase, **options: Any) -> None:
               adam=False, tolerance=1e-2, **options)  # fmt: skip
 
 
-@gpu_row("LSTM language model, D=512 T=64 B=64, AdamW step", seconds=25, items=4096, unit="token")
+@model_row("LSTM language model, D=512 T=64 B=64, AdamW step", seconds=25, items=4096, unit="token")
 def gpu_lstm(case: GpuCase) -> None:
     count, width, batch, length = case.size((256, 512, 64, 64), (8, 4, 2, 3))
     batches = models.ids(case, count, batch, length)
     add_model(case, lambda f: models.lstm(f, count, width), models.classify, batches)
 
 
-@gpu_row("ViT of 6 layers, D=384, 128 images of 32 x 32, AdamW step", seconds=35, items=128, unit="image")
+@model_row("ViT of 6 layers, D=384, 128 images of 32 x 32, AdamW step", seconds=35, items=128, unit="image")
 def gpu_vit(case: GpuCase) -> None:
     side, patch, width, heads, layers, batch = case.size((32, 4, 384, 6, 6, 128), (8, 4, 8, 2, 1, 2))
     batches = models.images(case, batch, side)
     add_model(case, lambda f: models.vit(f, side, patch, width, heads, layers), models.classify, batches)
 
 
-@gpu_row("U-Net of 32 channels, 16 images of 128 x 128, AdamW step", seconds=30, items=16, unit="image")
+@model_row("U-Net of 32 channels, 16 images of 128 x 128, AdamW step", seconds=30, items=16, unit="image")
 def gpu_unet(case: GpuCase) -> None:
     width, side, batch = case.size((32, 128, 16), (2, 8, 2))
     masks = (case.rng.random((batch, 1, side, side)) < 0.5).astype(np.float32)
@@ -390,7 +416,7 @@ def gpu_unet(case: GpuCase) -> None:
     add_model(case, lambda f: models.unet(f, width), models.segment, batches)
 
 
-@gpu_row("GPT-2 small in bfloat16, T=1024 B=8, every block checkpointed, AdamW step", seconds=60, items=8192,
+@model_row("GPT-2 small in bfloat16, T=1024 B=8, every block checkpointed, AdamW step", seconds=60, items=8192,
          unit="token")  # fmt: skip
 def gpu_gpt2_checkpoint(case: GpuCase) -> None:
     add_gpt(case, GPT2, joint=True, low=True, recomputed=True, tolerance=2e-2)
@@ -498,13 +524,14 @@ def gpu_feeding(case: GpuCase) -> None:
         return call
 
 
-@gpu_row("24-layer transformer: first call in a new process, with what another one has stored", seconds=100)
+@gpu_row("24-layer transformer: first call in a new process, with what another one has stored", seconds=90)
 def gpu_warm_start(case: GpuCase) -> None:
     layers = case.size(24, 1)
     kept = case.enter(tempfile.TemporaryDirectory())
     cold = first_call(case, kept, layers)
     case.say(f"first process: {cold:.2f} s")
-    case.ours(lambda: first_call(case, kept, layers), self_timed=True)
+    warm = first_call(case, kept, layers)
+    case.ours(lambda: warm, self_timed=True)
     case.peer("first process", lambda: cold, self_timed=True)
 
 
@@ -513,23 +540,23 @@ def gpu_warm_start(case: GpuCase) -> None:
 COMPILED = ("torch.compile",)
 
 
-@gpu_row("VAE 784-400-20, batch 128, AdamW step, against torch.compile", seconds=40)
+@model_row("VAE 784-400-20, batch 128, AdamW step, against torch.compile", seconds=40)
 def gpu_vae_torch_compile(case: GpuCase) -> None:
     add_vae(case, peers=COMPILED)
 
 
-@gpu_row("GPT of 4 layers, D=512 T=256 B=16, joint, AdamW step, against torch.compile", seconds=60, items=4096,
+@model_row("GPT of 4 layers, D=512 T=256 B=16, joint, AdamW step, against torch.compile", seconds=60, items=4096,
          unit="token")  # fmt: skip
 def gpu_gpt4_torch_compile(case: GpuCase) -> None:
     add_gpt(case, GPT4, joint=True, peers=COMPILED)
 
 
-@gpu_row("GPT-2 small in bfloat16, T=1024 B=8, AdamW step, against torch.compile", seconds=100, items=8192,
+@model_row("GPT-2 small in bfloat16, T=1024 B=8, AdamW step, against torch.compile", seconds=100, items=8192,
          unit="token")  # fmt: skip
 def gpu_gpt2_torch_compile(case: GpuCase) -> None:
     add_gpt(case, GPT2, joint=True, low=True, tolerance=2e-2, peers=COMPILED)
 
 
-@gpu_row("ResNet-18, 128 images of 32 x 32, SGD step, against torch.compile", seconds=70, items=128, unit="image")
+@model_row("ResNet-18, 128 images of 32 x 32, SGD step, against torch.compile", seconds=70, items=128, unit="image")
 def gpu_resnet18_torch_compile(case: GpuCase) -> None:
     add_resnet18(case, peers=COMPILED)

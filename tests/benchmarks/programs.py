@@ -12,6 +12,8 @@ TYPE = r"(?:\((?:[^()]|\([^()]*\))*\)|\S+)"
 INSTRUCTION = re.compile(rf"^\s+(?:ROOT )?%?[\w.\-]+ = {TYPE} ([a-z][a-z0-9\-]*)\(", re.MULTILINE)
 """An instruction of optimised HLO; its group is the kind of operation."""
 TARGET = re.compile(r'custom_call_target="([^"]+)"')
+_OF = r"tensor<(?:[\dx?]*x)?(\w+)>"
+PRODUCT = re.compile(rf"stablehlo\.(dot_general|convolution)\b.*: \({_OF}, {_OF}\) -> {_OF}")
 NAMED = (
     "fusion", "custom-call", "transpose", "convert", "copy", "copy-start", "dot", "convolution", "reduce", "while",
     "conditional", "call", "scatter", "gather", "dynamic-update-slice", "concatenate", "sort", "rng-bit-generator",
@@ -19,29 +21,60 @@ NAMED = (
 """The kinds of operations that are counted by name."""
 NOTHING = {"parameter", "constant", "tuple", "get-tuple-element", "bitcast"}
 """The kinds of operations that do no work of their own."""
+COMPUTATION = re.compile(r"^(ENTRY )?%?([\w.\-]+) (?:\([^\n]*)?\{\n(.*?)^\}", re.MULTILINE | re.DOTALL)
+CALLED = re.compile(r"(?:to_apply|calls|body|condition|true_computation|false_computation)=%?([\w.\-]+)|"
+                    r"branch_computations=\{([^}]*)\}")  # fmt: skip
 
 
-def entry_of(hlo: str) -> str:
-    """Return the entry computation of an HLO text."""
-    return hlo[hlo.rindex("\nENTRY ") :].partition("\n}")[0] if "\nENTRY " in hlo else ""
+def launched(hlo: str) -> Counter[str]:
+    """Return how often each kind of operation is launched by the entry computation.
+
+    What a call, a loop or a condition launches counts once, so that the commands of a CUDA graph count as such.
+    """
+    texts: dict[str, str] = {}
+    first = ""
+    for entry, name, text in COMPUTATION.findall(hlo):
+        texts[name] = text
+        first = name if entry else first
+    counts: Counter[str] = Counter()
+
+    def walk(name: str) -> None:
+        for line in texts.get(name, "").splitlines():
+            found = INSTRUCTION.match(line)
+            if found is None or found[1] in NOTHING:
+                continue
+            if found[1] in ("call", "while", "conditional", "async-start"):
+                for one, several in CALLED.findall(line):
+                    for called in [one] if one else several.replace("%", "").split(", "):
+                        walk(called)
+            if found[1] != "call":
+                counts[found[1]] += 1
+
+    walk(first)
+    return counts
 
 
 def hlo_facts(hlo: str) -> dict[str, Any]:
-    """Return the counts of optimised HLO: of all computations, of the entry one, library calls, donated buffers."""
-    everywhere, entry = Counter(INSTRUCTION.findall(hlo)), Counter(INSTRUCTION.findall(entry_of(hlo)))
-    header = hlo.partition("\n")[0]
+    """Return the counts of optimised HLO: everywhere, of what is launched, of library calls and donated buffers."""
+    everywhere, entry, donated = Counter(INSTRUCTION.findall(hlo)), Counter[str](), 0
+    for module in re.split(r"^(?=HloModule )", hlo, flags=re.MULTILINE):  # a large program may be several
+        entry += launched(module)
+        donated += len(re.findall(r"(?:may|must)-alias", module.partition("\n")[0]))
     return {
         "operations": everywhere.total(),
-        "kernels": sum(count for kind, count in entry.items() if kind not in NOTHING),
+        "kernels": entry.total(),
         "by_kind": {kind: everywhere[kind] for kind in NAMED if everywhere[kind]},
-        "entry_by_kind": {kind: entry[kind] for kind in NAMED if entry[kind]},
+        "launched": dict(entry.most_common()),
         "custom_calls": dict(Counter(TARGET.findall(hlo))),
-        "donated": len(re.findall(r"(?:may|must)-alias", header)),
+        "donated": donated,
     }
 
 
 def stablehlo_facts(text: str) -> dict[str, int]:
-    """Return how often each operation stands in a StableHLO text, and how many arguments are donated."""
+    """Return how often each operation stands in a StableHLO text, and how many arguments are donated.
+
+    Products and convolutions are also counted by their dtypes, which decide what units of a GPU compute them.
+    """
     counts = Counter(
         found.removeprefix("stablehlo.")
         for found in re.findall(r"(?:= |^\s+)\"?((?:stablehlo|chlo)\.[a-z_]+|call(?= @))", text, re.MULTILINE)
@@ -50,6 +83,8 @@ def stablehlo_facts(text: str) -> dict[str, int]:
     counts["custom_call"] = 0
     for target in re.findall(r"stablehlo\.custom_call @([\w.$]+)", text):
         counts[f"custom_call {target}"] += 1
+    for kind, left, right, made in PRODUCT.findall(text):
+        counts[f"{kind} {left} x {right} -> {made}"] += 1
     counts["donated"] = len(re.findall(r"tf\.aliasing_output|jax\.buffer_donor", text))
     counts["functions"] = len(re.findall(r"^\s*func\.func ", text, re.MULTILINE))
     return {name: count for name, count in sorted(counts.items()) if count}

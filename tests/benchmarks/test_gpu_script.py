@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ import pytest
 
 import hybridflow as hf
 
-from . import gpu
+from . import gpu, reading
 from .gpu_rows import GpuRow
 from .programs import facts, hlo_facts, stablehlo_facts
 from .registry import Row
@@ -85,7 +86,7 @@ def test_what_is_counted_in_a_program():
 
     x, w = jnp.ones((4, 3)), jnp.ones((4, 3))
     found = facts(jax.jit(step).lower(x, w))
-    assert found["stablehlo"]["dot_general"] == 1
+    assert found["stablehlo"]["dot_general"] == found["stablehlo"]["dot_general f32 x f32 -> f32"] == 1
     assert found["stablehlo"]["convert"] == 1
     assert found["stablehlo"]["functions"] == 1
     assert "donated" not in found["stablehlo"]
@@ -96,11 +97,31 @@ def test_what_is_counted_in_a_program():
     assert ours["stablehlo"]["tanh"] == 1
 
 
+def test_what_a_gpu_is_given_is_read_without_one(capsys: pytest.CaptureFixture[str]):
+    assert reading.main(["gpu_vae", "--small"]) == 0
+    printed = capsys.readouterr().out
+    assert "exponential_minus_one" in printed
+    assert "dot_general" not in printed  # as many on both sides
+
+
+def test_a_processors_ways_are_not_a_gpus():
+    step = hf.compile(lambda x: hf.sum(hf.tanh(x), axis=1))
+    x = hf.ones((256, 256))
+    on_host = stablehlo_facts(step.lower(x).as_text("stablehlo"))
+    assert on_host["dot_general"] == 1  # a product with ones
+    assert "dot_general" not in stablehlo_facts(reading.ours(step, [x]))
+
+
 HLO = """HloModule jit_step, is_scheduled=true, input_output_alias={ {0}: (0, {}, may-alias), {1}: (2, {}, must-alias) }
 
 %fused (p: f32[2]) -> f32[2] {
   %p = f32[2]{0} parameter(0)
   ROOT %t.1 = f32[2]{0} tanh(%p), metadata={op_name="f"}
+}
+
+%command_buffer (q: f32[2]) -> f32[2] {
+  %q = f32[2]{0} parameter(0)
+  ROOT %fusion.2 = f32[2]{0} fusion(%q), kind=kLoop, calls=%fused
 }
 
 ENTRY %main (a: f32[2], b: f32[2,2]) -> (f32[2], f32[2]) {
@@ -109,7 +130,9 @@ ENTRY %main (a: f32[2], b: f32[2,2]) -> (f32[2], f32[2]) {
   %fusion = f32[2]{0} fusion(%a), kind=kLoop, calls=%fused
   %gemm.1 = (f32[2]{0}, s8[64]{0}) custom-call(%fusion, %b), custom_call_target="__cublas$gemm"
   %get.1 = f32[2]{0} get-tuple-element(%gemm.1), index=0
-  %copy.2 = f32[2]{0} copy(%get.1)
+  %call.3 = f32[2]{0} call(%get.1), to_apply=%command_buffer
+  %bitcast.4 = f32[2]{0} bitcast(%call.3)
+  %copy.2 = f32[2]{0} copy(%bitcast.4)
   ROOT %tuple = (f32[2]{0}, /*index=1*/f32[2]{0}) tuple(%get.1, %copy.2)
 }
 """
@@ -117,10 +140,12 @@ ENTRY %main (a: f32[2], b: f32[2,2]) -> (f32[2], f32[2]) {
 
 def test_what_is_counted_in_optimised_hlo():
     assert hlo_facts(HLO) == {
-        "operations": 9, "kernels": 3, "donated": 2, "custom_calls": {"__cublas$gemm": 1},
-        "by_kind": {"fusion": 1, "custom-call": 1, "copy": 1},
-        "entry_by_kind": {"fusion": 1, "custom-call": 1, "copy": 1},
+        "operations": 13, "kernels": 4, "donated": 2, "custom_calls": {"__cublas$gemm": 1},
+        "by_kind": {"fusion": 2, "custom-call": 1, "copy": 1, "call": 1},
+        "launched": {"fusion": 2, "custom-call": 1, "copy": 1},
     }  # fmt: skip
+    several = hlo_facts(f"one: runs 2 times\n{HLO}\nanother\n{HLO}")
+    assert (several["kernels"], several["donated"]) == (8, 4)
 
 
 def test_what_is_counted_in_stablehlo():
@@ -139,3 +164,14 @@ def test_what_is_counted_in_stablehlo():
     assert stablehlo_facts(text) == {
         "optimization_barrier": 1, "custom_call Sharding": 1, "while": 1, "call": 1, "donated": 1, "functions": 1,
     }  # fmt: skip
+
+
+def test_a_row_that_takes_too_long_is_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    ended = threading.Event()
+    monkeypatch.setattr(gpu.os, "_exit", lambda code: ended.set() if code == 3 else None)
+    out = gpu.Out(tmp_path / "figures.jsonl")
+    watch = gpu.Watch(out, 0.05)
+    watch.row = "slow"
+    assert ended.wait(10)
+    out.close()
+    assert [line["row"] for line in lines_of(tmp_path / "figures.jsonl", "ended")] == ["slow"]
