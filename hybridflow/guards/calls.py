@@ -20,6 +20,7 @@ from hybridflow.guards.guards import CONTAINERS
 from hybridflow.guards.noticed import MONITORING
 from hybridflow.guards.observations import Observations
 from hybridflow.guards.observe import ARRAYS, current_observations, require_untraced_key, run_over
+from hybridflow.guards.parts import is_closed
 from hybridflow.guards.questions import Question, is_asked_of_abstract_classes, is_leaf_class, question_of
 from hybridflow.guards.users import is_users, is_users_class
 
@@ -214,6 +215,8 @@ def before_call(
     if owner is not None and (not own or isinstance(owner, CONTAINERS)) and observations.is_outside(owner):
         _is_changed(observations, function, args, kwargs, nested=nested)
         observations.journal.inside(owner)
+        if not own and is_closed(owner):
+            observations.settle()
     elif isinstance(owner, np.ndarray) and getattr(function, "__name__", "") in CHANGES:  # a view, perhaps
         observations.journal.content(owner)
     if isinstance(owner, dict) and getattr(function, "__name__", "") not in _UNORDERED:

@@ -250,6 +250,9 @@ def _refill(container: Any, before: Any) -> None:
         if container.flags.writeable:
             container[...] = before
         return
+    if isinstance(container, array):
+        container[:] = array(container.typecode, before)
+        return
     if _is_buffer(container):
         with memoryview(container) as memory:
             memory.cast("B")[:] = before

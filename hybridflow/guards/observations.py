@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import builtins
 import types
 import weakref
 from collections import deque
@@ -168,13 +167,21 @@ class Observations:
             NeedsNumber, NeedsIdentity, NeedsSizes: the trace might have to restart later, so it does so now.
         """
         if moves:
-            self.floats.only_numbers()
-            for one in self.stand_ins:
-                one.needed()
-            if self.may_close:
-                raise NeedsSizes
+            self.settle()
         self.again = self.again or why
         warn_once(self.label, why, user_place(3))
+
+    def settle(self) -> None:
+        """Make the trace restart now if it may have to later: what comes next cannot be undone.
+
+        Raises:
+            NeedsNumber, NeedsIdentity, NeedsSizes: it may.
+        """
+        self.floats.only_numbers()
+        for one in self.stand_ins:
+            one.needed()
+        if self.may_close:
+            raise NeedsSizes
 
     def forget(self) -> None:
         """Release the objects of a trace that has ended."""

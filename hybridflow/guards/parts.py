@@ -82,6 +82,14 @@ class Part(NamedTuple):
     value: Any
 
 
+def is_closed(value: Any) -> bool:
+    """Whether methods of an object may change what only its own code in C can change back."""
+    kind = type(value)
+    if isinstance(value, (*_CLOSED, *CONTAINERS, set, frozenset, np.ndarray, type, types.ModuleType)) or kind in PLAIN:
+        return False
+    return RAW.get(value, "__dict__") is MISSING and not any(True for _ in slots(kind)) and not is_users_class(kind)
+
+
 class Opaque(Exception):
     """Raised for a value whose content cannot be inspected."""
 

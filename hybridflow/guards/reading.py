@@ -72,20 +72,12 @@ def attribute(observations: Observations, obj: Any, name: str, value: Any, *, se
     if kind is super:
         of_super(observations, obj, name)
         return value
-    origin = holder(observations, obj, name)
-    if isinstance(obj, ModuleType):
-        if not is_watched_module(obj):
-            return value
-        origin = observations.origin_or_root(obj)
-    elif origin is None and isinstance(obj, type):
-        if observations.is_made_here(obj):
-            _inherited(observations, obj, name)
-            return value
-        origin = observations.root(obj, obj.__name__)
-    elif origin is None and is_leaf(obj) and is_users_class(kind):  # such as a subclass of Variable with attributes
-        origin = observations.root(obj, kind.__name__)
-    elif origin is None and not observations.is_made_here(obj):
-        origin = None if holds_attributes(obj) else observations.doubtful(obj)
+    if isinstance(obj, type) and observations.is_made_here(obj):
+        _inherited(observations, obj, name)
+        return value
+    if isinstance(obj, ModuleType) and not is_watched_module(obj):
+        return value
+    origin = _origin_for(observations, obj, name)
     if origin is None:
         if IN_INSTANCE.get(obj, name) is MISSING:
             class_attribute(observations, obj, name)
@@ -94,8 +86,8 @@ def attribute(observations: Observations, obj: Any, name: str, value: Any, *, se
     elif isinstance(value, MethodType) and value.__self__ is obj:
         observations.read(origin, METHOD, name, value.__func__)
     elif type(IN_CLASS.get(kind, name)) is functools.partialmethod and IN_INSTANCE.get(obj, name) is MISSING:
-        observations.look(origin, IN_INSTANCE, name, MISSING)  # the class's object is guarded: each read makes a partial
-        class_attribute(observations, obj, name)
+        observations.look(origin, IN_INSTANCE, name, MISSING)
+        class_attribute(observations, obj, name)  # it makes a new partial at each read
     elif type(value) is BuiltinMethodType and value.__self__ is obj and not isinstance(obj, ModuleType):
         return value
     elif seen:
@@ -103,6 +95,20 @@ def attribute(observations: Observations, obj: Any, name: str, value: Any, *, se
     else:
         observations.look(origin, ATTRIBUTE, name, value)
     return value
+
+
+def _origin_for(observations: Observations, obj: Any, name: str) -> Origin | None:
+    """Return the origin of an object whose attribute is read, which may become a root; None if the trace made it."""
+    origin = holder(observations, obj, name)
+    if isinstance(obj, ModuleType):
+        return observations.origin_or_root(obj)
+    if origin is None and isinstance(obj, type):
+        return observations.root(obj, obj.__name__)
+    if origin is None and is_leaf(obj) and is_users_class(type(obj)):  # as a subclass of Variable with attributes
+        return observations.root(obj, type(obj).__name__)
+    if origin is None and not observations.is_made_here(obj):
+        return None if holds_attributes(obj) else observations.doubtful(obj)
+    return origin
 
 
 def _attributed(obj: Any, name: str) -> Any:
