@@ -1,7 +1,10 @@
 """`input_signature`, `dynamic=` and `.concrete`: traces with open sizes."""
 
+import collections
 import contextlib
+import functools
 import inspect
+import operator
 from typing import NamedTuple
 
 import jax
@@ -317,6 +320,61 @@ def test_floats_made_of_sizes_need_no_trace_of_their_own():
     assert f.trace_count == 1
     with pytest.raises(ZeroDivisionError):
         hf.compile(lambda x: x * (1 / (x.shape[0] - 2)), input_signature=[hf.TensorSpec([None])])([1.0, 2.0])
+
+
+def by_item(d, key):
+    d[key] = 1
+
+
+def more(d, key):
+    d[key] += 1
+
+
+def asked_first(d, key):
+    if key not in d:
+        d[key] = 1
+
+
+def by_loop(d, key):
+    for d[key] in range(2):
+        pass
+
+
+STORES = [
+    (dict, by_item),
+    (dict, asked_first),
+    (dict, by_loop),
+    (dict, lambda d, key: operator.setitem(d, key, 1)),
+    (dict, lambda d, key: d.update({key: 1})),
+    (dict, lambda d, key: d.setdefault(key, []).append(1)),
+    (dict, lambda d, key: by_item(d.setdefault("in", {}), key)),
+    (collections.OrderedDict, by_item),
+    (collections.Counter, more),
+    (functools.partial(collections.defaultdict, list), lambda d, key: d[key]),
+    (functools.partial(collections.defaultdict, int), more),
+    (collections.UserDict, by_item),
+    (collections.UserDict, lambda d, key: d.update({key: 1})),
+    (collections.ChainMap, by_item),
+]
+KEYS = [lambda n: n, lambda n: n * 2 + 1, lambda n: n / 2, lambda n: (n, "a"), lambda n: frozenset([n])]
+
+
+@pytest.mark.parametrize(("make", "store"), STORES)
+def test_a_size_that_is_a_key_is_a_number(make, store):
+    def step_of(d, key_of):
+        def step(x):
+            store(d, key_of(x.shape[0]))
+            return x * 1.0
+
+        return step
+
+    for key_of in KEYS:
+        held = make(), make()
+        steps = step_of(held[0], key_of), hf.compile(step_of(held[1], key_of))
+        for n in (5, 4, 6, 4):
+            for step in steps:
+                step(batch(n))
+        assert repr(held[0]) == repr(held[1])
 
 
 def test_a_size_that_leaks_raises():

@@ -448,6 +448,12 @@ class AttributeDict(dict):
     __setattr__ = dict.__setitem__
 
 
+class Missing(dict):
+    def __missing__(self, key):
+        self[key] = value = [0]
+        return value
+
+
 def generator():
     yield from range(100)
 
@@ -458,6 +464,8 @@ WRITES = {
     "chain map": (lambda: collections.ChainMap({}, {"n": 1}), lambda s: s.update(n=s["n"] + 1), dict),
     "counter": (collections.Counter, lambda s: s.update("ab"), dict),
     "deque": (lambda: collections.deque([0], maxlen=5), lambda s: s.append(len(s)), list),
+    "missing key": (lambda: collections.defaultdict(list), lambda s: s["a"].append(1), dict),
+    "own missing key": (Missing, lambda s: s["a"].append(1), dict),
     "attribute dict": (AttributeDict, lambda s: setattr(s, "n", s.get("n", 0) + 1), dict),
     "stream": (io.StringIO, lambda s: s.write("a"), io.StringIO.getvalue),
     "printed": (io.StringIO, lambda s: print("a", file=s), io.StringIO.getvalue),

@@ -16,7 +16,7 @@ import numpy as np
 from hybridflow.guards import opened, reading
 from hybridflow.guards.access import IN_CLASS
 from hybridflow.guards.effects import LOADED, OTHER, called_again
-from hybridflow.guards.guards import CONTAINERS
+from hybridflow.guards.guards import CHANGING, CONTAINERS
 from hybridflow.guards.noticed import MONITORING
 from hybridflow.guards.observations import Observations
 from hybridflow.guards.observe import ARRAYS, current_observations, require_untraced_key, run_over
@@ -214,7 +214,10 @@ def before_call(
     observations.choices.read(values if owner is None or isinstance(owner, ModuleType) else (owner, *values))
     if owner is not None and (not own or isinstance(owner, CONTAINERS)) and observations.is_outside(owner):
         _is_changed(observations, function, args, kwargs, nested=nested)
-        observations.journal.inside(owner)
+        if isinstance(owner, (*CONTAINERS, *CHANGING, type, ModuleType)):
+            observations.journal.inside(owner)
+        else:
+            observations.may_store(owner, *values)
         if not own and is_closed(owner):
             observations.settle()
     elif isinstance(owner, np.ndarray) and getattr(function, "__name__", "") in CHANGES:  # a view, perhaps

@@ -31,7 +31,7 @@ from hybridflow.guards.moving import RANDOM, moving, warn_once
 from hybridflow.guards.outside_floats import OutsideFloats
 from hybridflow.guards.parts import WRAPPERS, items_of, parts_of
 from hybridflow.guards.questions import ANSWER, INSPECTING, LRU_CACHE, OF_ATTRIBUTES, Question, question_of
-from hybridflow.guards.storable import is_traced, refuse_nested, require_storable
+from hybridflow.guards.storable import is_traced, refuse_nested, require_numbers, require_storable
 from hybridflow.ir.variables import ArgumentVariable
 
 _LIBRARIES = object()
@@ -576,6 +576,18 @@ class Observations:
             changed.guarded = True
             if isinstance(holder, CONTAINERS) and any(type(one) not in PLAIN for _, one in items_of(holder)):
                 self.repeated.only_once()  # a guard tells of such items only what is in them
+
+    def may_store(self, holder: Any, *values: Any) -> None:
+        """Record that code which is not converted may store values in an object from outside.
+
+        Raises:
+            NeedsNumber, NeedsSizes: a value is, or holds, a float input or an open size.
+        """
+        if self.is_outside(holder):
+            self.journal.inside(holder)
+            for value in values:
+                self.floats.require_plain(value)
+                require_numbers(value)
 
     def hand_out(self, container: Any) -> None:
         """Record that a container from outside is passed to unconverted code, which may change it."""

@@ -56,6 +56,8 @@ def current_observations() -> tuple[Observations | None, bool]:
 
 ARRAYS = (np.ndarray, jax.Array, Tensor, Variable, str, bytes)
 """Types whose items need no guards: the value is guarded as a whole, where it is read."""
+_BY_POSITION = (list, deque, bytearray, *ARRAYS)
+"""Types that do not store the keys of their items."""
 
 # -- reads --------------------------------------------------------------------------------------------------------
 
@@ -260,6 +262,8 @@ def _item(observations: Observations, obj: Any, key: Any) -> None:
             observations.guard(origin, obj)  # so far it may only have been loaded
         if type(obj) not in CONTAINERS:
             reading.special(observations, obj, ("__missing__",))
+            if IN_CLASS.get(type(obj), "__missing__") is not MISSING:  # it may store the key
+                observations.may_store(obj, key)
     elif not isinstance(obj, ARRAYS):
         reading.whole(observations, obj)
 
@@ -520,7 +524,8 @@ def write_item(obj: Any, key: Any, value: Any, *, augmented: bool = False) -> No
             run_over(observations, value)
         is_repeatable = type(obj) in LOADED and is_constant(key)
         change = _change(observations, value, item(key), augmented=augmented) if is_repeatable else OTHER
-        observations.change(obj, f"[{key!r}]", (value,), change, nested=nested)
+        kept = (value,) if issubclass(type(obj), _BY_POSITION) else (key, value)
+        observations.change(obj, f"[{key!r}]", kept, change, nested=nested)
     obj[key] = value
 
 
