@@ -575,3 +575,21 @@ def test_a_partialmethod_and_the_hooks_of_a_class_make_no_new_trace():
         gc.collect()  # the classes of the last trace die
         assert step(x).item() == model.twice(x, plus=1.0).item() * 3
         assert step.trace_count == traces
+
+
+def test_a_partial_that_a_call_makes_keeps_the_users_function():
+    def times(a, b=2.0):
+        return a * b
+
+    held = {"eager": functools.partial(times, 3.0), "compiled": functools.partial(times, 3.0)}
+
+    def step(x, name):
+        held[name] = functools.partial(held[name].func, held[name].args[0] + 1)
+        return x * held[name]()
+
+    compiled = hf.compile(step)
+    for value in (2.0, 1.0, 5.0):
+        times.__defaults__ = (value,)
+        assert compiled(hf.ones(1), "compiled").item() == step(hf.ones(1), "eager").item()
+        assert held["compiled"].func is times
+        assert held["compiled"].args == held["eager"].args

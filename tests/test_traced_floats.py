@@ -1,7 +1,13 @@
 """Python floats among the arguments: one trace for every value, unless the code needs the number."""
 
+import collections
 import copy
+import dataclasses
+import functools
+import itertools
 import math
+import queue
+import types
 
 import hypothesis.strategies as st
 import numpy as np
@@ -228,12 +234,141 @@ def test_a_float_that_is_kept_is_a_number():
     assert all(type(one) is float for one in kept)
 
 
+class Slots:
+    __slots__ = ("a",)
+
+    def __init__(self, a):
+        self.a = a
+
+    def get(self):
+        return self.a
+
+
+@dataclasses.dataclass
+class Fields:
+    a: object
+
+
+@dataclasses.dataclass(frozen=True)
+class Frozen:
+    a: object
+
+
+def closure(a):
+    return lambda: a
+
+
+def generator(a):
+    yield a
+
+
+def of_args(one):
+    return one.args[0]
+
+
+KINDS = {
+    "exception": (ValueError, of_args),
+    "partial": (lambda a: functools.partial(max, a), of_args),
+    "partial's keyword": (lambda a: functools.partial(max, key=a), lambda one: one.keywords["key"]),
+    "class": (lambda a: type("Made", (), {"a": a}), lambda one: one.a),
+    "slice": (lambda a: slice(0, a), lambda one: one.stop),
+    "repeat": (itertools.repeat, next),
+    "count": (itertools.count, next),
+    "chain": (lambda a: itertools.chain([a]), next),
+    "iterator": (lambda a: iter([a]), next),
+    "generator": (generator, next),
+    "slots": (Slots, Slots.get),
+    "method": (lambda a: Slots(a).get, lambda one: one()),
+    "property": (lambda a: property(Slots(a).get), lambda one: one.fget()),
+    "closure": (closure, lambda one: one()),
+    "default": (lambda a: lambda b=a: b, lambda one: one()),
+    "cell": (types.CellType, lambda one: one.cell_contents),
+    "fields": (Fields, lambda one: one.a),
+    "frozen": (Frozen, lambda one: one.a),
+    "fields in fields": (lambda a: Fields(Slots({"b": [Fields(a)]})), lambda one: one.a.a["b"][0].a),
+    "chain map": (lambda a: collections.ChainMap({"a": a}), lambda one: one["a"]),
+    "user list": (lambda a: collections.UserList([a]), lambda one: one[0]),
+    "proxy": (lambda a: types.MappingProxyType({"a": a}), lambda one: one["a"]),
+    "values": (lambda a: {"a": a}.values(), lambda one: next(iter(one))),
+    "deque": (lambda a: collections.deque([a]), lambda one: one[0]),
+    "key": (lambda a: {(a, "b"): 1}, lambda one: next(iter(one))[0]),
+}
+NUMBERS = {"argument": lambda x, s: s, "outside": lambda x, s: OUTSIDE.b * 1.5, "size": lambda x, s: x.shape[0]}
+OUTSIDE = types.SimpleNamespace(b=2.0)
+
+
+def by_key(keeper, value, make):
+    keeper.d["a"] = make(value)
+
+
+def in_list(keeper, value, make):
+    keeper.l.append([make(value)])
+    keeper.d["a"] = keeper.l.pop()[0]
+
+
+def by_attribute(keeper, value, make):
+    keeper.o = make(value)
+    keeper.d["a"] = keeper.o
+
+
+def by_library(keeper, value, make):
+    keeper.q.put(make(value))
+
+
+def later(keeper, value, make):
+    keeper.d["a"] = held = []
+    held.append(make(value))
+
+
+def kept_by(keeper):
+    """Return what a keeper was given."""
+    if not keeper.q.empty():
+        return keeper.q.get()
+    held = keeper.d["a"]
+    return held[0] if type(held) is list else held
+
+
+KEEPS = [by_key, in_list, by_attribute, by_library, later]
+
+
+def step_of(keep, keeper, number, make):
+    def step(x, s):
+        keep(keeper, number(x, s), make)
+        return x * s * OUTSIDE.b
+
+    return step
+
+
+@pytest.mark.parametrize(
+    ("kind", "number", "keep"),
+    [
+        pytest.param(kind, number, keep, marks=() if (i + j) % 3 == 0 and (i + k) % 5 == 0 else pytest.mark.rest)
+        for i, kind in enumerate(KINDS)
+        for j, number in enumerate(NUMBERS)
+        for k, keep in enumerate(KEEPS)
+    ],
+)
+def test_what_is_kept_in_an_object_of_any_kind_is_a_number(kind, number, keep):
+    make, show = KINDS[kind]
+    found = []
+    for wrap in (lambda f: f, hf.compile):
+        keeper = types.SimpleNamespace(d={}, l=[], q=queue.Queue())
+        step = wrap(step_of(keep, keeper, NUMBERS[number], make))
+        shown = []
+        for i in range(3):
+            OUTSIDE.b = 2.0 + i
+            step(hf.ones(5 - i), 1.5 + i)
+            shown.append((type(one := show(kept_by(keeper))), one + 1))
+        found.append(shown)
+    assert found[0] == found[1]
+
+
 def test_a_float_that_code_keeps_which_is_not_converted_names_the_leak():
-    kept = []
+    places = np.empty(1, object)
 
     @hf.no_convert
     def keep(s):
-        kept.append(s)
+        places[0] = s
 
     @hf.compile
     def f(x, s):
@@ -242,7 +377,7 @@ def test_a_float_that_code_keeps_which_is_not_converted_names_the_leak():
 
     f(ones(), 2.0)
     with pytest.raises(RuntimeError, match="a float argument of a compiled function was kept"):
-        float(kept[0])
+        float(places[0])
 
 
 @settings(max_examples=30, deadline=None)

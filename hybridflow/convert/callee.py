@@ -520,7 +520,8 @@ def _call_builtin(function: Any, /, *args: Any, **kwargs: Any) -> Any:
         require_known(one)
     before_change(function, args)
     calls.before_call(function, args, kwargs, replaced=True)
-    return protocols.driven(cast(Any, builtin.replacement(function)), *args, **kwargs)
+    result = protocols.driven(cast(Any, builtin.replacement(function)), *args, **kwargs)
+    return observe.made_class(result) if function is type and len(args) == 3 else result
 
 
 _BUILTIN = type(len)
@@ -550,7 +551,7 @@ def _call_other(function: Any, /, *args: Any, **kwargs: Any) -> Any:
 
 
 _CALLING: frozenset[Any] = frozenset(
-    {sorted, min, max, functools.reduce, functools.partial, jax.tree_util.tree_map, jax.tree.map,
+    {sorted, min, max, functools.reduce, jax.tree_util.tree_map, jax.tree.map,
      jax.tree.reduce, jax.tree_util.tree_map_with_path, jax.tree_util.tree_reduce, jax.tree.map_with_path, list.sort}
 )  # fmt: skip
 

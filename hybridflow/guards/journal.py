@@ -109,6 +109,13 @@ class Journal:
         """Restore every spot to its state when it was noted."""
         self.back_to({})
 
+    def changed(self) -> Iterator[Any]:
+        """Yield the current state of every spot that differs from its state when it was noted."""
+        for key, spot in self._spots.items():
+            now = spot.save()
+            if not _same(now, self._before[key], spot.kind in _SLOTS):
+                yield now
+
     def has_changed(self) -> bool:
         """Whether any spot differs from its state when it was noted."""
         return not self._is(self._before)

@@ -408,6 +408,12 @@ class Observations:
                     self.not_again(f"which object {path_of(source)} is", moves=False)
         return id(given)
 
+    def in_memory(self, array: np.ndarray) -> None:
+        """Record that the memory an array lies in was read; one that the trace made may be a view of any outside."""
+        known = [one for one, _ in self._outside.values() if isinstance(one, np.ndarray)]
+        for one in [array] if self.is_outside(array) else known:
+            self.identity(one)
+
     def _given_for(self, value: Any) -> Any:
         """Return the object that the caller passed, for the one that the trace sees instead."""
         given = self._given.get(id(value))
@@ -586,8 +592,7 @@ class Observations:
         if self.is_outside(holder):
             self.journal.inside(holder)
             for value in values:
-                self.floats.require_plain(value)
-                require_numbers(value)
+                require_numbers(value, self._is_known)
 
     def hand_out(self, container: Any) -> None:
         """Record that a container from outside is passed to unconverted code, which may change it."""
@@ -598,8 +603,22 @@ class Observations:
         if nested:
             refuse_nested(self.label, what)
         for value in values:
-            self.floats.require_plain(value)
+            require_numbers(value, self._is_known)
             require_storable(self.label, what, value)
+
+    def require_numbers_outside(self) -> None:
+        """Raise if what the trace has stored outside holds numbers that only the trace knows, perhaps since later.
+
+        Raises:
+            NeedsNumber, NeedsSizes: it does.
+        """
+        require_numbers([*self.journal.changed()], self._is_known)
+
+    def _is_known(self, value: Any) -> bool:
+        """Whether an object existed before the trace; a container or frozen dataclass may be a copy with stand-ins."""
+        if self.is_made_here(value) or isinstance(value, CONTAINERS) or is_by_fields(value):
+            return False
+        return self.is_outside(value) or (isinstance(value, type) and id(value) in self._roots)
 
     def _note(self, what: str) -> None:
         self.effects.append(f"{what} at {format_where(user_place(4))}")

@@ -2,18 +2,31 @@
 
 from __future__ import annotations
 
+import gc
+import threading
+from collections.abc import Callable, Iterable
+from types import CodeType, FrameType, FunctionType, ModuleType, TracebackType
 from typing import Any, NoReturn, cast
+
+import jax
+import numpy as np
 
 from hybridflow.core.dims import Dim, NeedsSizes, SizeFloat
 from hybridflow.core.errors import MutationError, message
+from hybridflow.core.functions import is_own
 from hybridflow.core.node import format_where, user_place
 from hybridflow.core.staged_number import StagedNumber
 from hybridflow.core.tensor import Tensor
 from hybridflow.core.traced_array import TracedArray
 from hybridflow.core.traced_float import TracedFloat
-from hybridflow.guards.guards import CONTAINERS, MAPPINGS
-from hybridflow.guards.parts import items_of
+from hybridflow.core.variable import Variable
+from hybridflow.guards.guards import CONTAINERS, PLAIN
 from hybridflow.ir.variables import ArgumentVariable
+
+_CLOSED = (Tensor, Variable, TracedArray, jax.Array, np.generic, CodeType, FrameType, TracebackType, ModuleType)
+"""Types of values that hold no Python numbers of a trace."""
+_MOST = 10_000
+"""How many objects are looked at: a store shall not wait for a whole data set."""
 
 
 def is_traced(value: Any) -> bool:
@@ -32,25 +45,41 @@ def holds_traced(value: Any) -> bool:
     return is_traced(value)
 
 
-def require_numbers(value: Any) -> None:
+def require_numbers(value: Any, is_known: Callable[[Any], bool]) -> None:
     """Raise if a value that is stored outside is, or holds, a float input or an open size: it must be a number.
 
+    Args:
+        value: the value; whatever it holds is looked at, in objects of any kind.
+        is_known: whether an object existed before the trace, so that what it holds has been looked at.
+
     Raises:
-        NeedsNumber: the value is a float that is an input, or a container that holds some.
-        NeedsSizes: the value is an open size, or a container that holds some.
+        NeedsNumber: the value is a float that is an input, or holds some.
+        NeedsSizes: the value is an open size, or holds some.
     """
-    if type(value) is TracedFloat:
-        value.needed()
-    if type(value) in (Dim, SizeFloat):
-        raise NeedsSizes
-    if isinstance(value, set | frozenset):
-        for one in cast("set[Any]", value):
-            require_numbers(one)
-    if isinstance(value, MAPPINGS):
-        require_numbers([*value])
-    if isinstance(value, CONTAINERS):
-        for _, one in items_of(value):
-            require_numbers(one)
+    seen: dict[int, Any] = {}
+    pending = [value]
+    while pending and len(seen) < _MOST:
+        one = pending.pop()
+        kind = type(one)
+        if kind is TracedFloat:
+            one.needed()
+        if kind is Dim or kind is SizeFloat:
+            raise NeedsSizes
+        if kind in PLAIN or id(one) in seen or issubclass(kind, _CLOSED) or is_own(str(kind.__module__)):
+            continue
+        seen[id(one)] = one
+        if not is_known(one):
+            pending += _held_by(one)
+
+
+def _held_by(value: Any) -> Iterable[Any]:
+    """Return what an object holds, in attributes, items, slots or in C."""
+    if isinstance(value, FunctionType):
+        return value.__closure__, value.__defaults__, value.__kwdefaults__, value.__dict__
+    if isinstance(value, type):
+        return vars(value).values()
+    held = gc.get_referents(value)
+    return [*held, value.__dict__] if isinstance(value, threading.local) else held
 
 
 def refuse_nested(label: str, what: str) -> NoReturn:
@@ -83,9 +112,7 @@ def require_storable(label: str, what: str, value: Any) -> None:
 
     Raises:
         MutationError: it is, or holds, a traced tensor.
-        NeedsNumber, NeedsSizes: see `require_numbers`.
     """
-    require_numbers(value)
     if holds_traced(value):
         raise MutationError(
             message(

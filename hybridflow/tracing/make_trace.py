@@ -125,6 +125,7 @@ def make_trace(
                     builder.dims.open = False
             check_unchanged(label, arguments, values, signature, static)
             observations.returned(result)
+            observations.require_numbers_outside()
             orders = observations.orders_of(arguments)
             returned, tree = jax.tree_util.tree_flatten(opened(result, is_record))
             outputs = [output_tensor(label, leaf) for leaf in returned]
