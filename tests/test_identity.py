@@ -268,6 +268,36 @@ def test_is_where_it_is_a_function_or_a_chain():
     assert compiled == eager
 
 
+HOLDS = {
+    "dict": lambda variable: ({"a": variable}, "a"),
+    "list": lambda variable: ([1.0, variable], 1),
+    "only item": lambda variable: ([variable], 0),
+    "last": lambda variable: ([0, variable], -1),
+    "nested": lambda variable: (collections.OrderedDict(a=variable), "a"),
+    "deque": lambda variable: (collections.deque([variable]), 0),
+}
+
+
+@pytest.mark.parametrize("name", HOLDS)
+@pytest.mark.parametrize("other", HOLDS)
+def test_is_of_variables_in_containers(name, other):
+    u, w = hf.Variable(1.0), hf.Variable(2.0)
+    (held, key), (others, at) = HOLDS[name](u), HOLDS[other](u)
+
+    @hf.compile
+    def f(x):
+        here, there = held[key], others[at]
+        return x + here * (10.0 if here is w else 1.0) + there * (100.0 if here is there else 1.0)
+
+    for one in (u, u, w, w, u):
+        others[at] = one
+        for two in (u, u, w):
+            held[key] = two
+            with hf.config.run_eagerly():
+                expected = f(x()).numpy().tolist()
+            assert f(x()).numpy().tolist() == expected
+
+
 def test_is_of_what_no_other_can_stand_for_costs_no_trace():
     s = types.SimpleNamespace(last=None, layers=[types.SimpleNamespace(k=1.0), types.SimpleNamespace(k=2.0)])
 

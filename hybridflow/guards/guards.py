@@ -314,7 +314,7 @@ class Guards:
         captured = self._positions_of_captures
         self._captured = {origin: captured[origin.tensor] for origin in self.origins if origin.tensor in captured}
         self._seen: list[Any] = [_without_inputs(origin, origin.seen) for origin in self.origins]
-        self._implied = _implied(self.origins, self._kept)
+        self._implied = _implied(self.origins, self._kept) - related  # the lines of relations name these
         self.hold: Callable[[], bool | tuple[float, ...]] = self._generate()
         """The identity check: whether everything is unchanged.
 
