@@ -218,6 +218,52 @@ def test_an_array_that_nobody_can_write_to_is_known_by_identity():
     assert same(f, one()).tolist() == [5.0, 1.0, 1.0]
 
 
+WHOLE = np.arange(6.0, dtype=np.float32)
+SAME_CONTENT = [
+    lambda: WHOLE[:4].copy(),
+    lambda: WHOLE[:4],
+    lambda: np.repeat(WHOLE[:4], 2)[::2],
+    lambda: np.array([0.0, 1.0, 2.0, 3.0, 9.0], np.float32)[:4],
+]
+OF_MEMORY = {
+    "strides": lambda a: a.strides[0],
+    "flags": lambda a: a.flags.c_contiguous + 2 * a.flags.owndata,
+    "base": lambda a: 1 + (a.base is None),
+    "which base": lambda a: 1 + (a.base is WHOLE),
+    "shared": lambda a: 1 + np.shares_memory(a, WHOLE),
+    "shared by a view": lambda a: 1 + np.may_share_memory(a[1:3], WHOLE),
+    "address": lambda a: 1 + (a.ctypes.data == WHOLE.ctypes.data),
+    "a view": lambda a: a[::-1].strides[0],
+    "a copy if it must": lambda a: 1 + (np.ascontiguousarray(a) is a),
+    "order": lambda a: 1 + np.isfortran(a.reshape(2, 2)),
+}
+
+
+@pytest.mark.parametrize("read", OF_MEMORY)
+def test_how_an_array_lies_in_memory_counts(read):
+    held = {}
+
+    @hf.compile
+    def f(x):
+        return x * OF_MEMORY[read](held["a"])
+
+    for make in (*SAME_CONTENT, *SAME_CONTENT):
+        held["a"] = make()
+        with hf.config.run_eagerly():
+            expected = f(hf.ones(1)).item()
+        assert f(hf.ones(1)).item() == expected
+
+
+@pytest.mark.parametrize("order", ["K", "A"])
+def test_code_that_reads_an_array_in_the_order_of_memory(order):
+    held = {"a": np.array([[1.0, 2.0], [3.0, 4.0]])}
+    f = hf.compile(lambda x: x * held["a"].ravel(order)[1])
+    assert f(hf.ones(())).item() == 2.0
+    held["a"] = np.asfortranarray(held["a"])
+    assert f(hf.ones(())).item() == 3.0
+    assert "laid out otherwise in memory" in str(f.explain())
+
+
 def test_nan_is_itself():
     box = Box(value=float("nan"))
     f = hf.compile(lambda x: x * box.value)

@@ -64,6 +64,8 @@ _WITH_MODULE = (BuiltinFunctionType, FunctionType, type)
 """Types of callables that tell their own module; others have that of their type."""
 _SHOWS_ARRAYS = frozenset({np.array2string, np.array_repr, np.array_str})
 """Functions whose result depends on NumPy's print options."""
+_OF_MEMORY = frozenset({np.shares_memory, np.may_share_memory, np.lib.array_utils.byte_bounds})
+"""Functions whose result depends on where arrays lie in memory."""
 _OF_TREES = frozenset({jax.tree_util.tree_flatten.__module__, jax.tree.flatten.__module__, "jax.tree_util", "jax.tree"})
 """Modules whose functions flatten pytrees."""
 _ASSIGNS = frozenset({"STORE_NAME", "STORE_GLOBAL", "DELETE_NAME", "DELETE_GLOBAL"})
@@ -143,6 +145,10 @@ def _reads_all(observations: Observations, function: Any, args: tuple[Any, ...])
         _taken_apart(observations, args)
     elif type(function) is type(np.array2string) and function in _SHOWS_ARRAYS:
         observations.answered(Question(np.get_printoptions, (), {}), np.get_printoptions())
+    elif isinstance(function, FunctionType | type(np.array2string)) and function in _OF_MEMORY:
+        for one in args:
+            if isinstance(one, np.ndarray):
+                observations.in_memory(one)
     owner = getattr(function, "__self__", None)
     if isinstance(owner, list | deque):
         for item in cast("list[Any]", owner):

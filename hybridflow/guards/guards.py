@@ -50,7 +50,11 @@ def key_of(value: Any) -> Any:
         return type(value), tuple(map(static_key, keys_of(value))), tuple(map(_key_in_container, values_of(value)))
     if isinstance(value, SEQUENCES):
         return type(value), tuple(map(_key_in_container, in_sequence(value)))
-    return (Identity(value), value.shape, value.dtype) if _is_fixed(value) else static_key(value, whole=False)
+    if not isinstance(value, np.ndarray):
+        return static_key(value, whole=False)
+    if _is_fixed(value):
+        return Identity(value), value.shape, value.dtype
+    return static_key(value, whole=False), value.strides, value.flags.num, value.base is None  # its layout in memory
 
 
 def _masked(key: Any, indices: Sequence[int]) -> Any:
@@ -361,7 +365,9 @@ class Guards:
             if other is not None and value is not values[other]:
                 changed.append((origin.path, f"the same as {self.origins[other].path}", "another one"))
             elif not origin.still(value):
-                changed.append((origin.path, origin.text, describe(value)))
+                arrays = isinstance(value, np.ndarray) and type(value) is origin.kind
+                layout = ", laid out otherwise in memory" if arrays and key_of(value)[0] == origin.key[0] else ""
+                changed.append((origin.path, origin.text, describe(value) + layout))
             elif origin.itself is not None and value is not origin.itself():
                 changed.append((origin.path, f"{origin.text}, and no other", "another one like it"))
             elif origin.tensor and now.setdefault(origin.tensor, value) is not value:

@@ -46,6 +46,8 @@ _ARRAYS = (np.ndarray, np.generic, jax.Array, Tensor, Variable, TracedArray)
 """Types of arrays that are watched where they are read."""
 BY_HASH = (*MAPPINGS, set, frozenset, WeakKeyDictionary, WeakSet)
 """Types of containers that look items up by equality."""
+_MEMORY = frozenset({"base", "ctypes", "data", "__array_interface__"})
+"""Attributes of a NumPy array that tell in which memory it lies."""
 _HOLDERS = (MethodType, FunctionType, functools.partial)
 _AS_TEXT = frozenset({"__repr__", "__str__", "__format__"})
 _NONE: Mapping[str, Any] = {}
@@ -68,6 +70,8 @@ def attribute(observations: Observations, obj: Any, name: str, value: Any, *, se
     if kind in _BY_CONTENT:
         if kind is Variable and name in _SETTINGS:
             observations.look(observations.origin_or_root(obj), ATTRIBUTE, name, value)
+        if kind is np.ndarray and name in _MEMORY and value is not None:
+            observations.in_memory(obj)
         return value
     if kind is super:
         of_super(observations, obj, name)
