@@ -14,12 +14,12 @@ from collections import OrderedDict, deque
 from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from types import CellType, ModuleType
+from types import CellType, MemberDescriptorType, ModuleType
 from typing import Any, NamedTuple, cast
 
 import numpy as np
 
-from hybridflow.guards.access import RAW, stored
+from hybridflow.guards.access import IN_CLASS, RAW, stored
 from hybridflow.guards.contents import in_sequence, pairs_of
 from hybridflow.guards.guards import CELL, MISSING, PLAIN
 from hybridflow.guards.parts import slots
@@ -191,7 +191,8 @@ class Journal:
         self.content(value)
         self.content(RAW.get(value, "__dict__"))
         for name in slots(type(value)):
-            self.attribute(value, name)
+            if type(IN_CLASS.get(type(value), name)) is MemberDescriptorType:
+                self.attribute(value, name)
 
     def random(self, source: Any) -> None:
         """Note the state of a random number generator of Python or NumPy."""
