@@ -214,11 +214,11 @@ def before_call(
     observations.choices.read(values if owner is None or isinstance(owner, ModuleType) else (owner, *values))
     if owner is not None and (not own or isinstance(owner, CONTAINERS)) and observations.is_outside(owner):
         _is_changed(observations, function, args, kwargs, nested=nested)
-        observations.journal.inside(owner)
+        observations.before.inside(owner)
         if not own and is_closed(owner):
             observations.settle()
     elif isinstance(owner, np.ndarray) and getattr(function, "__name__", "") in CHANGES:  # a view, perhaps
-        observations.journal.content(owner)
+        observations.before.content(owner)
     if isinstance(owner, dict) and getattr(function, "__name__", "") not in _UNORDERED:
         observations.use_order(owner)
     if args:

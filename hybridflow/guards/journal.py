@@ -52,11 +52,11 @@ class Journal:
     """Remembers the state of each spot when it was first noted.
 
     Args:
-        outer: another journal, which is told of every spot too.
+        *told: other journals, which are told of every spot too.
     """
 
-    def __init__(self, outer: Journal | None = None) -> None:
-        self._outer = outer
+    def __init__(self, *told: Journal | None) -> None:
+        self._told = told
         self._spots: dict[Key, Spot] = {}  # a spot keeps its holder, and so the id, alive
         self._before: dict[Key, Any] = {}
         self._marked: dict[Key, Any] = {}
@@ -70,8 +70,9 @@ class Journal:
         if key not in self._spots:
             self._spots[key] = spot
             self._before[key] = spot.save()
-        if self._outer is not None:
-            self._outer.note(spot)
+        for other in self._told:
+            if other is not None:
+                other.note(spot)
 
     def mark(self) -> None:
         """Make the current state the one that `restore` goes back to."""
@@ -296,9 +297,9 @@ def keeper() -> Journal | None:
     return _KEEPER.get()
 
 
-def new_journal() -> Journal:
-    """Return a journal for a new trace; it reports its spots to the `keeper`."""
-    return Journal(_KEEPER.get())
+def new_journal(*told: Journal) -> Journal:
+    """Return a journal for a new trace; it reports its spots to the `keeper`, and to other journals."""
+    return Journal(_KEEPER.get(), *told)
 
 
 @contextmanager
