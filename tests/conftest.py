@@ -1,10 +1,16 @@
-"""Fixed seeds, how many examples hypothesis takes, the `gpu` mark, and running only some cases of each test."""
+"""Fixed seeds, how many examples hypothesis takes, the `gpu` mark, and which tests a run takes by how long they are.
+
+A test that takes more than `QUICK` seconds of processor time is slow: `slow.txt` lists them, as ``pytest --all
+--renew-slow`` measured them. A run takes all that are quick and, of the slow cases of each test, the first one if it
+takes no more than `FIRST` seconds.
+"""
 
 from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
+from pathlib import Path
 
 os.environ["HYBRIDFLOW_CACHE_DIR"] = "off"  # tests of the store have directories of their own
 
@@ -22,35 +28,54 @@ settings.register_profile("ci", max_examples=60, derandomize=True, deadline=None
 settings.register_profile("thorough", max_examples=3000, deadline=None)
 settings.load_profile("ci")
 
+QUICK, FIRST = 0.2, 0.5
+SLOW = Path(__file__).with_name("slow.txt")
+SECONDS = "seconds of processor time"
+STARTED = pytest.StashKey[float]()
+
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Add what tests a second version in a part of the time."""
     parser.addoption("--stand-in", action="store_true", help="run with a second CPU device as the accelerator")
-    every = "run every N-th case of each test, the first one always; slow tests only if N is 1"
-    parser.addoption("--every", type=int, default=1, help=every)
-    parser.addoption("--all", action="store_true", help="run the rest of large matrices and searches too")
+    parser.addoption("--every", type=int, default=1, help="run every N-th case of each test, the first one always")
+    slow = "run every N-th slow case of each test too, the first one always"
+    parser.addoption("--slow", type=int, metavar="N", help=slow)
+    parser.addoption("--all", action="store_true", help="run all slow tests, and the rest of large matrices")
+    parser.addoption("--renew-slow", action="store_true", help=f"measure the tests that run, and write {SLOW.name}")
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Prepare the accelerator's stand-in before XLA starts."""
+    """Prepare the accelerator's stand-in before XLA starts, and the measurement of the tests in all workers."""
     if config.getoption("--stand-in"):
         stand_in.use()
+    if config.getoption("--renew-slow") and not hasattr(config, "workerinput"):
+        config.pluginmanager.register(Measured())
+
+
+def slow_tests() -> dict[str, float]:
+    """Return the seconds of each slow test."""
+    lines = [line.split(maxsplit=1) for line in SLOW.read_text(encoding="utf-8").splitlines()]
+    return {name: float(seconds) for seconds, name in lines}
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Leave out the cases that are not asked for, and skip what needs an accelerator where there is none."""
-    seen: Counter[str] = Counter()
+    cases: Counter[str] = Counter()
+    slow_cases: Counter[str] = Counter()
     chosen: list[pytest.Item] = []
     left_out: list[pytest.Item] = []
-    every, everything = config.getoption("every"), config.getoption("all")
+    every, slow, everything = config.getoption("every"), config.getoption("slow"), config.getoption("all")
+    named = any("::" in one for one in config.args)  # tests that somebody names run
+    seconds = {} if everything or named else slow_tests()
     for item in items:
         test = item.nodeid.partition("[")[0]
-        if item.get_closest_marker("rest") and not everything:
-            left_out.append(item)
-            continue
-        slow = every > 1 and item.get_closest_marker("slow")
-        (left_out if slow or seen[test] % every else chosen).append(item)
-        seen[test] += 1
+        takes = cases[test] % every == 0 and (everything or named or not item.get_closest_marker("rest"))
+        cases[test] += 1
+        if takes and item.nodeid in seconds:
+            number = slow_cases[test]
+            slow_cases[test] += 1
+            takes = number % slow == 0 if slow else number == 0 and seconds[item.nodeid] <= FIRST
+        (chosen if takes else left_out).append(item)
     if left_out:
         config.hook.pytest_deselected(items=left_out)
         items[:] = chosen
@@ -60,6 +85,48 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     for item in items:
         if item.get_closest_marker("gpu"):
             item.add_marker(skip)
+
+
+# -- how long tests take ------------------------------------------------------------------------------------------
+
+
+def _seconds() -> float:
+    """Return the processor time of the process and of those that it has waited for."""
+    return sum(os.times()[:4])
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> Generator[None]:
+    """Note when a test begins."""
+    item.stash[STARTED] = _seconds()
+    return (yield)
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_runtest_teardown(item: pytest.Item) -> Generator[None]:
+    """Report the time that a test took, with its fixtures."""
+    try:
+        return (yield)
+    finally:
+        item.user_properties.append((SECONDS, _seconds() - item.stash[STARTED]))
+
+
+class Measured:
+    """Writes the slow tests among those that ran to the list; what did not run stays there as it is."""
+
+    def __init__(self) -> None:
+        self._seconds: dict[str, float] = {}
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        """Take the time of a test that has ended."""
+        if report.when == "teardown":
+            self._seconds |= {report.nodeid: dict(report.user_properties)[SECONDS]}
+
+    def pytest_sessionfinish(self) -> None:
+        """Write the list."""
+        kept = {name: one for name, one in slow_tests().items() if name not in self._seconds}
+        slow = kept | {name: one for name, one in self._seconds.items() if one > QUICK}
+        SLOW.write_text("".join(f"{slow[name]:.2g} {name}\n" for name in sorted(slow)), encoding="utf-8")
 
 
 @pytest.fixture

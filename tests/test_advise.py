@@ -46,7 +46,6 @@ FOUR: dict[str, tuple[Any, Any, float]] = {
 """A model, the arguments of its step, and the part of the memory that the step would take which there is."""
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("name", FOUR)
 def test_the_best_plan_stays_below_the_limit_by_xlas_figure(name: str):
     make, spec, part = FOUR[name]
@@ -132,7 +131,6 @@ def block_of(width: int) -> Any:
     return nn.Sequential(nn.Linear(width, 4 * width), hf.tanh, nn.Linear(4 * width, width))
 
 
-@pytest.mark.slow
 def test_blocks_that_are_computed_again_are_a_plan_whose_code_gives_the_same_updates():
     x = np.random.default_rng(0).normal(size=(1024, 8)).astype(np.float32)
     values: list[Any] = []

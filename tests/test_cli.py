@@ -529,7 +529,6 @@ def test_a_report_can_go_to_what_is_no_file(tmp_path: Path, model: Path):
 # -- the demo -----------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.slow
 def test_demo(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch):
     pytest.importorskip("sklearn")
     monkeypatch.setenv("COLUMNS", "160")

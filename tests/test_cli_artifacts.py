@@ -74,7 +74,6 @@ TRAINS = "The module is in training mode; what was exported is its evaluation mo
 LINES = re.search(r"```sh\n((?:hybridflow (?:export|inspect|run) .*\n)+)```", PAGE)
 
 
-@pytest.mark.slow
 def test_the_lines_of_the_page_export_show_and_run_a_model(source: Path):
     folder = source.parent
     assert LINES is not None

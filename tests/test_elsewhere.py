@@ -36,7 +36,6 @@ class Quiet(http.server.SimpleHTTPRequestHandler):
 
 
 @pytest.mark.browser
-@pytest.mark.slow
 @pytest.mark.skipif(CHROMIUM is None, reason="no chromium on this machine")
 @pytest.mark.skipif(NPM is None, reason="no npm on this machine, which gets onnxruntime-web")
 def test_the_page_answers_what_the_model_answers(tmp_path: Path):

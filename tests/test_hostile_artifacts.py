@@ -200,7 +200,6 @@ def worker(artifacts: list[Path]) -> Iterator[Worker]:
     made.end()
 
 
-@pytest.mark.slow
 @pytest.mark.skipif(os.name != "posix", reason="select waits for files on POSIX systems only")
 @pytest.mark.parametrize("case", CASES)
 def test_what_somebody_made_to_do_harm(case: str, artifacts: list[Path], worker: Worker, tmp_path: Path):

@@ -112,7 +112,6 @@ def test_processes_compute_what_one_device_does(count, layouts, expected):
         assert np.allclose(losses, expected, rtol=1e-5, atol=1e-6)
 
 
-@pytest.mark.slow
 def test_a_pipeline_over_four_processes_is_that_of_one_device():
     done = launch("pipelines.py", n=4)
     assert done.code == 0, done.err
@@ -174,7 +173,6 @@ def test_processes_that_differ_raise_and_change_nothing():
         assert f"[{index}] went on" in done.out
 
 
-@pytest.mark.slow
 def test_values_of_several_processes(tmp_path):
     done = launch("together.py", tmp_path, options=("--devices", "2"))
     assert done.code == 0, done.err
@@ -183,7 +181,6 @@ def test_values_of_several_processes(tmp_path):
     assert "[1] step" not in done.err  # one progress display
 
 
-@pytest.mark.slow
 def test_a_killed_run_goes_on(tmp_path):
     pytest.importorskip("orbax.checkpoint", reason="checkpoints of several devices need the extra 'distribute'")
     undisturbed = launch("trains.py", tmp_path / "a", "fsdp", 50)
@@ -213,7 +210,6 @@ def test_a_killed_run_goes_on(tmp_path):
         )  # fmt: skip
 
 
-@pytest.mark.slow
 def test_sigterm_ends_all_after_the_same_step_with_a_checkpoint(tmp_path, monkeypatch):
     pytest.importorskip("orbax.checkpoint", reason="checkpoints of several devices need the extra 'distribute'")
     monkeypatch.setenv("SLOW", "1")

@@ -59,7 +59,6 @@ def without(name: str) -> tuple[int, Any]:
     return temporaries(fn, ws, x), fn(ws, x)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("name", MODELS)
 def test_it_holds_is_monotone_and_changes_nothing(name: str):
     loss, ws, x = MODELS[name]
@@ -110,7 +109,6 @@ def test_a_budget_that_cannot_be_kept_says_which_can():
     assert least < without("mlp")[0]
 
 
-@pytest.mark.slow
 def test_variables_and_draws_are_as_without():
     def program(budget: Any) -> Any:
         hf.random.seed(3)

@@ -436,7 +436,6 @@ def jax_attention(q: Any, k: Any, v: Any, mask: Any = None, is_causal: bool = Fa
     return jnp.einsum("...nm,...md->...nd", jax.nn.softmax(scores), v, precision="highest")
 
 
-@pytest.mark.slow
 def test_attention() -> None:
     q, k, v = draw(2, 3, 4, 5), draw(2, 3, 6, 5, seed=1), draw(2, 3, 6, 2, seed=2)
     attend = nn.scaled_dot_product_attention

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import functools
+import io
 import operator
 import warnings
 from collections.abc import Callable
@@ -77,15 +78,15 @@ def sweep(ways: dict[str, Callable[[Any], Any]], array: Any) -> set[str]:
             values = compiled(array.copy())
             found = {name: leaves_of(value) for name, value in values.items()}
         else:  # dtypes and shapes tell, and take a tenth of the time
-            traced: list[str] = []
+            traced = io.StringIO()  # to trace for a graph alone undoes what is written to a list
 
             def noted(x: Any) -> Any:
                 made = compilable(x)
-                traced[:] = made
+                traced.write("\n".join(sorted(made)))
                 return made
 
             specs = hf.compile(noted, autograph=False).graph(array.copy()).output_specs
-            found = {name: [spec] for name, spec in zip(sorted(traced), specs, strict=True)}
+            found = {name: [spec] for name, spec in zip(traced.getvalue().splitlines(), specs, strict=True)}
         for name, results in found.items():
             for one, other in zip(leaves_of(ways[name](array.copy())), results, strict=True):
                 assert (name, one.dtype, one.shape) == (name, other.dtype, other.shape)

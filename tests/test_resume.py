@@ -9,7 +9,6 @@ import killed
 import pytest
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(("how", "kills"), [("eager", 1), ("compiled", 2)])
 def test_a_killed_run_ends_with_the_same_bytes(how: str, kills: int, tmp_path: Path):
     rng, store = random.Random(kills), tmp_path / "store"

@@ -463,7 +463,6 @@ def test_heads_and_bodies_beyond_the_limits(server: Running):
     assert server.ask("/v1/models/mlp:predict", ROW)[0] == 200
 
 
-@pytest.mark.slow
 @pytest.mark.skipif("HYBRIDFLOW_SLOW_SERVE" not in os.environ, reason="waits for half a minute")
 def test_slow_heads_and_bodies(server: Running):
     assert raw(server, b"GET / HTTP/1.1\r\nhost: x\r\n", 20).startswith(b"HTTP/1.1 408")

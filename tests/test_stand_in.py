@@ -7,12 +7,9 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
-
 TESTS = Path(__file__).parent
 
 
-@pytest.mark.slow
 def test_what_must_hold_on_an_accelerator_holds_on_its_stand_in() -> None:
     run = subprocess.run(
         [sys.executable, "-m", "pytest", "test_gpu.py", "--stand-in", "--every=6", "-q", "-p", "no:xdist",

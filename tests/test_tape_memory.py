@@ -163,7 +163,6 @@ def test_a_custom_gradient_dies_without_the_collector():
     assert all(ref() is None for ref in refs)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("where", ["eager", "compiled inside", "compiled outside"])
 def test_training_steps_leave_nothing_behind(where: str):
     v = hf.Variable(np.ones((8, 8), np.float32))
@@ -185,7 +184,6 @@ def test_training_steps_leave_nothing_behind(where: str):
     assert live_nodes() <= before + 2
 
 
-@pytest.mark.slow
 def test_the_state_of_a_recurrent_network_does_not_grow_over_many_tapes():
     w = hf.Variable(np.eye(4, dtype=np.float32) * 0.5)
     state = hf.asarray(np.ones((2, 4), np.float32))

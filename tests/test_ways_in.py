@@ -87,8 +87,8 @@ def watched():
     """Watch the traces in a block."""
     seen, real = Watched(), make_trace.make_trace
 
-    def made(function: Any, call: Any, *args: Any) -> Any:
-        return real(function, functools.partial(seen.call, call), *args)
+    def made(function: Any, call: Any, *args: Any, **options: Any) -> Any:
+        return real(function, functools.partial(seen.call, call), *args, **options)
 
     make_trace.make_trace = made
     try:

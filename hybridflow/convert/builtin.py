@@ -95,7 +95,7 @@ def printed(
     """Print; if there are tensors among the values, print at every call."""
     tensors = any(is_staged(leaf) or type(leaf) is Joined for leaf in jax.tree_util.tree_leaves(values))
     if tensors:
-        effects.print_to(file, values, sep, end)
+        effects.print(*values, sep=sep, end=end, file=file)
     else:
         builtins.print(*values, sep=sep, end=end, file=file, flush=flush)
 

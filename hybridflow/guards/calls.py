@@ -221,13 +221,13 @@ def before_call(
     if owner is not None and (not own or isinstance(owner, CONTAINERS)) and observations.is_outside(owner):
         _is_changed(observations, function, args, kwargs, nested=nested)
         if isinstance(owner, (*CONTAINERS, *CHANGING, type, ModuleType)):
-            observations.journal.inside(owner)
+            observations.before.inside(owner)
         else:
             observations.may_store(owner, *values)
         if not own and is_closed(owner):
             observations.settle()
     elif isinstance(owner, np.ndarray) and getattr(function, "__name__", "") in CHANGES:  # a view, perhaps
-        observations.journal.content(owner)
+        observations.before.content(owner)
     if isinstance(owner, dict) and getattr(function, "__name__", "") not in _UNORDERED:
         observations.use_order(owner)
     if args:

@@ -228,6 +228,8 @@ def _itself(value: Any) -> Any:
 
 _SHOWN = 60
 """The number of characters of a value that messages show."""
+_DEEP = 8
+"""The number of containers inside each other that messages show."""
 
 
 def describe(value: Any) -> str:
@@ -242,9 +244,11 @@ def describe(value: Any) -> str:
     return f"{type(value).__name__}{count} {text[:50]}..."
 
 
-def _start_of(value: Any, room: int) -> str:
+def _start_of(value: Any, room: int, depth: int = 0) -> str:
     """Return at least the first `room` characters of a value's text; for tensors and large arrays, shape and dtype."""
     kind = type(value)
+    if depth > _DEEP:  # it may hold itself
+        return "..."
     if kind is Tensor:
         return str(value.spec)
     if kind is Variable:
@@ -254,10 +258,11 @@ def _start_of(value: Any, room: int) -> str:
     if kind is np.ndarray and value.size > _SHOWN:
         return f"ndarray {value.dtype}{list(value.shape)}"
     if kind is dict:
-        return _joined("{", (f"{key!r}: {_start_of(item, room)}" for key, item in value.items()), "}", room)
+        items = (f"{key!r}: {_start_of(item, room, depth + 1)}" for key, item in value.items())
+        return _joined("{", items, "}", room)
     if kind is list or (kind is tuple and len(value) != 1):
         start, end = "[]" if kind is list else "()"
-        return _joined(start, (_start_of(item, room) for item in value), end, room)
+        return _joined(start, (_start_of(item, room, depth + 1) for item in value), end, room)
     return f"a {kind.__name__}" if _shows_itself(kind) else text_for_messages(value)
 
 

@@ -14,12 +14,12 @@ from collections import OrderedDict, deque
 from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from types import CellType, ModuleType
+from types import CellType, MemberDescriptorType, ModuleType
 from typing import Any, NamedTuple, cast
 
 import numpy as np
 
-from hybridflow.guards.access import RAW, stored
+from hybridflow.guards.access import IN_CLASS, RAW, stored
 from hybridflow.guards.contents import in_sequence, pairs_of
 from hybridflow.guards.guards import CELL, MISSING, PLAIN
 from hybridflow.guards.parts import slots
@@ -52,11 +52,11 @@ class Journal:
     """Remembers the state of each spot when it was first noted.
 
     Args:
-        outer: another journal, which is told of every spot too.
+        *told: other journals, which are told of every spot too.
     """
 
-    def __init__(self, outer: Journal | None = None) -> None:
-        self._outer = outer
+    def __init__(self, *told: Journal | None) -> None:
+        self._told = told
         self._spots: dict[Key, Spot] = {}  # a spot keeps its holder, and so the id, alive
         self._before: dict[Key, Any] = {}
         self._marked: dict[Key, Any] = {}
@@ -70,8 +70,9 @@ class Journal:
         if key not in self._spots:
             self._spots[key] = spot
             self._before[key] = spot.save()
-        if self._outer is not None:
-            self._outer.note(spot)
+        for other in self._told:
+            if other is not None:
+                other.note(spot)
 
     def mark(self) -> None:
         """Make the current state the one that `restore` goes back to."""
@@ -198,7 +199,8 @@ class Journal:
         self.content(value)
         self.content(RAW.get(value, "__dict__"))
         for name in slots(type(value)):
-            self.attribute(value, name)
+            if type(IN_CLASS.get(type(value), name)) is MemberDescriptorType:
+                self.attribute(value, name)
 
     def random(self, source: Any) -> None:
         """Note the state of a random number generator of Python or NumPy."""
@@ -302,9 +304,9 @@ def keeper() -> Journal | None:
     return _KEEPER.get()
 
 
-def new_journal() -> Journal:
-    """Return a journal for a new trace; it reports its spots to the `keeper`."""
-    return Journal(_KEEPER.get())
+def new_journal(*told: Journal) -> Journal:
+    """Return a journal for a new trace; it reports its spots to the `keeper`, and to other journals."""
+    return Journal(_KEEPER.get(), *told)
 
 
 @contextmanager

@@ -25,7 +25,7 @@ from hybridflow.guards.effects import Augmented, Change, Effects, is_constant
 from hybridflow.guards.guards import CHANGING, CONTAINERS, ITEM, PLAIN, Access, Guards, Origin, weak
 from hybridflow.guards.held import attributes_of, is_by_fields
 from hybridflow.guards.identities import Identities, Relation, Source, Way, at_way, mutable_in, order_at, path_of
-from hybridflow.guards.journal import Spot, new_journal
+from hybridflow.guards.journal import Journal, Spot, new_journal
 from hybridflow.guards.kinds import is_leaf, is_one_of_several, is_structure
 from hybridflow.guards.moving import RANDOM, moving, warn_once
 from hybridflow.guards.outside_floats import OutsideFloats
@@ -87,7 +87,9 @@ class Observations:
         """Why the trace can serve only its own call; None if it can serve others."""
         self._changed: set[int] = set()
         self.choices = Choices()
-        self.journal = new_journal()
+        self.before = Journal()
+        """All that the trace may have changed, with what libraries may write to, as it was: for a restart."""
+        self.journal = new_journal(self.before)
         self.repeated = Effects()
         self.augmented: Augmented | None = None
         self.floats = floats
@@ -567,7 +569,7 @@ class Observations:
         origin = self.origin_of(obj)
         if origin is None:
             # It may be a view of an array outside.
-            self.journal.content(obj.base if isinstance(obj, np.flatiter) else obj)
+            self.before.content(obj.base if isinstance(obj, np.flatiter) else obj)
             return
         self._refuse(origin.path + how, values, nested=nested)
         self.floats.write(origin, obj)
@@ -590,7 +592,7 @@ class Observations:
             NeedsNumber, NeedsSizes: a value is, or holds, a float input or an open size.
         """
         if self.is_outside(holder):
-            self.journal.inside(holder)
+            self.before.inside(holder)
             for value in values:
                 require_numbers(value, self._is_known)
 
@@ -612,7 +614,7 @@ class Observations:
         Raises:
             NeedsNumber, NeedsSizes: it does.
         """
-        require_numbers([*self.journal.changed()], self._is_known)
+        require_numbers([*self.before.changed()], self._is_known)
 
     def _is_known(self, value: Any) -> bool:
         """Whether an object existed before the trace; a container or frozen dataclass may be a copy with stand-ins."""

@@ -360,7 +360,7 @@ def _read_parts(observations: Observations, value: Any) -> list[Any]:
     if origin is None and isinstance(value, type | FunctionType):
         origin = observations.origin_or_root(value)
     if origin is not None:
-        observations.journal.inside(value)  # the code that reads it may write to it
+        observations.before.inside(value)  # the code that reads it may write to it
     inside: list[Any] = []
     try:
         for part in parts_of(value):

@@ -97,18 +97,6 @@ def _stream(tracer: Any, file: Any) -> Any:
     return now
 
 
-def print_to(file: Any, values: tuple[Any, ...], sep: str | None, end: str | None) -> None:
-    """Print to a stream as Python's `print` does, in a compiled function at every call; None is `sys.stdout`."""
-    tracer = current().tracer or tracer_around()
-    if tracer is None:
-        if not replaying():
-            _print(values, sep, end, file)
-        return
-    text = _Message(values, sep, end, _stream(tracer, file))
-    with nullcontext() if is_tracing() else context_of(tracer):  # in eager code of a trace: where it stands in the call
-        bind(PRINT, text.template.release(), {"message": text})
-
-
 def _print(values: Sequence[Any], separator: str | None, end: str | None, stream: Any) -> None:
     """Print in one piece, since `print` writes value by value and so mixes up what several threads print."""
     text = (" " if separator is None else separator).join([str(value) for value in values])
@@ -132,7 +120,7 @@ def _printed(kind: str, array: Any, name: Any) -> Any:
     return make_tensor(array)
 
 
-def print(*values: Any, sep: str | None = " ", end: str | None = "\n") -> None:
+def print(*values: Any, sep: str | None = " ", end: str | None = "\n", file: Any = None) -> None:
     r"""Print values as Python's `print` does, in a compiled function at every call.
 
     In a compiled function, tensors (also in lists, dicts and other pytrees) print their values of the call, in program
@@ -144,6 +132,7 @@ def print(*values: Any, sep: str | None = " ", end: str | None = "\n") -> None:
         *values: anything; tensors and structures of them among it.
         sep: what to print between values.
         end: what to print at the end.
+        file: the stream, which must be there before the call; None is `sys.stdout`.
 
     Example:
         >>> import hybridflow as hf
@@ -158,7 +147,14 @@ def print(*values: Any, sep: str | None = " ", end: str | None = "\n") -> None:
     for name, value in (("sep", sep), ("end", end)):
         if value is not None and not isinstance(cast(object, value), str):
             raise ArgumentTypeError(message(f"print: {name} must be a str or None", got=f"{name}={value!r}"))
-    print_to(None, values, sep, end)
+    tracer = current().tracer or tracer_around()
+    if tracer is None:
+        if not replaying():
+            _print(values, sep, end, file)
+        return
+    text = _Message(values, sep, end, _stream(tracer, file))
+    with nullcontext() if is_tracing() else context_of(tracer):  # in eager code of a trace: where it stands in the call
+        bind(PRINT, text.template.release(), {"message": text})
 
 
 def _print_lower(*xs: Any, message: _Message) -> Any:

@@ -132,14 +132,14 @@ def make_trace(
             leaves = TracedLeaves.of(builder, outputs, context.grad)
             graph = builder.finish(outputs)
     except (NeedsNumber, NeedsIdentity, NeedsSizes) as need:
-        observations.journal.undo()  # the trace restarts
+        observations.before.undo()  # the trace restarts
         if isinstance(need, NeedsNumber):
             floats.keep_by_value(need.arguments)
         floats.close()
         raise
     except Exception as error:
         if isinstance(error, TraceError):
-            observations.journal.undo()  # the error comes from tracing, not from the user's code: undo the whole call
+            observations.before.undo()  # the error comes from tracing, not from the user's code: undo the whole call
         _annotate(error, builder, name)
         floats.close()
         raise

@@ -104,7 +104,7 @@ class Session:
         if program is None:
             made = _Program.of(self._construction, wanted, edges)
             program = self._programs[key] = CompiledFunction(
-                made.run, autograph=False, name=self._construction.name, dynamic=False
+                made.run, autograph=False, name=self._construction.name, dynamic=False, verify=False
             )
         self._check_sizes(edges, values)
         with context_of(None, (), current().device, grad=False):

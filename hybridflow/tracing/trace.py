@@ -127,6 +127,7 @@ class Trace(Fit):
         self.first_floats: tuple[float, ...] = builder.observations.floats.values
         self.takes_floats = bool(self.first_floats)
         self.journal: Journal | None = builder.observations.journal
+        self.before: Journal | None = builder.observations.before
         self._states = [check.python_state for check in builder.checks]
         self._changes: Journal | None = None
         # If a trace changed what it reads, it would read another value next time, so it can serve only its own call.
@@ -170,13 +171,12 @@ class Trace(Fit):
             Whether the trace may serve calls. It may not if changes were undone and it changed what it read or created
             Variables. Other changes are repeated by every call that it serves.
         """
-        journal, self.journal = self.journal, None
-        if not journal:
-            return True
-        if called:
+        journal, before, self.journal, self.before = self.journal, self.before, None, None
+        if called and journal:
             self._expect_failure(journal)
+        if called or not before or not before.has_changed():
             return True
-        journal.undo()
+        before.undo()
         return not self.once and not self.created
 
     def repeat_effects(self, effects: Effects) -> None:
