@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import collections
+import dataclasses
+import functools
 import io
+import operator
 import warnings
 import weakref
-from types import SimpleNamespace
+from types import MappingProxyType, MethodType, SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -175,3 +179,80 @@ def test_a_traced_tensor_is_not_looked_up_among_weak_tensors(kind: Any) -> None:
     look = (lambda x: x * (2.0 if x in kept else 3.0)) if kind is weakref.WeakSet else lambda x: x * kept.get(x, 1.0)
     with pytest.raises(TracedValueError, match="looked up among tensors that are keys"):
         hf.compile(look)(one)
+
+
+class Silent:
+    """An object whose special methods nobody may call by himself."""
+
+    calls: list[str]
+    k = 2.0
+
+    def __repr__(self) -> str:
+        self.calls.append("__repr__")
+        raise RuntimeError("not printable")
+
+    def __eq__(self, other: object) -> bool:
+        self.calls.append("__eq__")
+        return self is other
+
+    def __hash__(self) -> int:
+        return 1
+
+    def __bool__(self) -> bool:
+        self.calls.append("__bool__")
+        return True
+
+    __str__ = __repr__
+
+
+@dataclasses.dataclass(eq=False)
+class Around:
+    a: Any
+
+
+HOLDERS: dict[str, tuple[Any, Any]] = {
+    "itself": (lambda s: s, lambda h: h.k),
+    "list": (lambda s: [s, 1], lambda h: h[0].k),
+    "tuple": (lambda s: (s,), lambda h: h[0].k),
+    "value": (lambda s: {"a": s}, lambda h: h["a"].k),
+    "key": (lambda s: {s: 2.0}, lambda h: next(iter(h)).k),
+    "default": (lambda s: collections.defaultdict(list, a=s), lambda h: h["a"].k),
+    "ordered": (lambda s: collections.OrderedDict(a=s), lambda h: h["a"].k),
+    "deque": (lambda s: collections.deque([s]), lambda h: h[0].k),
+    "set": (lambda s: {s}, len),
+    "proxy": (lambda s: MappingProxyType({"a": s}), lambda h: h["a"].k),
+    "namespace": (lambda s: SimpleNamespace(a=s), lambda h: h.a.k),
+    "fields": (Around, lambda h: h.a.k),
+    "method": (lambda s: MethodType(lambda self: self.k, s), lambda h: h()),
+    "partial": (lambda s: functools.partial(lambda one: one.k, s), lambda h: h()),
+    "stored": (lambda s: [s], lambda h: operator.setitem(h, 0, h[0]) or len(h)),
+    "asked": (lambda s: [s], lambda h: callable(h[0]) + isinstance(h[0], Silent)),
+}
+
+
+def called_in_vain(one: Any) -> float:
+    try:
+        return one(1.5)
+    except TypeError:
+        return 3.0
+
+
+HOLDERS["called in vain"] = (lambda s: [s], lambda h: called_in_vain(h[0]))
+
+
+@pytest.mark.parametrize("as_argument", [False, True])
+@pytest.mark.parametrize("name", HOLDERS)
+def test_special_methods_run_where_the_function_calls_them_only(name: str, as_argument: bool) -> None:
+    make, use = HOLDERS[name]
+    Silent.calls = []
+    one = Silent()
+    held = make(one)
+    f = hf.compile(lambda x, argument: x * use(held))
+    for number in range(4):
+        one.k = 2.0 + number // 2
+        expected = use(held)
+        Silent.calls.clear()
+        assert f(hf.ones(2 + number % 2), one if as_argument else 1).tolist()[0] == expected
+        assert Silent.calls == []
+    assert "not printable" not in str(f.explain())
+    assert Silent.calls == []

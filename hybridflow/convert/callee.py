@@ -560,7 +560,7 @@ def _calls_arguments(function: Any) -> bool:
     """Whether a callable only calls the functions among its arguments."""
     if type(function) is type(len) and type(function.__self__) is list:
         return function.__name__ == "sort"
-    return isinstance(function, type | FunctionType | type(len)) and function in _CALLING
+    return isinstance(function, FunctionType | type(len)) and function in _CALLING
 
 
 def _converted_arguments(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:

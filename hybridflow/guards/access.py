@@ -159,7 +159,7 @@ class Access(NamedTuple):
 
 ATTRIBUTE = Access(_attribute, "getattr({v}, {n})", "{p}.{n}")
 METHOD = Access(_method, "getattr({v}, {n}).__func__", "{p}.{n}")
-ITEM = Access(_item, "{v}[{n}]", "{p}[{n!r}]")
+ITEM = Access(_item, "{v}[{n}]", "{p}[{n}]")
 GLOBAL = Access(_item, "{v}[{n}]", "{n}")
 CELL = Access(_cell, "{v}.cell_contents", "{n}")
 RAW = Access(_raw, "", "{p}.{n}")

@@ -17,20 +17,19 @@ from array import array
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from operator import is_
-from types import FunctionType, MappingProxyType
+from types import MappingProxyType
 from typing import Any, NamedTuple, cast
 
 import numpy as np
 
 from hybridflow.core.functions import is_whole
 from hybridflow.core.node import Where, format_where
-from hybridflow.core.staged_number import text_for_messages
 from hybridflow.core.tensor import Tensor
 from hybridflow.core.variable import Variable
 from hybridflow.guards.access import ATTRIBUTE, CELL, GLOBAL, ITEM, METHOD, MISSING, Access, Held
 from hybridflow.guards.contents import has_own_way, in_sequence, keys_of, values_of
+from hybridflow.guards.shown import shown
 from hybridflow.guards.signature import Identity, static_key
-from hybridflow.guards.users import is_users, is_users_class
 
 SEQUENCES = (list, tuple, deque)
 MAPPINGS = (dict, MappingProxyType)
@@ -176,7 +175,8 @@ class Origin:
         """The origin as the user would write it."""
         if self.parent is None:
             return str(self.name)
-        return self.access.path.format(p=self.parent.path, n=self.name)
+        name = shown(self.name) if self.access is ITEM else self.name
+        return self.access.path.format(p=self.parent.path, n=name)
 
     def now(self) -> Any:
         """Return the current value, or `MISSING` if there is none."""
@@ -258,21 +258,12 @@ def _start_of(value: Any, room: int, depth: int = 0) -> str:
     if kind is np.ndarray and value.size > _SHOWN:
         return f"ndarray {value.dtype}{list(value.shape)}"
     if kind is dict:
-        items = (f"{key!r}: {_start_of(item, room, depth + 1)}" for key, item in value.items())
+        items = (f"{shown(key)}: {_start_of(item, room, depth + 1)}" for key, item in value.items())
         return _joined("{", items, "}", room)
     if kind is list or (kind is tuple and len(value) != 1):
         start, end = "[]" if kind is list else "()"
         return _joined(start, (_start_of(item, room, depth + 1) for item in value), end, room)
-    return f"a {kind.__name__}" if _shows_itself(kind) else text_for_messages(value)
-
-
-def _shows_itself(kind: type) -> bool:
-    """Whether a user's own code would make the text of a class's objects: only the traced function may call that."""
-    method = next((vars(one)["__repr__"] for one in kind.__mro__ if "__repr__" in vars(one)), None)
-    method = getattr(method, "__func__", method)
-    if type(method) is FunctionType:
-        return is_users(method.__code__) and method.__code__.co_filename != "<string>"
-    return is_users_class(type(method))
+    return shown(value)
 
 
 def _joined(start: str, items: Iterable[str], end: str, room: int) -> str:

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple, cast
 
 from hybridflow.guards.guards import CONTAINERS, Origin
 from hybridflow.guards.held import Opened, is_by_fields
+from hybridflow.guards.shown import shown
 
 Way = tuple[Any, ...]
 """The path to a value among the arguments: the argument's name, then keys, positions and fields."""
@@ -34,7 +35,7 @@ def path_of(source: Source) -> str:
     if isinstance(source, Origin):
         return source.path
     name, *keys = source
-    return str(name) + "".join([f"[{key!r}]" for key in keys])
+    return str(name) + "".join([f"[{shown(key)}]" for key in keys])
 
 
 def at_way(arguments: dict[str, Any], way: Way) -> Any:

@@ -127,7 +127,8 @@ def moving(
         module = "random." if isinstance(owner, random.Random) else "numpy.random's "
         return None if name == "seed" or observations.is_made_here(owner) else f"{module}{name}()"
     stream = kwargs.get("file") if function is builtins.print else owner
-    if isinstance(stream, io.IOBase) and stream not in (sys.stdout, sys.stderr) and observations.is_outside(stream):
+    standard = stream is sys.stdout or stream is sys.stderr
+    if isinstance(stream, io.IOBase) and not standard and observations.is_outside(stream):
         return f"{type(stream).__name__}.{name}()" if stream is owner else f"print(file={type(stream).__name__})"
     if makes_random_source(function) and (not args or args[0] is None):
         return f"{name}() without a seed"
@@ -140,5 +141,5 @@ def moving(
     called = owner if isinstance(owner, np.ufunc) else function
     if isinstance(called, np.ufunc) and called.__name__.endswith(_OF_PYTHON):
         return f"{called.__name__}, a ufunc that calls a Python function"
-    known = function in (builtins.input, builtins.open) or function in _ASKS_THE_SYSTEM or function in _SETS
-    return f"{name}()" if known else None
+    known = function is builtins.input or function is builtins.open
+    return f"{name}()" if known or function in _ASKS_THE_SYSTEM or function in _SETS else None

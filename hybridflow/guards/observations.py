@@ -31,6 +31,7 @@ from hybridflow.guards.moving import RANDOM, moving, warn_once
 from hybridflow.guards.outside_floats import OutsideFloats
 from hybridflow.guards.parts import WRAPPERS, items_of, parts_of
 from hybridflow.guards.questions import ANSWER, INSPECTING, LRU_CACHE, OF_ATTRIBUTES, Question, question_of
+from hybridflow.guards.shown import shown
 from hybridflow.guards.storable import is_traced, refuse_nested, require_numbers, require_storable
 from hybridflow.ir.variables import ArgumentVariable
 
@@ -238,7 +239,7 @@ class Observations:
         if is_structure(value) and id(value) not in self._inputs:
             self._inputs[id(value)] = (value, label, way)
             for key, item in items_of(value):
-                self.argument(item, f"{label}[{key!r}]", (*way, key), around)
+                self.argument(item, f"{label}[{shown(key)}]", (*way, key), around)
         elif is_by_fields(value) and not any([value is one for one in around]):
             for name, part in attributes_of(value).items():
                 self.argument(part, f"{label}.{name}", (*way, name), (*around, value))

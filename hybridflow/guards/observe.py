@@ -41,6 +41,7 @@ from hybridflow.guards.guards import CONTAINERS, PLAIN
 from hybridflow.guards.observations import Observations
 from hybridflow.guards.parts import is_watched_module
 from hybridflow.guards.questions import question_of
+from hybridflow.guards.shown import shown
 from hybridflow.ir.builder import GraphBuilder
 
 
@@ -525,7 +526,7 @@ def write_item(obj: Any, key: Any, value: Any, *, augmented: bool = False) -> No
         is_repeatable = type(obj) in LOADED and is_constant(key)
         change = _change(observations, value, item(key), augmented=augmented) if is_repeatable else OTHER
         kept = (value,) if issubclass(type(obj), _BY_POSITION) else (key, value)
-        observations.change(obj, f"[{key!r}]", kept, change, nested=nested)
+        observations.change(obj, f"[{shown(key)}]", kept, change, nested=nested)
     obj[key] = value
 
 
@@ -539,7 +540,7 @@ def delete_item(obj: Any, key: Any) -> None:
     """Do ``del obj[key]``."""
     observations, nested = current_observations()
     if observations is not None:
-        observations.change(obj, f"[{key!r}]", (), OTHER, nested=nested)
+        observations.change(obj, f"[{shown(key)}]", (), OTHER, nested=nested)
     del obj[key]
 
 

@@ -18,6 +18,7 @@ import jax
 from hybridflow.core.context import CONTEXT
 from hybridflow.guards.access import MISSING, Access
 from hybridflow.guards.found_by_name import FoundByName
+from hybridflow.guards.shown import shown
 from hybridflow.guards.signature import static_key
 from hybridflow.guards.users import is_users_module_name
 
@@ -89,8 +90,8 @@ class Question:
         owner = getattr(self.function, "__self__", None)
         kind = getattr(owner, "__name__", type(owner).__name__)
         name = getattr(self.function, "__name__", type(self.function).__name__)
-        named = [f"{key}={value!r}" for key, value in self.kwargs.items()]
-        given = ", ".join([*map(repr, self.args), *named])
+        named = [f"{key}={shown(value)}" for key, value in self.kwargs.items()]
+        given = ", ".join([*map(shown, self.args), *named])
         return f"{name if owner is None else f'{kind}.{name}'}({given})"
 
 
@@ -118,7 +119,8 @@ def question_of(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) ->
         return Question(issubclass, (type(args[0]) if function is isinstance else args[0], args[1]), {})
     name = getattr(function, "__name__", None)
     owner = getattr(function, "__self__", None)
-    if isinstance(function, weakref.ref) or (type(function) is LRU_CACHE and is_users_module_name(function.__module__)):
+    is_cached = type(function) is LRU_CACHE and is_users_module_name(str(function.__module__))
+    if is_cached or isinstance(function, weakref.ref):
         return Question(function, args, kwargs)
     if (name == "__subclasses__" and isinstance(owner, type)) or (name == "locked" and isinstance(owner, _LOCKS)):
         return Question(function, args, kwargs)

@@ -22,6 +22,7 @@ from hybridflow.guards.guards import CONTAINERS, PLAIN
 from hybridflow.guards.journal import Journal
 from hybridflow.guards.moving import RANDOM
 from hybridflow.guards.parts import items_of, slots
+from hybridflow.guards.shown import shown
 from hybridflow.guards.signature import BoundCall
 from hybridflow.guards.users import is_users, is_users_class
 
@@ -100,7 +101,7 @@ class Reachable:
     def _of_object(self, value: Any, kind: type, path: str) -> Iterator[tuple[Any, str]]:
         self._journal.content(value)
         if isinstance(value, CONTAINERS):
-            yield from ((item, f"{path}[{key!r}]") for key, item in items_of(value))
+            yield from ((item, f"{path}[{shown(key)}]") for key, item in items_of(value))
         elif isinstance(value, set | frozenset):
             yield from ((item, f"an item of {path}") for item in cast("set[Any]", value))
         attributes, module = RAW.get(value, "__dict__"), str(kind.__module__)

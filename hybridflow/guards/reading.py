@@ -163,7 +163,7 @@ def _first_of(observations: Observations, kinds: Iterable[type], name: str) -> A
 
 def _inherited(observations: Observations, made: type, name: str) -> None:
     """Record where a class that the trace has made has an attribute from: no guard may need the class, which dies."""
-    _first_of(observations, (*made.__mro__, *type(made).__mro__), name)
+    _first_of(observations, (*made.__mro__, *cast(type, type(made)).__mro__), name)
 
 
 def kind_of(observations: Observations, obj: Any) -> None:

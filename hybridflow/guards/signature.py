@@ -29,6 +29,7 @@ from hybridflow.guards.contents import in_sequence, pairs_of
 from hybridflow.guards.fields import closed, opened
 from hybridflow.guards.held import Opened, attributes_of, is_by_fields
 from hybridflow.guards.order import has_order, in_order_of
+from hybridflow.guards.shown import shown
 
 TENSOR, VARIABLE, STATIC = "tensor", "variable", "static"
 FLOAT = "float"
@@ -73,7 +74,8 @@ class Leaf(NamedTuple):
         if is_whole(self.value):
             return f"a {type(self.value).__name__}"
         kind = self.value.kind if isinstance(self.value, _Text) else type(self.value).__name__
-        return f"{kind} {self.value!r}"[:80]
+        text = shown(self.value)
+        return (text if text == f"a {kind}" else f"{kind} {text}")[:80]
 
 
 def _kind(leaf: Leaf) -> str:
@@ -350,7 +352,7 @@ def _flatten(name: str, value: Any) -> tuple[list[Any], Any]:
         if "sorting pytree" not in str(error):
             raise
         raise ArgumentTypeError(
-            message(f"argument {name!r}: a dict has keys that cannot be sorted", got=repr(value)[:80],
+            message(f"argument {name!r}: a dict has keys that cannot be sorted", got=shown(value)[:80],
                     hint="Use keys of one type, such as strings.")
         ) from None  # fmt: skip
 
@@ -487,7 +489,7 @@ def forget_values(leaves: Iterable[Leaf]) -> list[Leaf]:
         elif leaf.value is None or isinstance(leaf.value, bool | int | float | complex | str):
             described.append(leaf)
         else:
-            described.append(leaf._replace(value=_Text(type(leaf.value).__name__, repr(leaf.value)[:60])))
+            described.append(leaf._replace(value=_Text(type(leaf.value).__name__, shown(leaf.value)[:60])))
     return described
 
 

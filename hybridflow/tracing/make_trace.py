@@ -30,6 +30,7 @@ from hybridflow.guards.observations import Observations
 from hybridflow.guards.order import has_order, skeleton
 from hybridflow.guards.outside_floats import OutsideFloats, SeenFloats
 from hybridflow.guards.parts import parts_of
+from hybridflow.guards.shown import shown
 from hybridflow.guards.signature import (
     FLOAT,
     NOTHING,
@@ -189,7 +190,7 @@ def _observe_static(observations: Observations, value: Any, path: str, around: t
             _observe_static(observations, part, f"{path}.{name}", (*around, value))
     elif around and isinstance(value, list | tuple | dict | set | frozenset):
         for part in parts_of(value):
-            _observe_static(observations, part.value, f"{path}[{part.name!r}]", (*around, value))
+            _observe_static(observations, part.value, f"{path}[{shown(part.name)}]", (*around, value))
     else:
         bound = isinstance(value, MethodType | BoundCall)  # a new object every time it is read
         for one in (value.__func__, value.__self__) if bound else (value,):
