@@ -28,7 +28,7 @@ settings.register_profile("ci", max_examples=60, derandomize=True, deadline=None
 settings.register_profile("thorough", max_examples=3000, deadline=None)
 settings.load_profile("ci")
 
-QUICK, FIRST = 0.2, 0.5
+QUICK, FIRST = 0.2, 0.3
 SLOW = Path(__file__).with_name("slow.txt")
 SECONDS = "seconds of processor time"
 STARTED = pytest.StashKey[float]()
