@@ -213,3 +213,12 @@ def test_other_targets_are_errors(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr("hybridflow.export.to_stablehlo.find_spec", lambda name: None)
     with pytest.raises(MissingPackageError, match=r"hybridflow\[stablehlo\]"):
         hf.export.stablehlo(lambda x: x, tmp_path / "f", OPEN)
+
+
+@pytest.mark.parametrize(("platforms", "products"), [(("cpu",), 1), (("cuda",), 0), (("cpu", "cuda"), 0)])
+def test_a_program_is_spelled_for_the_platform_that_it_runs_on(
+    tmp_path: Path, platforms: tuple[str, ...], products: int
+) -> None:
+    hf.export.stablehlo(lambda x: hf.sum(x, axis=-1), tmp_path / "sum", hf.TensorSpec([512, 256]), platforms=platforms)
+    module = jax.export.deserialize(bytearray((tmp_path / "sum").read_bytes())).mlir_module()
+    assert module.count("stablehlo.dot_general") == products  # XLA:CPU sums fastest by a product with ones

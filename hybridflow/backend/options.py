@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterable
+from collections.abc import Generator, Iterable
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import cache
 from importlib.metadata import version as installed_version
@@ -17,6 +19,23 @@ MEASURED: tuple[tuple[int, ...], ...] = ((0, 10, 2), (0, 12, 0))
 
 With later versions, options that only affect speed are left out, and the others are tried before they are used.
 """
+
+_PLATFORM: ContextVar[str | None] = ContextVar("hybridflow platform", default=None)
+
+
+@contextmanager
+def lowered_on(platform: str) -> Generator[None]:
+    """Say on which platform the programs run that a ``with`` block lowers."""
+    token = _PLATFORM.set(platform)
+    try:
+        yield
+    finally:
+        _PLATFORM.reset(token)
+
+
+def is_on_cpus() -> bool:
+    """Whether the program that is being lowered runs on CPUs, so that it is spelled as XLA:CPU runs it fastest."""
+    return (_PLATFORM.get() or jax.default_backend()) == "cpu"
 
 
 @dataclass(frozen=True)

@@ -12,6 +12,7 @@ from jax import export
 
 from hybridflow.backend.files import write_bytes
 from hybridflow.backend.jax_shim import enable_x64
+from hybridflow.backend.options import lowered_on
 from hybridflow.core.dims import Dim, DimScope, Guard, substitute, text_of
 from hybridflow.core.errors import ExportError, HybridflowError, MissingPackageError, message
 from hybridflow.core.node import Node
@@ -88,7 +89,8 @@ def exported(function: Function, platforms: Sequence[str]) -> export.Exported:
 
     flat.__name__ = flat.__qualname__ = function.name
     args = [*[filled(one, specs[:count]) for one in fields["arguments"]], *([_as_jax(_STATE, {})] if drawn else [])]
-    with enable_x64(is_wide(graph)):
+    # A program for several platforms is spelled for none of them.
+    with enable_x64(is_wide(graph)), lowered_on(platforms[0] if len(platforms) == 1 else "several"):
         try:
             return export.export(jax.jit(flat), platforms=tuple(platforms))(*args)
         except HybridflowError:

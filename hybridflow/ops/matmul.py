@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any, cast
 
-import jax
 import numpy as np
 from jax import lax
 
 from hybridflow.backend import products
+from hybridflow.backend.options import is_on_cpus
 from hybridflow.core.dispatch import bind
 from hybridflow.core.dtypes import LOW_PRECISION
 from hybridflow.core.errors import DTypeError, ShapeError, message
@@ -231,7 +231,7 @@ def _transposed_kernel(a: Any, b: Any) -> Any:
 def _transposed_lower(a: Any, b: Any) -> Any:
     (length, rows), columns = a.shape, b.shape[1]
     known = type(length) is type(rows) is type(columns) is int
-    if not known or jax.default_backend() != "cpu" or length < _LONG or rows < _TALL * columns:
+    if not known or not is_on_cpus() or length < _LONG or rows < _TALL * columns:
         return _lower(lax.transpose(a, (1, 0)), b)
     # Without the barrier, XLA would make one product of it all again.
     return lax.transpose(lax.optimization_barrier(_lower(lax.transpose(b, (1, 0)), a)), (1, 0))

@@ -12,12 +12,12 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any
 
-import jax
 import numpy as np
 from jax import lax
 
 from hybridflow.backend.collectives import LOWERED_FOR
 from hybridflow.backend.jax_shim import SOUND_INTEGERS
+from hybridflow.backend.options import is_on_cpus
 
 _LINEAR: ContextVar[bool] = ContextVar("hybridflow linear lowerings", default=False)
 
@@ -136,7 +136,7 @@ def _is_summed_by_products(shape: tuple[Any, ...], dtype: Any) -> bool:
     XLA:CPU computes each element of a sum by itself, without vector instructions, and along columns if the first axes
     are summed. Products are computed by fast kernels. But they read stored elements, so these take memory.
     """
-    if jax.default_backend() != "cpu" or LOWERED_FOR.get() is not None or dtype.type not in (np.float32, np.float64):
+    if not is_on_cpus() or LOWERED_FOR.get() is not None or dtype.type not in (np.float32, np.float64):
         return False
     return all([type(size) is int for size in shape]) and _LEAST <= math.prod(shape) <= _MOST
 

@@ -24,7 +24,7 @@ from hybridflow.backend.jax_shim import (
     enable_x64,
     without_locations,
 )
-from hybridflow.backend.options import MANY_PARTS, MANY_ROWS, SMALL_VALUE, call_options, compiler_options
+from hybridflow.backend.options import MANY_PARTS, MANY_ROWS, SMALL_VALUE, call_options, compiler_options, lowered_on
 from hybridflow.core.activity import doing
 from hybridflow.core.dims import evaluate as evaluate_size
 from hybridflow.core.dtypes import WIDE
@@ -234,7 +234,8 @@ class _Compilation:
         elif self.device is not None:  # a program without inputs runs there too
             options["out_shardings"] = jax.sharding.SingleDeviceSharding(self.device)
         function = jax.jit(lowering, donate_argnums=self.donated, compiler_options=dict(self.options), **options)
-        return function.lower(*self.arguments())
+        with lowered_on(self.backend):
+            return function.lower(*self.arguments())
 
     def _entry(self, note: str | None) -> Entry | str:
         if self.profiling is not None:

@@ -15,12 +15,11 @@ from collections.abc import Callable
 from itertools import product
 from typing import Any, Literal
 
-import jax
 import jax.numpy as jnp
 from jax import lax
 
 from hybridflow.backend.cores import usable_cores
-from hybridflow.backend.options import jaxlib_version
+from hybridflow.backend.options import is_on_cpus, jaxlib_version
 from hybridflow.core.settings import SETTINGS
 from hybridflow.ops.nn.windows import Sizes
 
@@ -73,7 +72,7 @@ def choose(
     """
     if not all([isinstance(size, int) for size in (*x, *kernel, *sizes)]):  # symbolic sizes
         return "plain"
-    if groups != 1 or channels_last or x[0] < _FEWEST_IMAGES or jax.default_backend() != "cpu":
+    if groups != 1 or channels_last or x[0] < _FEWEST_IMAGES or not is_on_cpus():
         return "plain"
     cores = usable_cores("OMP_NUM_THREADS")
     padded = any(low or high for low, high in padding)
