@@ -223,8 +223,8 @@ def _update_kernel(x: Any, value: Any, *indices: Any, axes: Axes, how: str) -> A
     result = x.astype(wide)
     key = index_key(indices, axes)
     try:
-        if how == "set":
-            result[key] = value
+        if how == "set":  # NumPy writes in the order of the memory, and the last value stays
+            result[index_key([np.ascontiguousarray(one) for one in indices], axes)] = np.ascontiguousarray(value)
         else:
             _AT[how].at(result, key, value.astype(wide, copy=False))
             if how in ("min", "max") and wide.kind == "f":

@@ -349,6 +349,37 @@ def vjp_is_jax_vjp(call: Call) -> None:
         _close(call, f"the second-order gradient of input {index}", a, np.asarray(b), "jax gives")
 
 
+def _reversed_with_gaps(x: Array) -> Array:
+    every = [slice(None, None, -1)] * x.ndim
+    return np.repeat(np.flip(x), 2, axis=-1)[(..., slice(None, None, 2))][tuple(every)] if x.ndim else x
+
+
+_LAYOUTS: dict[str, Callable[[Array], Array]] = {
+    "in column-major order": lambda x: x.copy(order="F"),
+    "in reverse order, with gaps": _reversed_with_gaps,
+}
+
+
+@call_check
+def layout_in_memory_changes_nothing(call: Call) -> None:
+    """The NumPy kernel and the rule give the same for inputs and output gradients that lie otherwise in memory."""
+    if not call.runs_on_host or all(x.size < 2 for x in call.inputs):
+        return
+    wide = call.wide
+    cotangents = draw(call, wide.likes, 8) if has_rule(call) else []
+    expected = wide.run_kernel(wide.recorded_attrs)
+    gradients = wide.host_gradients(cotangents) if has_rule(call) else []
+    for layout, lay in _LAYOUTS.items():
+        laid = Call(wide.op, tuple(map(lay, wide.inputs)), wide.attrs, wide.sample)
+        laid.likes = wide.likes
+        for index, (a, b) in enumerate(zip(laid.run_kernel(wide.recorded_attrs), expected, strict=True)):
+            _close(call, f"output {index} of inputs {layout}", a, b, "row-major inputs give")
+        found = laid.host_gradients([*map(lay, cotangents)]) if has_rule(call) else []
+        for index, (a, b) in enumerate(zip(found, gradients, strict=True)):
+            if b is not None:
+                _close(call, f"the gradient of input {index}, of inputs {layout}", a, b, "row-major inputs give")
+
+
 def _close(call: Call, what: str, actual: Any, expected: Array, who: str) -> None:
     if actual is None:
         actual = np.zeros_like(expected)

@@ -117,7 +117,7 @@ def _integer_vjp(F: Any, g: Any, y: Any, logits: Any, labels: Any) -> Any:
 def _integer_host(g: Any, y: Any, logits: Any, labels: Any) -> Any:
     if not logits.size or logits.ndim < 2:
         return None
-    result = logits - y[1][..., None]
+    result = np.subtract(logits, y[1][..., None], order="C")  # so that the rows are a view of it
     np.exp(result, out=result)
     rows = result.reshape(-1, result.shape[-1])
     rows[np.arange(rows.shape[0]), labels.reshape(-1)] -= result.dtype.type(1)
