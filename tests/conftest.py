@@ -28,7 +28,7 @@ settings.register_profile("ci", max_examples=60, derandomize=True, deadline=None
 settings.register_profile("thorough", max_examples=3000, deadline=None)
 settings.load_profile("ci")
 
-QUICK, FIRST = 0.2, 0.5
+QUICK, FIRST = 0.2, 0.3
 SLOW = Path(__file__).with_name("slow.txt")
 SECONDS = "seconds of processor time"
 STARTED = pytest.StashKey[float]()
@@ -64,7 +64,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     slow_cases: Counter[str] = Counter()
     chosen: list[pytest.Item] = []
     left_out: list[pytest.Item] = []
-    every, slow, everything = config.getoption("every"), config.getoption("slow"), config.getoption("all")
+    every, slow, everything = config.option.every, config.option.slow, config.option.all
     named = any("::" in one for one in config.args)  # tests that somebody names run
     seconds = {} if everything or named else slow_tests()
     for item in items:
@@ -120,7 +120,7 @@ class Measured:
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         """Take the time of a test that has ended."""
         if report.when == "teardown":
-            self._seconds |= {report.nodeid: dict(report.user_properties)[SECONDS]}
+            self._seconds[report.nodeid] = float(str(dict(report.user_properties)[SECONDS]))
 
     def pytest_sessionfinish(self) -> None:
         """Write the list."""
