@@ -302,6 +302,20 @@ def test_a_sum_of_floats_is_cpythons():
     assert f.trace_count <= 2
 
 
+@pytest.mark.parametrize("start", [0, 1, -(10**20), True, 0.5])
+@pytest.mark.parametrize(
+    "items",
+    [[10**20], [2, 10**20], [10**20, 10**30, 1.5], [True, 10**19], [10**20, "k"], ["k", 2**62, 2**62], ["k"], []],
+)
+def test_a_sum_that_no_tensor_decides_may_be_of_any_size(items: list[Any], start: Any):
+    def f(x: Any, k: float) -> Any:
+        return x * float(sum([k if one == "k" else one for one in items], start))
+
+    compiled = hf.compile(f)
+    for k in (1.5, 2.5, -1e20):
+        assert compiled(hf.ones(()), k).item() == f(hf.ones(()), k).item()
+
+
 def test_a_sum_of_floats_that_a_tensor_decides_is_cpythons():
     def f(x: Any) -> Any:
         a, b = 0.1, 3

@@ -177,6 +177,40 @@ def test_dict_keys_that_cannot_be_sorted():
         hf.compile(lambda d: d[1])({1: ones(1), "a": ones(1)})
 
 
+def chosen(x):
+    d = {1: x, "a": x} if hf.sum(x) > 0 else {1: x, "a": -x}
+    return d["a"]
+
+
+@pytest.mark.parametrize(
+    ("function", "text"),
+    [
+        (lambda x: {1: x, "a": x}, "compile"),
+        (lambda x: [collections.defaultdict(int, {1: x, "a": x})], "compile"),
+        (chosen, "a branch or loop on tensors"),
+    ],
+)
+def test_dicts_of_the_functions_own_with_keys_that_cannot_be_sorted(function, text):
+    with pytest.raises(ArgumentTypeError, match=rf"(?s)^{text}: a dict has keys that cannot be sorted.*OrderedDict"):
+        hf.compile(function)(ones(1))
+
+
+@pytest.mark.parametrize("around", [lambda d: d, lambda d: [d], lambda d: {"in": d}])
+def test_the_keys_of_an_ordered_dict_need_no_order(around):
+    def f(nested):
+        d = nested
+        while type(d) is not collections.OrderedDict:
+            d = d[0] if type(d) is list else d["in"]
+        return {name: value for name, value in zip("abc", d.values(), strict=False)}, collections.OrderedDict(d)
+
+    compiled = hf.compile(f)
+    for keys in ([2.0, "a", (1,)], [(1,), 2.0, "a"], [2, "a", (1,)], ["a"]):
+        d = around(collections.OrderedDict({key: ones(1) * number for number, key in enumerate(keys)}))
+        for got, expected in zip(compiled(d), f(d), strict=True):
+            assert repr(got) == repr(expected)
+    assert compiled.trace_count == 4
+
+
 class Foreign:
     """An array of another library."""
 

@@ -204,15 +204,14 @@ def _sum(iterable: Iterable[Any], /, start: Any = 0) -> Any:
     if isinstance(start, str | bytes | bytearray):
         return sum((), start)  # raises Python's error
     items = iter(iterable)
-    numbers: list[Any] = []
+    numbers = [start]
     rest: list[Any] = []
     for item in items if type(start) in _ADDED_BY_PYTHON else ():
         if type(item) not in _ADDED_BY_PYTHON:
             rest.append(item)
             break
         numbers.append(item)
-    total, numbers = summed(start, numbers)
-    total = sum(numbers, total)
+    total = summed(numbers) if len(numbers) > 1 else start
     return _of_addend(sum(map(_addend, itertools.chain(rest, items)), _addend(total)))
 
 

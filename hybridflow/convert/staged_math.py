@@ -7,7 +7,6 @@ Python.
 
 from __future__ import annotations
 
-import itertools
 import math
 import sys
 from collections.abc import Callable
@@ -116,23 +115,20 @@ def _sum_of(*numbers: Any) -> Any:
     return sum(numbers[1:], numbers[0])
 
 
-def summed(start: Any, items: list[Any]) -> tuple[Any, list[Any]]:
-    """Return the sum of the leading numbers as ``sum`` computes it, and the items that are left to add."""
-    numbers = [start, *itertools.takewhile(lambda one: operand_of(one) is not None, items)]
-    rest = items[len(numbers) - 1 :]
-    if operand_of(start) is None or not any(type(one) in (StagedNumber, TracedFloat) for one in numbers):
-        return start, items
-    if all(type(one) in (TracedFloat, bool, int, float) for one in numbers):
-        return next(one for one in numbers if type(one) is TracedFloat).applied(_sum_of, *numbers), rest
+def summed(numbers: list[Any]) -> Any:
+    """Return the sum of Python numbers as ``sum`` computes it: CPython adds those that no tensor decides."""
+    if not any(type(one) is StagedNumber for one in numbers):
+        of_call = next((one for one in numbers if type(one) is TracedFloat), None)
+        return _sum_of(*numbers) if of_call is None else of_call.applied(_sum_of, *numbers)
     total = numbers.pop(0)
     while numbers and float not in kinds_of(total):
         total = total + numbers.pop(0)
     if sys.version_info < (3, 12) or len(numbers) < 2:
-        return _sum_of(total, *numbers), rest
+        return _sum_of(total, *numbers)
     for one in (total, *numbers):
         if type(one) is StagedNumber and float in one.kinds and len(one.kinds) > 1:
             raise several_kinds(one, "is added up by sum(), which adds floats and ints differently")
-    return _compensated(operand_of(total), numbers), rest
+    return _compensated(operand_of(total), numbers)
 
 
 def _compensated(total: Any, numbers: list[Any]) -> StagedNumber:

@@ -26,7 +26,7 @@ from hybridflow.guards import observe
 from hybridflow.guards.guards import describe
 from hybridflow.guards.objects import is_object, objects_in, vars_of
 from hybridflow.guards.objects import opened as open_objects
-from hybridflow.guards.order import has_order, in_order_of, skeleton
+from hybridflow.guards.order import flattened, has_order, in_order_of, skeleton
 
 _COPIED = (set, deque, bytearray)
 """Types of leaves that can be changed."""
@@ -96,7 +96,7 @@ class Value(NamedTuple):
     @classmethod
     def of(cls, value: Any, opened: bool = False) -> Value:
         """Flatten a value."""
-        leaves, tree = jax.tree_util.tree_flatten(open_objects(value) if opened else value)
+        leaves, tree = flattened("a branch or loop on tensors", open_objects(value) if opened else value)
         return cls(leaves, tree, skeleton(value) if has_order(value) else None, opened, value)
 
     def is_like(self, other: Value) -> bool:

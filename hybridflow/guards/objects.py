@@ -14,7 +14,7 @@ import jax
 
 from hybridflow.guards import observe
 from hybridflow.guards.held import attributes_of, made_of
-from hybridflow.guards.order import has_order, in_order_of, skeleton
+from hybridflow.guards.order import flattened, has_order, in_order_of, skeleton
 
 _PYTHON_CLASS = 1 << 9
 """The flag of classes that a ``class`` statement created (Py_TPFLAGS_HEAPTYPE)."""
@@ -90,7 +90,7 @@ def opened(value: Any, which: Callable[[Any], bool] = is_object) -> Any:
 
 
 def _opened(value: Any, which: Callable[[Any], bool], around: tuple[Any, ...]) -> Any:
-    leaves, tree = jax.tree_util.tree_flatten(value)
+    leaves, tree = flattened("compile", value)
     if not any(map(which, leaves)):
         return value
     opened = [_attributes(leaf, which, (*around, leaf)) if _is_new(leaf, which, around) else leaf for leaf in leaves]

@@ -3,11 +3,39 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Callable
 from typing import Any, cast
 
-from hybridflow.guards.held import Opened, attributes_of
+import jax
 
-_DICTS = (dict, defaultdict)
+from hybridflow.core.errors import ArgumentTypeError, message
+from hybridflow.guards.held import Opened, attributes_of
+from hybridflow.guards.shown import shown
+
+DICTS = (dict, defaultdict)
+"""The types of dicts whose keys jax sorts."""
+
+
+def flattened(what: str, value: Any, is_leaf: Callable[[Any], bool] | None = None) -> tuple[list[Any], Any]:
+    """Return the leaves and the structure of a value, as jax finds them.
+
+    Args:
+        what: what the value is, for messages.
+        value: the value.
+        is_leaf: whether a part is a leaf although jax would look inside.
+
+    Raises:
+        ArgumentTypeError: a dict in it has keys that cannot be sorted.
+    """
+    try:
+        return jax.tree_util.tree_flatten(value, is_leaf)
+    except (TypeError, ValueError) as error:
+        if "sorting pytree" not in str(error) and "'<' not supported" not in str(error):
+            raise
+        raise ArgumentTypeError(
+            message(f"{what}: a dict has keys that cannot be sorted", got=shown(value)[:80],
+                    hint="Use keys of one type, such as strings, or an OrderedDict.")
+        ) from None  # fmt: skip
 
 
 def _is_sequence(structure: Any) -> bool:
@@ -17,7 +45,7 @@ def _is_sequence(structure: Any) -> bool:
 
 def has_order(structure: Any) -> bool:
     """Whether jax loses something of a structure, such as the order of a dict: it sorts the keys."""
-    if type(structure) in _DICTS:
+    if type(structure) in DICTS:
         keys = list(structure)
         return keys != sorted(keys) or any(map(has_order, structure.values()))
     if type(structure) is Opened:
@@ -29,7 +57,7 @@ def has_order(structure: Any) -> bool:
 
 def skeleton(structure: Any) -> Any:
     """Return a structure without its leaves, for `in_order_of`."""
-    if type(structure) in _DICTS:
+    if type(structure) in DICTS:
         return {key: skeleton(value) for key, value in structure.items()}
     if _is_sequence(structure):
         return [skeleton(item) for item in cast("list[Any]", structure)]
@@ -46,7 +74,7 @@ def in_order_of(like: Any, structure: Any) -> Any:
         for name, value in zip(like.names, like.values, strict=True):
             object.__setattr__(structure, name, in_order_of(value, getattr(structure, name)))
         return structure
-    if kind in _DICTS:
+    if kind in DICTS:
         items = {key: in_order_of(like[key], structure[key]) for key in like}
         return defaultdict(structure.default_factory, items) if kind is defaultdict else items
     if _is_sequence(structure):

@@ -16,7 +16,6 @@ import jax
 import numpy as np
 
 from hybridflow.core.dtypes import as_dtype
-from hybridflow.core.errors import ArgumentTypeError, message
 from hybridflow.core.functions import Whole, is_whole
 from hybridflow.core.mesh import lies_on_several
 from hybridflow.core.spec import TensorSpec, format_spec, make_spec
@@ -28,7 +27,7 @@ from hybridflow.guards.access import MISSING
 from hybridflow.guards.contents import in_sequence, pairs_of
 from hybridflow.guards.fields import closed, opened
 from hybridflow.guards.held import Opened, attributes_of, is_by_fields
-from hybridflow.guards.order import has_order, in_order_of
+from hybridflow.guards.order import DICTS, flattened, has_order, in_order_of
 from hybridflow.guards.shown import shown
 
 TENSOR, VARIABLE, STATIC = "tensor", "variable", "static"
@@ -319,7 +318,7 @@ def _untold(structure: Any) -> tuple[Any, ...]:
     if isinstance(structure, dict):
         named = cast("dict[Any, Any]", structure)
         if {*map(type, named)} - _STRING:
-            order = sorted(named)
+            order = sorted(named) if type(named) in DICTS else [*named]
             untold = tuple([static_key(key) for key in order])
             items = [named[key] for key in order]
         else:
@@ -346,15 +345,7 @@ def flatten_again(value: Any) -> tuple[list[Any], Any]:
 
 
 def _flatten(name: str, value: Any) -> tuple[list[Any], Any]:
-    try:
-        return jax.tree_util.tree_flatten(value, is_whole if Whole.exist else None)
-    except ValueError as error:
-        if "sorting pytree" not in str(error):
-            raise
-        raise ArgumentTypeError(
-            message(f"argument {name!r}: a dict has keys that cannot be sorted", got=shown(value)[:80],
-                    hint="Use keys of one type, such as strings.")
-        ) from None  # fmt: skip
+    return flattened(f"argument {name!r}", value, is_whole if Whole.exist else None)
 
 
 def named_leaves(signature: Signature) -> list[Leaf]:
