@@ -458,7 +458,23 @@ def generator():
     yield from range(100)
 
 
+def count_item(held):
+    held[1] = held.data[1] + 1
+
+
+def count_attribute(held):
+    held.n = getattr(held, "n", 0) + 1
+
+
+def delete_first(held):
+    del held[0]
+
+
 WRITES = {
+    "user dict's item": (lambda: collections.UserDict({1: 2}), count_item, dict),
+    "user list's item": (lambda: collections.UserList([1, 2]), count_item, list),
+    "deleted item": (lambda: collections.UserList(range(9)), delete_first, list),
+    "threading.local": (threading.local, count_attribute, vars),
     "user list": (lambda: collections.UserList([1]), lambda s: s.append(len(s)), list),
     "user dict": (collections.UserDict, lambda s: s.update(n=s.get("n", 0) + 1), dict),
     "chain map": (lambda: collections.ChainMap({}, {"n": 1}), lambda s: s.update(n=s["n"] + 1), dict),

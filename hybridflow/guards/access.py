@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import weakref
 from collections.abc import Callable, Iterator
 from contextvars import ContextVar
@@ -52,8 +53,9 @@ def _cell(holder: CellType, name: str) -> Any:
 
 
 def _raw(holder: Any, name: str) -> Any:
+    base: Any = threading.local if issubclass(type(holder), threading.local) else object
     try:
-        return object.__getattribute__(holder, name)
+        return base.__getattribute__(holder, name)
     except AttributeError:
         return MISSING
 

@@ -37,7 +37,7 @@ from hybridflow.guards.effects import (
     is_constant,
     item,
 )
-from hybridflow.guards.guards import CONTAINERS, PLAIN
+from hybridflow.guards.guards import CHANGING, CONTAINERS, PLAIN
 from hybridflow.guards.observations import Observations
 from hybridflow.guards.parts import is_watched_module
 from hybridflow.guards.questions import question_of
@@ -526,8 +526,15 @@ def write_item(obj: Any, key: Any, value: Any, *, augmented: bool = False) -> No
         is_repeatable = type(obj) in LOADED and is_constant(key)
         change = _change(observations, value, item(key), augmented=augmented) if is_repeatable else OTHER
         kept = (value,) if issubclass(type(obj), _BY_POSITION) else (key, value)
+        _written_by_library(observations, obj)
         observations.change(obj, f"[{shown(key)}]", kept, change, nested=nested)
     obj[key] = value
+
+
+def _written_by_library(observations: Observations, obj: Any) -> None:
+    """Record that a library's own method is about to change an object, and may read and change what it holds."""
+    if not isinstance(obj, (*CONTAINERS, *CHANGING, *ARRAYS)):
+        reading.whole(observations, obj)
 
 
 def delete_attr(obj: Any, name: str, put: Callable[[Any, str], None] = delattr) -> None:
@@ -540,6 +547,7 @@ def delete_item(obj: Any, key: Any) -> None:
     """Do ``del obj[key]``."""
     observations, nested = current_observations()
     if observations is not None:
+        _written_by_library(observations, obj)
         observations.change(obj, f"[{shown(key)}]", (), OTHER, nested=nested)
     del obj[key]
 
