@@ -584,6 +584,8 @@ def _call_unbound(function: Any, /, *args: Any, **kwargs: Any) -> Any:
         return _call_setattr(function, *args)
     if function.__name__ == "__delattr__" and len(args) == 2 and not kwargs:
         return _call_delattr(function, *args)
+    if function.__name__ in _OF_ATTRIBUTES:
+        return function(*args, **kwargs)  # raises Python's error
     return callee(function.__get__(args[0]))(*args[1:], **kwargs)
 
 
