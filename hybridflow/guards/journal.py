@@ -140,7 +140,7 @@ class Journal:
         if type(attributes) is dict and type(obj).__setattr__ is not object.__setattr__:
             for value in (obj, attributes, *attributes.values()):
                 self.content(value)
-        in_class: Any = getattr(type(obj), name, None)
+        in_class = IN_CLASS.get(type(obj), name)
         if isinstance(attributes, dict) and not hasattr(type(in_class), "__set__"):
             self.item_of(attributes, name, obj)
             return
