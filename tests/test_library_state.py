@@ -545,9 +545,15 @@ def test_a_cached_property_that_depends_on_what_the_call_changes_is_not_computed
         model.b += 1
         return x * model.a
 
-    for b in (3.0, 4.0, 5.0):
-        model.__dict__.pop("a", None)
-        assert step(hf.asarray(1.0)).item() == model.a == b * 2
+    for new in (False, False, True, False):
+        if new:
+            model = Model()
+        model.b, expected = 4.0, model.__dict__.get("a", 10.0)
+        assert step(hf.asarray(1.0)).item() == model.a == expected
+        model.b = 7.0
+        assert step(hf.asarray(1.0)).item() == model.a == expected
+        model.__dict__.pop("a")
+        assert step(hf.asarray(1.0)).item() == model.a == 18.0
 
 
 def test_a_partialmethod_and_the_hooks_of_a_class_make_no_new_trace():

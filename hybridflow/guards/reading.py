@@ -24,7 +24,7 @@ from hybridflow.core.tensor import Tensor
 from hybridflow.core.traced_array import TracedArray
 from hybridflow.core.variable import Variable
 from hybridflow.guards import numpy_rules
-from hybridflow.guards.access import ATTRIBUTE, GLOBAL, IN_CLASS, IN_INSTANCE, ITEM, METHOD, MISSING, TYPE
+from hybridflow.guards.access import ATTRIBUTE, GLOBAL, IN_CLASS, IN_INSTANCE, ITEM, METHOD, MISSING, TYPE, Access
 from hybridflow.guards.contents import keys_of
 from hybridflow.guards.guards import CONTAINERS, MAPPINGS, PLAIN, Origin
 from hybridflow.guards.kinds import holds_attributes, is_leaf
@@ -95,10 +95,16 @@ def attribute(observations: Observations, obj: Any, name: str, value: Any, *, se
     elif type(value) is BuiltinMethodType and value.__self__ is obj and not isinstance(obj, ModuleType):
         return value
     elif seen:
-        return observations.read(origin, ATTRIBUTE, name, value)
+        return observations.read(origin, _access(observations, kind, name), name, value)
     else:
-        observations.look(origin, ATTRIBUTE, name, value)
+        observations.look(origin, _access(observations, kind, name), name, value)
     return value
+
+
+def _access(observations: Observations, kind: type, name: str) -> Access:
+    """Return how a guard reads an attribute: it must not compute a cached property that the call's changes decide."""
+    is_cached = bool(observations.effects) and type(IN_CLASS.get(kind, name)) is functools.cached_property
+    return IN_INSTANCE if is_cached else ATTRIBUTE
 
 
 def _origin_for(observations: Observations, obj: Any, name: str) -> Origin | None:
