@@ -13,7 +13,7 @@ import jax
 from hybridflow.autodiff.namespaces import PUBLIC
 from hybridflow.convert import filtered, protocols, staged_reads
 from hybridflow.convert.branches import ENDLESS, endless, value_on_tensor
-from hybridflow.convert.chains import kept_by, mapped
+from hybridflow.convert.chains import kept_by, mapped, rest_of
 from hybridflow.convert.filtered import Filtered, truths
 from hybridflow.convert.rows import Stream, TensorRange, enumerated, ranged, reversed_rows, zipped
 from hybridflow.convert.sorting import sorted_items
@@ -203,7 +203,7 @@ def _sum(iterable: Iterable[Any], /, start: Any = 0) -> Any:
         return filtered.summed(iterable, start)
     if isinstance(start, str | bytes | bytearray):
         return sum((), start)  # raises Python's error
-    items = iter(iterable)
+    items = rest_of(iter(iterable))
     numbers = [start]
     rest: list[Any] = []
     for item in items if type(start) in _ADDED_BY_PYTHON else ():

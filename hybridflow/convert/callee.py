@@ -336,6 +336,8 @@ def write_attribute(obj: Any, name: str, value: Any, *, augmented: bool = False)
     setter = None if hook is not None else protocols.setter_of(obj, name)
     if hook is not None:
         hook(name, value)
+    elif IN_CLASS.get(type(obj), "__setattr__") is None:
+        setattr(obj, name, value)  # raises Python's error
     elif setter is not None:
         setter(value)
     else:
@@ -349,6 +351,8 @@ def delete_attribute(obj: Any, name: str) -> None:
     deleter = None if hook is not None else protocols.setter_of(obj, name, "__delete__")
     if hook is not None:
         hook(name)
+    elif IN_CLASS.get(type(obj), "__delattr__") is None:
+        delattr(obj, name)  # raises Python's error
     elif deleter is not None:
         deleter()
     else:
@@ -580,12 +584,11 @@ def _call_unbound(function: Any, /, *args: Any, **kwargs: Any) -> Any:
     """Call an unbound method, such as `list.append` or `object.__setattr__`, as a method of its first argument."""
     if not args or not isinstance(args[0], function.__objclass__):
         return function(*args, **kwargs)  # raises Python's error
-    if function.__name__ == "__setattr__" and len(args) == 3 and not kwargs:
-        return _call_setattr(function, *args)
-    if function.__name__ == "__delattr__" and len(args) == 2 and not kwargs:
-        return _call_delattr(function, *args)
     if function.__name__ in _OF_ATTRIBUTES:
-        return function(*args, **kwargs)  # raises Python's error
+        count = 3 if function.__name__ == "__setattr__" else 2
+        if len(args) != count or kwargs or isinstance(args[0], type) != (function.__objclass__ is type):
+            return function(*args, **kwargs)  # raises Python's error
+        return _call_setattr(function, *args) if count == 3 else _call_delattr(function, *args)
     return callee(function.__get__(args[0]))(*args[1:], **kwargs)
 
 

@@ -65,6 +65,16 @@ class _Items:
             yield from _through(item, self.chain.stages)
 
 
+def rest_of(items: Iterator[Any]) -> Iterator[Any]:
+    """Yield what an iterator has left, by ``next`` alone, up to its end: a loop would call its ``__iter__`` too."""
+    while True:
+        try:
+            item = next(items)
+        except StopIteration:
+            return
+        yield item
+
+
 def _through(item: Any, stages: tuple[Stage, ...]) -> Iterator[Any]:
     """Yield the result of the stages for an item; nothing if it is filtered out."""
     for number, (function, keeps) in enumerate(stages):
@@ -145,7 +155,10 @@ def mapped(function: Callable[..., Any], *iterables: Any) -> Any:
 def kept_by(function: Callable[[Any], Any] | None, iterable: Any) -> Any:
     """Return ``filter``."""
     stage = Stage(_itself if function is None else function, True)
-    return _longer(iterable if _is_rows(iterable) or type(iterable) is TensorRange else iter(iterable), stage)
+    if _is_rows(iterable) or type(iterable) is TensorRange:
+        return _longer(iterable, stage)
+    items = iter(iterable)
+    return _longer(items if isinstance(items, Chain) else rest_of(items), stage)
 
 
 def _longer(source: Any, stage: Stage) -> Chain:

@@ -8,13 +8,14 @@ from collections import deque
 from collections.abc import Iterable
 from contextlib import suppress
 from types import BuiltinFunctionType, CodeType, FunctionType, MethodType, MethodWrapperType, ModuleType
-from typing import Any, cast
+from typing import Any
 
 import jax
 import numpy as np
 
 from hybridflow.guards import opened, reading
 from hybridflow.guards.access import IN_CLASS
+from hybridflow.guards.contents import items_in
 from hybridflow.guards.effects import LOADED, OTHER, called_again
 from hybridflow.guards.guards import CHANGING, CONTAINERS
 from hybridflow.guards.noticed import MONITORING
@@ -133,7 +134,7 @@ def _goes_out(observations: Observations, function: Any, args: tuple[Any, ...]) 
             if function not in _OUTSIDE_ONLY:
                 run_over(observations, one)
             if _SHALLOW[function] and isinstance(one, (*CONTAINERS, set, frozenset)):
-                for item in one:
+                for item in items_in(one):
                     reading.special(observations, item, _SHALLOW[function])
     elif not builtin or function not in _SPECIAL:
         _reads_all(observations, function, args)
@@ -151,7 +152,7 @@ def _reads_all(observations: Observations, function: Any, args: tuple[Any, ...])
                 observations.in_memory(one)
     owner = getattr(function, "__self__", None)
     if isinstance(owner, list | deque):
-        for item in cast("list[Any]", owner):
+        for item in items_in(owner):
             reading.special(observations, item, ("__eq__", "__lt__"))
     for one in args:
         observations.use_order(one)

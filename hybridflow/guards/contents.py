@@ -24,6 +24,14 @@ def in_sequence(sequence: Any) -> Sequence[Any]:
     return sequence if type(sequence) in _EXACT else [*_own_type(type(sequence)).__iter__(sequence)]
 
 
+def items_in(container: Any) -> Iterable[Any]:
+    """Return the items of a container or set; the keys of a dict."""
+    if isinstance(container, set | frozenset):
+        values = cast("set[Any]", container)
+        return set.__iter__(values) if isinstance(values, set) else frozenset.__iter__(values)
+    return in_sequence(container) if isinstance(container, _SEQUENCES) else keys_of(container)
+
+
 def keys_of(mapping: Any) -> Iterable[Any]:
     """Return the keys of a dict."""
     return mapping if type(mapping) in _EXACT else _own_type(type(mapping)).keys(mapping)

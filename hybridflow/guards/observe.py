@@ -122,7 +122,10 @@ def constructed(cls: type) -> None:
     observations, _ = current_observations()
     if observations is not None:
         for name in ("__new__", "__init__", "__del__"):
-            observations.read(observations.root(cls, cls.__name__), IN_CLASS, name, IN_CLASS.get(cls, name))
+            if observations.is_made_here(cls):
+                reading.inherited(observations, cls, name)
+            else:
+                observations.read(observations.root(cls, cls.__name__), IN_CLASS, name, IN_CLASS.get(cls, name))
         finalizer = IN_CLASS.get(cls, "__del__")
         if type(finalizer) is FunctionType:
             reading.runs_as_it_is(observations, finalizer)

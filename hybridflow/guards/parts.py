@@ -15,7 +15,7 @@ import types
 import weakref
 from array import array
 from collections.abc import Iterator
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
@@ -26,7 +26,7 @@ from hybridflow.core.traced_array import TracedArray
 from hybridflow.core.traced_float import TracedFloat
 from hybridflow.core.variable import Variable
 from hybridflow.guards.access import ATTRIBUTE, BYTES, CALLED, CELL, CURRENT, ITEM, MISSING, RAW, STATE, TYPE, Access
-from hybridflow.guards.contents import in_sequence, pairs_of
+from hybridflow.guards.contents import in_sequence, items_in, pairs_of
 from hybridflow.guards.guards import CONTAINERS, MAPPINGS, PLAIN
 from hybridflow.guards.users import OWN_LIBRARIES, is_hybridflows, is_users_class, is_users_module
 
@@ -194,7 +194,7 @@ def _of_object(value: Any, kind: type) -> Iterator[Part]:
             if isinstance(value, MAPPINGS) and type(key) not in PLAIN:
                 yield Part(key, None, None, key)
     elif isinstance(value, set | frozenset):
-        yield from (Part(item, None, None, item) for item in cast("set[Any]", value))
+        yield from (Part(item, None, None, item) for item in items_in(value))
     elif isinstance(value, np.ndarray) and value.dtype.hasobject:
         yield from (Part(item, None, None, item) for item in value.ravel().tolist())
     elif _has_memory(value):

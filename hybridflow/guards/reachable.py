@@ -17,7 +17,7 @@ from hybridflow.core.functions import is_layers, is_own
 from hybridflow.core.tensor import Tensor
 from hybridflow.core.variable import GradientCell, Variable
 from hybridflow.guards.access import CELL, MISSING, RAW
-from hybridflow.guards.contents import in_sequence
+from hybridflow.guards.contents import in_sequence, items_in
 from hybridflow.guards.guards import CONTAINERS, PLAIN
 from hybridflow.guards.journal import Journal
 from hybridflow.guards.moving import RANDOM
@@ -103,7 +103,7 @@ class Reachable:
         if isinstance(value, CONTAINERS):
             yield from ((item, f"{path}[{shown(key)}]") for key, item in items_of(value))
         elif isinstance(value, set | frozenset):
-            yield from ((item, f"an item of {path}") for item in cast("set[Any]", value))
+            yield from ((item, f"an item of {path}") for item in items_in(value))
         attributes, module = RAW.get(value, "__dict__"), str(kind.__module__)
         is_watched = is_users_class(kind) or is_layers(module)
         if type(attributes) is dict and (is_watched or is_own(module)):

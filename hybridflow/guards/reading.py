@@ -77,7 +77,7 @@ def attribute(observations: Observations, obj: Any, name: str, value: Any, *, se
         of_super(observations, obj, name)
         return value
     if isinstance(obj, type) and observations.is_made_here(obj):
-        _inherited(observations, obj, name)
+        inherited(observations, obj, name)
         return value
     if isinstance(obj, ModuleType) and not is_watched_module(obj):
         return value
@@ -167,7 +167,7 @@ def _first_of(observations: Observations, kinds: Iterable[type], name: str) -> A
     return MISSING
 
 
-def _inherited(observations: Observations, made: type, name: str) -> None:
+def inherited(observations: Observations, made: type, name: str) -> None:
     """Record where a class that the trace has made has an attribute from: no guard may need the class, which dies."""
     _first_of(observations, (*made.__mro__, *cast(type, type(made)).__mro__), name)
 
@@ -190,7 +190,7 @@ def class_attribute(observations: Observations, obj: Any, name: str) -> Any:
         return value
     kind_of(observations, obj)
     if observations.is_made_here(kind):
-        _inherited(observations, kind, name)
+        inherited(observations, kind, name)
         return value
     origin = observations.root(kind, kind.__name__)
     computed = hasattr(type(value), "__get__") and type(value) is not FunctionType  # its `__get__` runs the user's code
