@@ -12,7 +12,7 @@ import functools
 import sys
 from collections.abc import Iterable, Iterator, Mapping
 from types import BuiltinMethodType, CodeType, FunctionType, MethodType, ModuleType
-from typing import Any, cast
+from typing import Any, ParamSpec, TypeVar, TypeVarTuple, cast
 from weakref import WeakKeyDictionary, WeakSet
 
 import jax
@@ -34,8 +34,10 @@ from hybridflow.guards.questions import Question
 from hybridflow.guards.signature import BoundCall
 from hybridflow.guards.users import is_users, is_users_class
 
-_BY_CONTENT = frozenset({list, tuple, dict, set, frozenset, bytearray, np.ndarray, Tensor, Variable}) | PLAIN
-"""Types whose attributes depend only on their content, which is watched."""
+_BY_CONTENT = frozenset(
+    {list, tuple, dict, set, frozenset, bytearray, np.ndarray, Tensor, Variable, TypeVar, ParamSpec, TypeVarTuple}
+) | PLAIN
+"""Types whose attributes depend only on their content, which is watched or cannot change."""
 _SETTINGS = frozenset({"name", "trainable"})
 """The attributes of a Variable, other than its value, that can change."""
 _DEEP = frozenset({"__repr__", "__str__", "__format__", "__hash__", "__eq__", "__lt__"})
