@@ -26,9 +26,9 @@ def in_sequence(sequence: Any) -> Sequence[Any]:
 
 def items_in(container: Any) -> Iterable[Any]:
     """Return the items of a container or set; the keys of a dict."""
-    if isinstance(container, set | frozenset):
-        values = cast("set[Any]", container)
-        return set.__iter__(values) if isinstance(values, set) else frozenset.__iter__(values)
+    for kind in (set, frozenset):
+        if isinstance(container, kind):
+            return kind.__iter__(cast(Any, container))
     return in_sequence(container) if isinstance(container, _SEQUENCES) else keys_of(container)
 
 
