@@ -316,6 +316,9 @@ def test_recursion_reaches_the_converted_function():
 # -- what is converted ------------------------------------------------------------------------------------------------
 
 
+pytestmark = pytest.mark.filterwarnings("ignore::hybridflow.core.errors.EffectWarning")  # `_getframe` cannot be watched
+
+
 def runs_converted() -> bool:
     """Whether the function that calls this one is converted."""
     return is_converted(sys._getframe(1).f_code)
