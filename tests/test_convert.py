@@ -419,7 +419,6 @@ def test_no_convert_takes_functions(bad):
         hf.no_convert(bad)
 
 
-@pytest.mark.filterwarnings("ignore::hybridflow.core.errors.EffectWarning")  # `runs_converted` looks at frames
 def test_functions_given_to_transformations_are_converted():
     seen = {}
 
