@@ -101,25 +101,26 @@ class Journal:
 
     def is_as_marked(self) -> bool:
         """Whether nothing was changed since the last mark."""
-        return self._is(self._marked)
+        return not any(True for _ in self._other_than(self._marked))
 
-    def _is(self, state: dict[Key, Any]) -> bool:
-        return all(_same(spot.save(), state[key], spot.kind in _SLOTS) for key, spot in self._spots.items())
+    def _other_than(self, state: dict[Key, Any]) -> Iterator[Any]:
+        """Yield the current state of every spot that differs from one that `now` returned."""
+        for key, spot in self._spots.items():
+            now = spot.save()
+            if not _same(now, state[key], spot.kind in _SLOTS):
+                yield now
 
     def undo(self) -> None:
         """Restore every spot to its state when it was noted."""
         self.back_to({})
 
     def changed(self) -> Iterator[Any]:
-        """Yield the current state of every spot that differs from its state when it was noted."""
-        for key, spot in self._spots.items():
-            now = spot.save()
-            if not _same(now, self._before[key], spot.kind in _SLOTS):
-                yield now
+        """Return the current state of every spot that differs from its state when it was noted."""
+        return self._other_than(self._before)
 
     def has_changed(self) -> bool:
         """Whether any spot differs from its state when it was noted."""
-        return not self._is(self._before)
+        return any(True for _ in self.changed())
 
     @contextmanager
     def undone(self) -> Generator[None]:

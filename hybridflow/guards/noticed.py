@@ -35,8 +35,8 @@ _tool: int | None = None
 _heard: dict[int, CodeType] = {}
 """The unconverted code whose calls give events too, until no trace runs, by id: code that reads alike is equal."""
 
-_OF_NEW_CLASS = {"__init_subclass__": 0, "__init__": 0}
-"""The hooks that Python runs while it makes a class, and which argument is the class; `__init__` is a metaclass's."""
+_OF_NEW_CLASS = ("__init_subclass__", "__init__")
+"""The hooks whose first argument is a class that Python is making; `__init__` if it is a metaclass's."""
 
 
 @contextmanager
@@ -126,8 +126,8 @@ def notice(frame: FrameType) -> None:
     extra = bool(code.co_flags & inspect.CO_VARARGS) + bool(code.co_flags & inspect.CO_VARKEYWORDS)
     names = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount + extra]
     arguments = {name: given[name] for name in names if name in given}
-    made = arguments.get(names[_OF_NEW_CLASS[code.co_name]]) if code.co_name in _OF_NEW_CLASS and names else None
-    if isinstance(made, type):
+    made = next(iter(arguments.values()), None)
+    if code.co_name in _OF_NEW_CLASS and isinstance(made, type):
         observations.made_here(made)
     cells = [given[name] for name in code.co_freevars if name in given]
     if observations.is_new_frame(code, frame.f_globals, (*arguments.values(), *cells)):

@@ -78,6 +78,9 @@ class Parameter:
         self.group = group
 
 
+_NO_RATE = "{}: the rate must be finite, and 0 at least"
+
+
 def number(label: str, value: Any) -> float:
     """Check a learning rate and return it as a number.
 
@@ -86,7 +89,7 @@ def number(label: str, value: Any) -> float:
     """
     rate = float(value)
     if not (math.isfinite(rate) and rate >= 0):
-        raise ArgumentError(message(f"{label}: the rate must be finite, and 0 at least", got=f"rate={value!r}"))
+        raise ArgumentError(message(_NO_RATE.format(label), got=f"rate={value!r}"))
     return rate
 
 
@@ -96,8 +99,7 @@ def number_of_a_call(label: str, value: Any) -> Any:
         return value.checked(partial(number, label))
     if type(value) is StagedNumber:
         rate = as_tensor(value)
-        text = message(f"{label}: the rate must be finite, and 0 at least")
-        add_check(logical_and(isfinite(rate), rate >= 0), ArgumentError, text)
+        add_check(logical_and(isfinite(rate), rate >= 0), ArgumentError, message(_NO_RATE.format(label)))
         return value
     return number(label, value)
 

@@ -344,15 +344,7 @@ def gpu_adamw(case: GpuCase) -> None:
         lambda: ours(gradients), state=lambda: [variable.read() for variable in variables],
         lowered=lambda: ours.lower(gradients),
     )  # fmt: skip
-    for name, options in (("torch foreach", {"foreach": True}), ("torch fused", {"fused": True})):
-
-        @case.torch(name)
-        def _(torch: Any, put: Callable[[Any], Any], options: Any = options) -> Any:
-            parameters = [torch.nn.Parameter(put(value)) for value in values]
-            for parameter, slope in zip(parameters, slopes, strict=True):
-                parameter.grad = put(slope)
-            opt = torch.optim.AdamW(parameters, training.RATE, weight_decay=training.DECAY, **options)
-            return opt.step, {"state": lambda: parameters}
+    training.torch_adamws(case, values, slopes)
 
     def jaxs() -> None:
         import optax

@@ -69,6 +69,11 @@ def _adamw(case: Case, shapes: list[tuple[int, ...]]) -> None:
     gradients = [hf.asarray(slope) for slope in slopes]
     opt = hf.optim.AdamW(variables, RATE, decay=DECAY)
     case.ours(lambda: opt.update(gradients), state=lambda: [variable.read() for variable in variables])
+    torch_adamws(case, values, slopes)
+
+
+def torch_adamws(case: Case, values: list[np.ndarray[Any, Any]], slopes: list[np.ndarray[Any, Any]]) -> None:
+    """Add torch's AdamW as a peer, both ways that are fast: all parameters at once, by operations or one kernel."""
     for name, options in (("torch foreach", {"foreach": True}), ("torch fused", {"fused": True})):
 
         @case.torch(name)
