@@ -519,12 +519,16 @@ def _call_builtin(function: Any, /, *args: Any, **kwargs: Any) -> Any:
     args, kwargs = _converted_arguments(args, kwargs)
     if not builtin.replaces(function, (*args, *kwargs.values())):
         return _call_other(function, *args, **kwargs)
-    args = protocols.drives(function, args)
+    given, args = args, protocols.drives(function, args)
     for one in args:
         require_known(one)
     before_change(function, args)
     calls.before_call(function, args, kwargs, replaced=True)
-    result = protocols.driven(cast(Any, builtin.replacement(function)), *args, **kwargs)
+    replacement = cast(Any, builtin.replacement(function))
+    if any(map(operator.is_not, given, args)):
+        result = protocols.driven(replacement, *args, **kwargs)
+    else:  # recursion goes deeper without a frame more
+        result = replacement(*args, **kwargs)
     return observe.made_class(result) if function is type and len(args) == 3 else result
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterator
 from functools import partial
 from types import CodeType
@@ -66,13 +67,8 @@ class _Items:
 
 
 def rest_of(items: Iterator[Any]) -> Iterator[Any]:
-    """Yield what an iterator has left, by ``next`` alone, up to its end: a loop would call its ``__iter__`` too."""
-    while True:
-        try:
-            item = next(items)
-        except StopIteration:
-            return
-        yield item
+    """Return what an iterator has left, by ``next`` alone: a loop would call its ``__iter__`` too, and take a frame."""
+    return map(next, itertools.repeat(items))
 
 
 def _through(item: Any, stages: tuple[Stage, ...]) -> Iterator[Any]:

@@ -15,6 +15,7 @@ import gc
 import inspect
 import sys
 import threading
+import weakref
 from collections.abc import Generator
 from contextlib import contextmanager
 from types import BuiltinFunctionType, CellType, CodeType, FrameType, FunctionType, MethodDescriptorType
@@ -24,6 +25,7 @@ from hybridflow.core.attached import attached
 from hybridflow.core.errors import TracedValueError
 from hybridflow.core.functions import is_kept, is_layers
 from hybridflow.guards import observe, reading
+from hybridflow.guards.observations import Observations
 from hybridflow.guards.observe import current_observations
 from hybridflow.guards.users import is_users, is_users_module_name
 
@@ -131,7 +133,7 @@ def notice(frame: FrameType) -> None:
         observations.made_here(made)
     cells = [given[name] for name in code.co_freevars if name in given]
     if observations.is_new_frame(code, frame.f_globals, (*arguments.values(), *cells)):
-        for function in _functions_of(frame, given, observations.runs_first(code)):
+        for function in _functions_of(observations, frame, given):
             reading.runs_with(observations, function, arguments)
             named = () if MONITORING is not None else attached("named_by")(observations, function, arguments)
             for value in named:  # the profiling hook tells only of calls of functions written in C
@@ -146,24 +148,29 @@ def calls(function: Any, args: tuple[Any, ...]) -> None:
         observations.calls_unseen(function, args, nested=nested)
 
 
-def _functions_of(frame: FrameType, given: Any, first: bool) -> list[FunctionType]:
+def _functions_of(observations: Observations, frame: FrameType, given: Any) -> list[FunctionType]:
     """Return the function that a frame runs; those that it may be, if the closures of several hold the same.
 
-    Args:
-        frame: the frame.
-        given: its local variables.
-        first: whether no frame of its code has run in the trace before: then the functions' defaults are recorded.
+    The defaults of all functions of its code are recorded when the first frame runs. To find the functions takes as
+    long as the process has objects, so those that were found are looked through first.
     """
     code = frame.f_code
     free = [name for name in code.co_freevars if name != "__class__"]
-    functions: list[FunctionType] = []
-    if free or (first and (code.co_argcount or code.co_kwonlyargcount)):
-        functions = [one for one in gc.get_referrers(code) if type(one) is FunctionType and one.__code__ is code]
-    for one in functions if first else ():
-        observe.called(one)
+    if observations.runs_first(code) and (free or code.co_argcount or code.co_kwonlyargcount):
+        for one in _found(observations, code):
+            observe.called(one)
     if free:
-        return [one for one in functions if all(_holds(one, name, given) for name in free)]
+        known = [one for one in (found() for found in observations.functions.get(id(code), ())) if one is not None]
+        held = [one for one in known if all(_holds(one, name, given) for name in free)]
+        return held or [one for one in _found(observations, code) if all(_holds(one, name, given) for name in free)]
     return [FunctionType(code, frame.f_globals, code.co_name, None, tuple([CellType() for _ in code.co_freevars]))]
+
+
+def _found(observations: Observations, code: CodeType) -> list[FunctionType]:
+    """Return all functions of a code object, and remember them without keeping them alive."""
+    functions = [one for one in gc.get_referrers(code) if type(one) is FunctionType and one.__code__ is code]
+    observations.functions[id(code)] = [weakref.ref(one) for one in functions]
+    return functions
 
 
 def _holds(function: FunctionType, name: str, given: Any) -> bool:

@@ -78,6 +78,8 @@ class Observations:
         self._whole: dict[int, Any] = {}
         self.looked_up: set[int] = set()  # the containers from outside whose keys were compared with others
         self._frames: set[tuple[Any, ...]] = set()
+        self.functions: dict[int, list[weakref.ref[types.FunctionType]]] = {}
+        """The functions of code that runs unconverted, by the code's id, as they were last looked for."""
         self.converts = True
         """Whether the traced function is converted; it is not with ``autograph=False``."""
         self.stand_ins: Sequence[ArgumentVariable] = ()
