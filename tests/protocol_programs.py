@@ -154,7 +154,8 @@ _ITEM = [
     "fail(KeyError('k'))",
 ]
 _OWN = "getattr(base_of(args[0]), NAME)(*args)"
-_SUPER = "super(CLASS, args[0]).NAME(*args[1:])"
+_SUPER = "super(CLASS, args[0] if args[0] is not None else fail(TypeError('no object'))).NAME(*args[1:])"
+"""What ``super(CLASS, None).NAME`` raises depends on the version of CPython and on how it is written."""
 
 _BINARY = {
     "add": "+",

@@ -351,6 +351,28 @@ def test_cached_properties_are_kept():
     assert g(x).numpy().tolist() == [15.0, 30.0]
 
 
+def test_an_object_that_the_call_makes_keeps_a_cached_property_as_in_eager_code():
+    class Made:
+        def __init__(self, x):
+            self.x = x
+
+        @functools.cached_property
+        def double(self):
+            return self.x * 2
+
+    def step(x):
+        made = Made(x)
+        total = made.double * len(vars(made))
+        copied = Made(x * 5)
+        vars(copied)["double"] = vars(made)["double"]
+        del made.double
+        made.x = x * 7
+        return total + made.double + copied.double
+
+    x = hf.asarray(1.0)
+    assert hf.compile(step)(x).item() == step(x).item() == 20.0
+
+
 def test_a_cached_property_in_a_branch():
     layer = Layer()
     f = hf.compile(lambda x: x * layer.scale[0] if hf.sum(x) > 0 else x)

@@ -487,6 +487,8 @@ def callee(function: Any) -> Any:
     stand_in = target(function)
     if stand_in is not None:
         return stand_in
+    if not callable(function):
+        return function  # the call raises Python's error
     if type(function) is _BUILTIN and function.__name__ == "__new__":
         return functools.partial(_make_object, function)
     if type(function) in (_BUILTIN, type) and builtin.replacement(function) is not None:

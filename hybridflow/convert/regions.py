@@ -219,6 +219,11 @@ def _require_one(obj: Any, what: str) -> None:
         tracer = tracer.outer
 
 
+def is_older(obj: Any) -> bool:
+    """Whether an object existed before the current body, or before a body around it."""
+    return any(id(obj) in one.known for one in _REGIONS.get())
+
+
 def changed(obj: Any, what: str) -> None:
     """Raise if an object must not be changed: it existed before the current body, or a body chose it from several.
 
@@ -228,8 +233,7 @@ def changed(obj: Any, what: str) -> None:
     if _remade:
         _require_one(obj, what)
     observe.changes(obj, what)
-    regions = _REGIONS.get()
-    if not regions or not any(id(obj) in one.known for one in regions):
+    if not is_older(obj):
         return
     hint = _HINT
     if type(obj) is list and what == ".append(...)":

@@ -181,9 +181,19 @@ def cached_property_of(obj: Any, name: str, property_: functools.cached_property
     inner = attached("target")(property_.func)
     if inner is None:
         return None
+    if _belongs_to_trace(obj) and not regions.is_older(obj):
+        return lambda obj: _kept_in_made(obj, property_.attrname or name, inner)
     if _belongs_to_trace(obj) or not observe.is_known(obj):
         return lambda obj: _remembered((id(obj), name), obj, lambda: inner(obj))
     return lambda obj: _kept_in_object(obj, name, property_, inner)
+
+
+def _kept_in_made(obj: Any, name: str, inner: Any) -> Any:
+    """Compute a `cached_property` of an object that the trace made: the object keeps the value, as in eager code."""
+    attached("read_attribute")(obj, "__dict__")  # the user's `__getattribute__` is asked, as CPython does
+    value = inner(obj)
+    observe.write_attr_by(object.__setattr__, obj, name, value)
+    return value
 
 
 def _kept_in_object(obj: Any, name: str, property_: functools.cached_property[Any], inner: Any) -> Any:
