@@ -8,6 +8,7 @@ import functools
 import gc
 import importlib
 import io
+import itertools
 import locale
 import logging
 import operator
@@ -349,6 +350,70 @@ def test_cached_properties_are_kept():
     assert [g(x).numpy().tolist(), (x * layer.weights).numpy().tolist()] == [[3.0, 12.0]] * 2
     del layer.weights
     assert g(x).numpy().tolist() == [15.0, 30.0]
+
+
+@pytest.mark.filterwarnings("ignore::hybridflow.RetraceWarning")
+@pytest.mark.parametrize(("most", "typed"), [(2, False), (2, True), (1, False), (0, False), (None, True)])
+def test_guards_leave_a_users_cache_as_it_is(most, typed):
+    numbers = np.random.default_rng(most).integers(0, 3, 10).tolist()
+
+    def run(decorator):
+        computed = []
+
+        @functools.lru_cache(most, typed)
+        def cached(number, times=1):
+            computed.append(number)
+            return number * times
+
+        @decorator
+        def step(x):
+            return x * cached(state[0]) + cached(number=state[1], times=2)
+
+        state = [0, 0]
+        found = []
+        for first, second in itertools.pairwise(numbers):
+            state[:] = first, second
+            found.append(step(hf.asarray(1.0)).item())
+        return found, computed
+
+    assert run(hf.compile) == run(lambda f: f)
+
+
+def test_a_cached_property_that_the_call_removes_is_computed_at_each_call():
+    def run(decorator, remove):
+        layer = Layer()
+
+        @decorator
+        def step(x):
+            remove(layer)
+            return x * layer.scale[0]
+
+        layer.scale  # noqa: B018
+        return [step(hf.asarray(1.0)).item() for _ in range(4)], layer.made
+
+    ways = lambda layer: vars(layer).pop("scale"), lambda layer: delattr(layer, "scale"), lambda layer: None
+    for remove in ways:
+        assert run(hf.compile, remove) == run(lambda f: f, remove)
+
+
+def test_a_proxy_of_an_object_that_is_gone():
+    class Thing:
+        v = 2.0
+
+    thing = Thing()
+    proxies = [weakref.proxy(thing)]
+
+    def step(x):
+        try:
+            return x * proxies[0].v
+        except ReferenceError:
+            return x - 7.0
+
+    compiled = hf.compile(step)
+    x = hf.asarray(1.0)
+    assert [compiled(x).item(), compiled(x).item()] == [2.0, 2.0]
+    del thing
+    assert [compiled(x).item(), compiled(x).item()] == [-6.0, -6.0]
 
 
 def test_an_object_that_the_call_makes_keeps_a_cached_property_as_in_eager_code():

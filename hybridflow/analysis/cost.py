@@ -14,7 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from hybridflow.analysis.communication import Communication, communication_of, sent_by, sent_once
-from hybridflow.analysis.layers import Layers
+from hybridflow.analysis.layers import Layers, format_count
 from hybridflow.analysis.memory import Memory, bytes_of, format_size, memory_of
 from hybridflow.analysis.memory_picture import timeline_svg
 from hybridflow.backend.files import write_text
@@ -285,7 +285,7 @@ class CostReport:
     def _total_table(self) -> Table:
         table = Table(title=Text(f"Cost of one call of {self.name}"), title_justify="left", show_header=False)
         cost = self.total
-        table.add_row("FLOPs", _count(cost.flops), f"{_count(cost.macs)} multiply-adds")
+        table.add_row("FLOPs", format_count(cost.flops), f"{format_count(cost.macs)} multiply-adds")
         remark = "operations run one by one; fused ones move less"
         table.add_row("bytes read and written", format_size(cost.moved), remark)
         if self.intensity is not None:
@@ -293,7 +293,7 @@ class CostReport:
         if self.padded is not None and self.bounds is not None:
             upto = ", ".join([f"{name}<={bound}" for name, bound in self.bounds.items()])
             remark = f"{format_size(self.padded.moved)} moved by the program for {upto}, which such a call runs"
-            table.add_row("FLOPs with padding", _count(self.padded.flops), remark)
+            table.add_row("FLOPs with padding", format_count(self.padded.flops), remark)
         return table
 
     def _line_table(self) -> Table:
@@ -302,7 +302,7 @@ class CostReport:
             moved = format_size(row.read + row.written)
             share = "" if self.sizes is None or not self.flops else f"{row.flops / self.flops:.1%}"
             kept = format_size(row.activations)
-            rows.append((_short(row.line), _count(row.flops), share, moved, kept, row.text[:_TEXT]))
+            rows.append((_short(row.line), format_count(row.flops), share, moved, kept, row.text[:_TEXT]))
         if len(self.lines) > _SHOWN:
             rows.append((f"and {len(self.lines) - _SHOWN} more", *[""] * 5))
         titles = ("line", "FLOPs", "share", "moved", "kept", "")
@@ -446,7 +446,7 @@ def cost_body(report: CostReport) -> str:
         rows = [(format_size(one.bytes), one.spec, one.name, _short(one.line)) for one in report.memory.at_peak]
         parts.append("<p><b>Stored at the peak</b></p>" + table_html(("bytes", "array", "operation", "line"), rows))
     nodes = [
-        (one.name, one.result, _count(one.flops), format_size(one.read + one.written), _count(one.runs),
+        (one.name, one.result, format_count(one.flops), format_size(one.read + one.written), format_count(one.runs),
          _short(one.line), one.note)
         for one in report.nodes
     ]  # fmt: skip
@@ -499,7 +499,7 @@ def _flops_text(left: list[NodeCost]) -> str:
     flops: Any = 0
     for one in left:
         flops = flops + one.cost.flops
-    return _count(flops)
+    return format_count(flops)
 
 
 def _lines(report: list[NodeCost], memory: Memory, sizes: Sizes | None) -> list[LineRow]:
@@ -537,10 +537,6 @@ def _source(file: str, line: int) -> str:
 
 def _short(line: str | None) -> str:
     return "" if line is None else os.path.basename(line)
-
-
-def _count(count: Any) -> str:
-    return str(count) if type(count) is Dim else f"{int(count):,}"
 
 
 def _once(report: list[NodeCost]) -> int:

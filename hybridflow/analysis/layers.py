@@ -12,6 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from hybridflow.analysis.memory import format_size
+from hybridflow.core.dims import Dim
 
 
 @dataclass(frozen=True)
@@ -82,7 +83,12 @@ def layer_table(rows: Sequence[LayerRow], columns: Sequence[str]) -> Table:
 def _shown(column: str, count: Any) -> str:
     if column == "activations":
         return format_size(count)
-    return f"{count:,}" if isinstance(count, int) else str(count)
+    return format_count(count)
+
+
+def format_count(count: Any) -> str:
+    """Return a count with commas between its thousands; one that depends on an open size as a polynomial."""
+    return str(count) if type(count) is Dim else f"{int(count):,}"
 
 
 def recorded(shown: Any, width: int = 240) -> Console:

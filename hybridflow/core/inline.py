@@ -64,7 +64,8 @@ def _give_globals(piece: Callable[..., Any], space: dict[str, Any]) -> None:
     around = cast(Any, piece).__globals__
     for name in piece.__code__.co_names:
         if name in around:
-            assert space.setdefault(name, around[name]) is around[name], f"two meanings of {name}"
+            known = space.setdefault(name, around[name])
+            assert known is around[name], f"two meanings of {name}"
 
 
 class _Inliner(ast.NodeTransformer):

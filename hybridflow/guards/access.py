@@ -28,7 +28,10 @@ MISSING: Final = _Missing()
 
 
 def _attribute(holder: Any, name: str) -> Any:
-    return getattr(holder, name, MISSING)
+    try:
+        return getattr(holder, name, MISSING)
+    except ReferenceError:  # what a `weakref.proxy` stood for is gone
+        return MISSING
 
 
 def _method(holder: Any, name: str) -> Any:

@@ -150,6 +150,10 @@ class Effects:
         """Let the trace serve only its own call."""
         self._is_mixed = True
 
+    def keep(self, kept: Spots) -> None:
+        """Let the trace serve only its own call if it changed what now keeps a value: each call makes it again."""
+        self._is_mixed |= kept.shares(self._repeated)
+
     def add(self, origin: Origin, holder: Any, change: Change, checks: int) -> bool:
         """Record a change, and return whether later calls repeat it.
 

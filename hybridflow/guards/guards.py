@@ -28,6 +28,7 @@ from hybridflow.core.tensor import Tensor
 from hybridflow.core.variable import Variable
 from hybridflow.guards.access import ATTRIBUTE, CELL, GLOBAL, ITEM, METHOD, MISSING, Access, Held
 from hybridflow.guards.contents import has_own_way, in_sequence, keys_of, values_of
+from hybridflow.guards.questions import ANSWER, LRU_CACHE
 from hybridflow.guards.shown import shown
 from hybridflow.guards.signature import Identity, static_key
 
@@ -45,11 +46,12 @@ def key_of(value: Any) -> Any:
         return value
     if type(value) is Tensor:
         return Tensor, value.shape, value.dtype.num
-    if isinstance(value, MAPPINGS):
-        return type(value), tuple(map(static_key, keys_of(value))), tuple(map(_key_in_container, values_of(value)))
-    if isinstance(value, SEQUENCES):
-        return type(value), tuple(map(_key_in_container, in_sequence(value)))
-    if not isinstance(value, np.ndarray):
+    kind = type(value)  # `isinstance` would ask a proxy for the class of what it stands for
+    if issubclass(kind, MAPPINGS):
+        return kind, tuple(map(static_key, keys_of(value))), tuple(map(_key_in_container, values_of(value)))
+    if issubclass(kind, SEQUENCES):
+        return kind, tuple(map(_key_in_container, in_sequence(value)))
+    if not issubclass(kind, np.ndarray):
         return static_key(value, whole=False)
     if _is_fixed(value):
         return Identity(value), value.shape, value.dtype
@@ -303,7 +305,8 @@ class Guards:
         """Watch these origins. Drop those in objects that are gone, unless the trace has inputs from there."""
         related = {origin for relation in self._relations for origin in relation[:2]}
         with_inputs = {origin.top for origin in origins if origin.inputs}
-        watched = _with_parents(origins, related)
+        guarded = sorted([origin for origin in origins if origin.guarded], key=_is_cached)
+        watched = _with_parents((*guarded, *related))
         self.origins = [origin for origin in watched if origin.top in with_inputs or not _is_gone(origin.top)]
         self._positions = {origin: number for number, origin in enumerate(self.origins)}
         self._related = [
@@ -353,6 +356,8 @@ class Guards:
         changed: list[tuple[str, str, str]] = []
         now: dict[int, Any] = {}
         for number, origin in enumerate(self.origins):
+            if changed and _is_cached(origin):
+                return changed, captures
             value = self._value(origin, values)
             values.append(value)
             if not origin.guarded:
@@ -396,6 +401,9 @@ class Guards:
         """Whether every origin still has the value that was read. Asked when a trace ends: it may have changed some."""
         values: list[Any] = []
         for origin in self.origins:
+            if _is_cached(origin):
+                values.append(MISSING)
+                continue
             value = self._value(origin, values)
             values.append(value)
             if not origin.guarded:
@@ -445,7 +453,8 @@ class Guards:
                 lines.append(f"        if {_differs(origin, number, space)}: return False")
         for first, second, same in self._related:
             lines.append(f"        if v{first} is {'not ' * same}v{second}: return False")
-        lines += ["    except (AttributeError, LookupError, TypeError, ValueError):", "        return False"]
+        failures = "AttributeError, LookupError, ReferenceError, TypeError, ValueError"
+        lines += [f"    except ({failures}):", "        return False"]
         values = "".join([f"{inputs[position]}, " for position in sorted(inputs)])
         lines.append(f"    return ({values})" if values else "    return True")
         exec(compile("\n".join(lines), __file__, "exec"), space)  # straight-line Python, compiled once
@@ -494,8 +503,15 @@ def _whole(implied: Iterable[Origin]) -> dict[Origin, tuple[object, ...]]:
     }
 
 
-def _with_parents(origins: Sequence[Origin], related: Iterable[Origin]) -> list[Origin]:
-    """Return the guarded and the related origins, with their parents; parents and aliases come first."""
+def _is_cached(origin: Origin | None) -> bool:
+    """Whether a value is from the user's cache, or inside: such are asked for last, since that changes the cache."""
+    if origin is None or origin.access is not ANSWER:
+        return origin is not None and _is_cached(origin.parent)
+    return type(origin.name.function) is LRU_CACHE
+
+
+def _with_parents(origins: Iterable[Origin]) -> list[Origin]:
+    """Return origins with their parents; parents and aliases come first."""
     ordered: dict[Origin, None] = {}
     begun: set[Origin] = set()
 
@@ -511,7 +527,7 @@ def _with_parents(origins: Sequence[Origin], related: Iterable[Origin]) -> list[
                 add(one.alias)
             ordered[one] = None
 
-    for origin in (*[origin for origin in origins if origin.guarded], *related):
+    for origin in origins:
         add(origin)
     return list(ordered)
 

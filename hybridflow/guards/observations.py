@@ -25,7 +25,7 @@ from hybridflow.guards.effects import Augmented, Change, Effects, is_constant
 from hybridflow.guards.guards import CHANGING, CONTAINERS, ITEM, PLAIN, Access, Guards, Origin, weak
 from hybridflow.guards.held import attributes_of, is_by_fields
 from hybridflow.guards.identities import Identities, Relation, Source, Way, at_way, mutable_in, order_at, path_of
-from hybridflow.guards.journal import Journal, Spot, new_journal
+from hybridflow.guards.journal import Journal, Spot, Spots, new_journal
 from hybridflow.guards.kinds import is_leaf, is_one_of_several, is_structure
 from hybridflow.guards.moving import RANDOM, moving, warn_once
 from hybridflow.guards.outside_floats import OutsideFloats
@@ -543,7 +543,12 @@ class Observations:
             MutationError: this is in a branch or a loop body.
         """
         self._refuse(ATTRIBUTE.path.format(p=parent.path, n=name), (), nested=nested)
-        self.journal.item_of(RAW.get(obj, "__dict__"), name, obj)
+        attributes = RAW.get(obj, "__dict__")
+        kept = Spots()
+        kept.item_of(attributes, name, obj)
+        kept.content(attributes)
+        self.repeated.keep(kept)
+        self.journal.item_of(attributes, name, obj)
 
     def change(self, obj: Any, how: str, values: Iterable[Any], change: Change, *, nested: bool) -> None:
         """Record that the trace is about to change a container outside.

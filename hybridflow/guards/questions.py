@@ -7,6 +7,7 @@ compared.
 from __future__ import annotations
 
 import functools
+import gc
 import threading
 import weakref
 from abc import ABCMeta
@@ -98,6 +99,8 @@ class Question:
 def _answer(holder: object, question: Question) -> Any:
     """Call the function outside every trace, as the user's code would, so that no cache stores a traced value."""
     del holder
+    if type(question.function) is LRU_CACHE and not _is_in_cache(question.function, question.args, question.kwargs):
+        return MISSING  # the user's code runs where the call is, and only there
     token = CONTEXT.set(None)
     try:
         return question.function(*question.args, **question.kwargs)
@@ -105,6 +108,17 @@ def _answer(holder: object, question: Question) -> Any:
         return MISSING
     finally:
         CONTEXT.reset(token)
+
+
+def _is_in_cache(cached: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    """Whether a function with `functools.lru_cache` has the result of a call, by the key that CPython makes of it."""
+    cache, _, mark, *_ = gc.get_referents(cached)[-6:]
+    key: Any = args
+    if kwargs:
+        key += (mark, *[one for pair in kwargs.items() for one in pair])
+    if cached.cache_parameters()["typed"]:
+        key += (*map(type, args), *map(type, kwargs.values()))
+    return (key[0] if len(key) == 1 and type(key[0]) in (int, str) else key) in cache
 
 
 ANSWER: Final = Access(_answer, "", "{n}")

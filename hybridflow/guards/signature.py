@@ -138,6 +138,8 @@ class BoundCall:
 
 
 _PLAIN = frozenset({bool, int, str, bytes, type(None), type(...)})
+_BY_IDENTITY = frozenset({weakref.ProxyType, weakref.CallableProxyType})
+"""Types whose objects answer for others, which may be gone."""
 
 
 def static_key(value: Any, *, by_value: bool = False, whole: bool = True) -> Any:
@@ -170,7 +172,7 @@ class _Keys:
             return kind, value
         if kind is float:
             return kind, _of_float(value)
-        if isinstance(value, enum.Enum | type):
+        if kind in _BY_IDENTITY or issubclass(kind, enum.Enum | type):
             return kind, Identity(value)
         for number, one in enumerate(self._around):
             if one is value:
