@@ -589,3 +589,12 @@ def test_a_method_of_an_object_that_the_function_made_may_store_tensors():
         return cell.value
 
     assert f(1.0).item() == 10.0
+
+
+def test_the_class_of_a_variable_that_is_an_argument():
+    def step(x, w):
+        kinds = [type(w) is hf.Variable, w.__class__ is hf.Variable, isinstance(w, hf.Variable)]
+        return x * (sum(kinds) + {hf.Variable: 10}.get(type(w), 20) + 100 * len(type(w).__name__))
+
+    x, w = hf.asarray(1.0), hf.Variable(2.0)
+    assert hf.compile(step)(x, w).item() == step(x, w).item() == 813.0

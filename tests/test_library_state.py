@@ -7,10 +7,13 @@ import decimal
 import functools
 import gc
 import importlib
+import importlib.util
+import inspect
 import io
 import itertools
 import locale
 import logging
+import numbers
 import operator
 import os
 import queue
@@ -394,6 +397,127 @@ def test_a_cached_property_that_the_call_removes_is_computed_at_each_call():
     ways = lambda layer: vars(layer).pop("scale"), lambda layer: delattr(layer, "scale"), lambda layer: None
     for remove in ways:
         assert run(hf.compile, remove) == run(lambda f: f, remove)
+
+
+@pytest.mark.parametrize("given", [2.5, 2, True, "a"])
+@pytest.mark.parametrize("way", ["argument", "held"])
+def test_dispatch_by_the_class_of_a_number(given, way):
+    @functools.singledispatch
+    def kind(value):
+        return 1.0
+
+    kind.register(float, lambda value: value + 0.5)
+    kind.register(numbers.Integral, lambda value: value * 10)
+
+    class Layer:
+        @functools.singledispatchmethod
+        def kind(self, value):
+            return 2.0
+
+        kind.register(numbers.Real, lambda self, value: value + 7)
+
+    held, layer = [given], Layer()
+
+    def step(x, value):
+        value = value if way == "argument" else held[0]
+        return x * kind(value) + layer.kind(value)
+
+    compiled = hf.compile(step)
+    for change in range(3):
+        held[0] = given + type(given)(change)
+        argument = held[0] if way == "argument" else None
+        assert compiled(hf.asarray(1.0), argument).item() == step(1.0, argument)
+
+
+CODE = compile("seen.append(holder.v)", "code", "exec")
+seen: list[float] = []
+holder = SimpleNamespace(v=2.0)
+
+
+def executed():
+    exec(CODE)
+
+
+def compiled_and_executed():
+    exec(compile("seen.append(holder.v)", "code", "exec"))
+    seen.append(eval(compile("holder.v + 1", "code", "eval")))
+
+
+@pytest.mark.parametrize("run", [lambda: exec(CODE), executed, compiled_and_executed])
+def test_code_objects(run):
+    def logged(decorator):
+        step = decorator(lambda x: run() or x)
+        seen.clear()
+        for number in range(4):
+            holder.v = float(number)
+            step(hf.asarray(1.0))
+        return seen.copy()
+
+    assert logged(hf.compile) == logged(lambda f: f)
+
+
+IMPORTING = ["import zq; y = zq.K", "import zq as other; y = other.K", "from zq import K; y = K",
+             "def h():\n    from zq import K, M\n    return K + M\ny = h()"]  # fmt: skip
+
+
+@pytest.mark.parametrize("text", IMPORTING)
+def test_imports_in_code_that_is_not_converted(text, monkeypatch):
+    def step(x):
+        names = {}
+        exec(text, names)
+        return x * names["y"]
+
+    def module(k):
+        made = ModuleType("zq")
+        made.K, made.M = k, 100.0
+        monkeypatch.setitem(sys.modules, "zq", made)
+        return made
+
+    first = module(2.0)
+    same(step, lambda: setattr(first, "K", 3.0), lambda: module(4.0), lambda: setattr(sys.modules["zq"], "K", 5.0))
+
+
+def test_a_module_that_is_there_from_now_on(tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(tmp_path)
+
+    def imports(x):
+        try:
+            import zq_late
+        except ImportError:
+            return x - 1.0
+        return x * zq_late.K
+
+    def asks(x):
+        return x * (2.0 if importlib.util.find_spec("zq_later") else 3.0)
+
+    def written(name):
+        (tmp_path / f"{name}.py").write_text("K = 5.0")
+        importlib.invalidate_caches()
+
+    same(imports, lambda: written("zq_late"))
+    same(asks, lambda: written("zq_later"))
+
+
+def test_what_inspect_reads_of_a_function():
+    def function(a):
+        """A text."""
+
+    def step(x):
+        return x * (10 * len(inspect.getdoc(function)) + len(inspect.signature(function).parameters))
+
+    same(step, lambda: setattr(function, "__doc__", "Another text."),
+         lambda: setattr(function, "__signature__", inspect.signature(lambda a, b: a)))  # fmt: skip
+
+
+def test_an_import_of_what_stands_for_a_module(monkeypatch):
+    monkeypatch.setitem(sys.modules, "stands_for_a_module", SimpleNamespace(value=9.0))
+
+    def step(x):
+        import stands_for_a_module
+
+        return x * stands_for_a_module.value
+
+    assert hf.compile(step)(hf.asarray(1.0)).item() == 9.0
 
 
 def test_a_proxy_of_an_object_that_is_gone():

@@ -393,3 +393,29 @@ def test_random_arithmetic(steps, values):
         return x + n
 
     assert both(f, *[(ones(2), value) for value in values]).trace_count == 1
+
+
+class Measured:
+    def __init__(self, value):
+        self.value = value
+
+    def __float__(self):
+        return self.value
+
+    def __complex__(self):
+        return complex(self.value * 2)
+
+
+@pytest.mark.parametrize(
+    "fn",
+    [
+        lambda x, s: x * float(Measured(s)),
+        lambda x, s: x * float(Measured(s * 2)),
+        lambda x, s: x * abs(complex(Measured(s))),
+        lambda x, s: x * np.array([Measured(s)], float)[0],
+        lambda x, s: x * math.fsum([Measured(s), Measured(1.0)]),
+        lambda x, s: x * math.atan(Measured(s)),
+    ],
+)
+def test_what_c_takes_only_from_a_float(fn):
+    both(fn, *[(ones(2), s) for s in (0.5, 2.5, -1.0)])

@@ -24,8 +24,10 @@ from hybridflow.core.staged_number import BOOL, StagedNumber
 from hybridflow.core.tensor import as_tensor
 from hybridflow.core.traced_array import TracedArray
 from hybridflow.core.traced_float import TracedFloat
+from hybridflow.core.variable import Variable
 from hybridflow.guards import numpy_rules, observe
 from hybridflow.guards.access import IN_CLASS, MISSING
+from hybridflow.ir.variables import ArgumentVariable
 from hybridflow.ops import effects
 from hybridflow.ops.host_values import Joined
 
@@ -159,13 +161,15 @@ _MOST = 256
 
 
 def type_of(*args: Any, **more: Any) -> Any:
-    """Return ``type``; for a stand-in, the type of the number or array that it stands for."""
+    """Return ``type``; for a stand-in, the type of the number, array or Variable that it stands for."""
     if len(args) == 1 and type(args[0]) is TracedFloat:
         return float
     if len(args) == 1 and type(args[0]) is TracedArray:
         return numpy_rules.kind_of(args[0])
     if len(args) == 1 and type(args[0]) is StagedNumber:
         return staged_reads.type_of(args[0])
+    if len(args) == 1 and type(args[0]) is ArgumentVariable:
+        return Variable
     return type(*args, **more)
 
 

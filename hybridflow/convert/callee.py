@@ -549,17 +549,24 @@ def _call_other(function: Any, /, *args: Any, **kwargs: Any) -> Any:
             return protocols.driven(function, *args, **kwargs)
     if before_change(function, args):
         return None
+    first = observe.recorded()
     calls.before_call(function, args, kwargs)
+    last = observe.recorded()
     try:
         result = calls.watched(function, args, kwargs)
-    except Exception:
+    except Exception as error:
+        observe.failed(first, last, in_part=getattr(function, "__name__", None) in _IN_PARTS)
         observe.answer(function, args, kwargs, MISSING)
+        if type(error) is TypeError and TracedFloat.__name__ in str(error):  # C takes no stand-in for a float
+            observe.only_numbers()
         raise
     if type(result) is function or makes_random_source(function):
         return observe.made(result)
     return observe.answer(function, args, kwargs, result)
 
 
+_IN_PARTS = frozenset({"extend", "extendleft", "sort", "update", "__iadd__", "__ior__"})
+"""Methods of containers that may have made a part of their change when they raise an error."""
 _CALLING: frozenset[Any] = frozenset(
     {sorted, min, max, functools.reduce, jax.tree_util.tree_map, jax.tree.map,
      jax.tree.reduce, jax.tree_util.tree_map_with_path, jax.tree_util.tree_reduce, jax.tree.map_with_path, list.sort}
@@ -614,8 +621,8 @@ _CHANGING_METHODS = calls.CHANGES | _OF_ATTRIBUTES
 
 def augment(kind: str, target: Any, operand: Any) -> Any:
     """Return the value that ``target += operand`` stores; record a change of the target itself."""
-    if type(target) in CONTAINERS:
-        method = changing_method(target)
+    method = getattr(target, f"__{protocols.IN_PLACE[kind].__name__}__", None) if type(target) in CONTAINERS else None
+    if method is not None:
         before_change(method, (operand,))
         calls.before_call(method, (operand,), {})
     value = protocols.AUGMENTED[kind](target, operand)
@@ -635,10 +642,3 @@ _OPERATORS: dict[Any, Callable[..., Any]] = {
     **{function: functools.partial(augment, kind) for kind, function in protocols.IN_PLACE.items()},
 }
 """Replacements for Python's functions that do the same as syntax, which run as converted code would."""
-_CHANGING = {list: "__iadd__", dict: "__ior__", set: "__ior__", deque: "__iadd__", bytearray: "__iadd__",
-             np.ndarray: "__iadd__"}  # fmt: skip
-
-
-def changing_method(container: Any) -> Any:
-    """Return the method that an augmented assignment to a container calls."""
-    return getattr(container, _CHANGING[type(container)])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 from contextlib import suppress
-from types import CellType, FunctionType
+from types import CellType, CodeType, FunctionType
 from typing import Any
 
 import jax
@@ -340,9 +340,9 @@ class Runtime:
         """Return the arguments of ``eval`` or ``exec``, which is about to run the code unconverted."""
         calls.before_evaluation(source, namespaces)
         observe.whole(*[one for one in namespaces if one is not self.namespace])
-        if isinstance(source, str):
-            with suppress(SyntaxError):  # the call itself raises it
-                observe.runs_as_it_is(FunctionType(compile(source.lstrip(), "", "exec"), self.namespace), (), {})
+        with suppress(SyntaxError, TypeError, ValueError):  # the call itself raises it
+            code = source if isinstance(source, CodeType) else compile(source.lstrip(), "", "exec")
+            observe.runs_as_it_is(FunctionType(code, self.namespace), (), {})
         return (source, *namespaces)
 
     def importing(self, name: str, module: str) -> None:

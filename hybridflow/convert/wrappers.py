@@ -160,7 +160,7 @@ def _call_dispatched(function: Any, /, *args: Any, **kwargs: Any) -> Any:
     """Call the function that `functools.singledispatch` chooses."""
     if not args:
         return function(**kwargs)  # raises Python's error
-    kind = (type(args[0]),)
+    kind = (attached("type_of")(args[0]),)
     chosen = observe.answer(function.dispatch, kind, {}, function.dispatch(*kind))
     return attached("callee")(chosen)(*args, **kwargs)
 
@@ -169,7 +169,7 @@ def call_dispatched_method(method: Any, obj: Any, /, *args: Any, **kwargs: Any) 
     """Call the method of an object that `functools.singledispatchmethod` chooses."""
     if not args:
         return method.__get__(obj)(**kwargs)  # raises Python's error
-    kind = (type(args[0]),)
+    kind = (attached("type_of")(args[0]),)
     chosen = observe.answer(method.dispatcher.dispatch, kind, {}, method.dispatcher.dispatch(*kind))
     return attached("callee")(chosen.__get__(obj, type(obj)))(*args, **kwargs)
 

@@ -91,6 +91,11 @@ def _itself(holder: Any, name: None) -> Any:
     return holder
 
 
+def _length(holder: Any, name: None) -> int:
+    del name
+    return len(holder)
+
+
 def _type(holder: Any, name: None) -> type:
     del name
     return type(holder)
@@ -173,6 +178,7 @@ IN_CLASS = Access(_in_class, "", "{p}.{n}")
 IN_INSTANCE = Access(_in_instance, "", "{p}.{n}")
 ITSELF = Access(_itself, "{v}", "{p}")
 """The object itself: for containers among a call's arguments."""
+LENGTH = Access(_length, "len({v})", "len({p})")
 TYPE = Access(_type, "type({v})", "type({p})")
 CALLED = Access(_called, "{v}()", "{p}()")
 """What a weak reference refers to."""

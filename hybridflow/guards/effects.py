@@ -19,6 +19,12 @@ LOADED = frozenset({list, dict, set, deque, bytearray}) | PLAIN
 """Types of values that can be changed without being read."""
 _EXTENDS = frozenset({"__iadd__", "extend"})
 """Methods that only iterate over their argument."""
+_BLIND = _EXTENDS | {
+    "append", "appendleft", "extendleft", "clear", "reverse", "rotate", "add", "discard", "update", "setdefault",
+    "difference_update", "intersection_update", "symmetric_difference_update", "__iand__", "__imul__", "__ior__",
+    "__isub__", "__ixor__",
+}
+"""Methods of which what is in the container does not decide whether they raise an error."""
 
 
 class Change(NamedTuple):
@@ -111,6 +117,8 @@ class Augmented(NamedTuple):
 
 def called_again(method: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Change:
     """Return the change that calls a container's method."""
+    if method not in _BLIND:
+        return OTHER
     if method in _EXTENDS and len(args) == 1 and type(args[0]) is list:
         args = (tuple(args[0]),)
     if not is_constant((*args, *kwargs.values())):
@@ -145,6 +153,17 @@ class Effects:
     def serve_one_call(self) -> bool:
         """Whether later calls cannot repeat what the trace has done."""
         return self._is_mixed or self.fixed.has_changed()
+
+    @property
+    def count(self) -> int:
+        """The number of changes that later calls repeat."""
+        return len(self._made)
+
+    def forget(self, first: int, last: int) -> list[Origin]:
+        """Forget the changes from number `first` to `last`, and return the origins of what they would have changed."""
+        forgotten = [origin for origin, _, _ in self._made[first:last]]
+        del self._made[first:last]
+        return forgotten
 
     def only_once(self) -> None:
         """Let the trace serve only its own call."""

@@ -188,6 +188,10 @@ class Journal:
             save = functools.partial(_copied, container)
             self.note(Spot("content", container, None, save, lambda before: _refill(container, before)))
 
+    def content_before(self, container: Any) -> Any:
+        """Return the content of a container when it was first noted; the container itself if it was not."""
+        return self._before.get(("content", id(container), None), container)
+
     def inside(self, value: Any) -> None:
         """Note all that a value holds itself: its content, its attributes."""
         if isinstance(value, ModuleType):

@@ -18,7 +18,7 @@ from hybridflow.core.node import format_where, user_place
 from hybridflow.core.tensor import Tensor
 from hybridflow.core.trainable_flags import TrainableFlags
 from hybridflow.core.variable import Variable
-from hybridflow.guards.access import ATTRIBUTE, ITSELF, RAW, TYPE, VALUE, Held
+from hybridflow.guards.access import ATTRIBUTE, ITSELF, LENGTH, RAW, TYPE, VALUE, Held
 from hybridflow.guards.choices import Choices
 from hybridflow.guards.contents import keys_of, values_of
 from hybridflow.guards.effects import Augmented, Change, Effects, is_constant
@@ -585,6 +585,17 @@ class Observations:
         self._do(origin, obj, change, origin)
         self._note(origin.path + how)
 
+    def has_item(self, container: Any, key: Any) -> bool:
+        """Whether a container has a place for an item at every later call too; a guard tells if it depends on them."""
+        origin = self.origin_of(container)
+        if isinstance(container, dict) or origin is None:
+            return True
+        before = self.journal.content_before(container)
+        if len(before) != len(container) or type(key) is not int or not -len(before) <= key < len(before):
+            return False
+        self.look(origin, LENGTH, None, len(before))
+        return True
+
     def _do(self, where: Origin, holder: Any, change: Change, changed: Origin | None) -> None:
         """Make later calls repeat a change. If they cannot, guard the origin by its value before the change."""
         change.note(self.journal, holder)
@@ -592,6 +603,14 @@ class Observations:
             changed.guarded = True
             if isinstance(holder, CONTAINERS) and any(type(one) not in PLAIN for _, one in items_of(holder)):
                 self.repeated.only_once()  # a guard tells of such items only what is in them
+
+    def failed(self, first: int, last: int, *, in_part: bool) -> None:
+        """Record that changes raised an error: later calls do not repeat them; see `observe.failed`."""
+        for origin in self.repeated.forget(first, last):
+            if issubclass(origin.kind, CONTAINERS):
+                origin.guarded = True  # whether it fails depends on what is in there
+            if in_part:
+                self.repeated.only_once()
 
     def may_store(self, holder: Any, *values: Any) -> None:
         """Record that code which is not converted may store values in an object from outside.

@@ -6,6 +6,7 @@ become guards (`hybridflow.guards.guards`). A write that later calls would miss 
 
 from __future__ import annotations
 
+import operator
 import sys
 from collections import deque
 from collections.abc import Callable, Iterable
@@ -40,7 +41,7 @@ from hybridflow.guards.effects import (
 from hybridflow.guards.guards import CHANGING, CONTAINERS, PLAIN
 from hybridflow.guards.observations import Observations
 from hybridflow.guards.parts import is_watched_module
-from hybridflow.guards.questions import question_of
+from hybridflow.guards.questions import Question, found_module, question_of
 from hybridflow.guards.shown import shown
 from hybridflow.ir.builder import GraphBuilder
 
@@ -260,10 +261,10 @@ def _item(observations: Observations, obj: Any, key: Any) -> None:
     elif type(key) not in PLAIN:
         reading.made_array(observations, (key,))
     observations.choices.read_one(obj)
+    origin = observations.origin_of(obj)
+    if origin is not None and origin.parent is not None and isinstance(obj, (*CONTAINERS, bytearray)):
+        observations.guard(origin, obj)  # so far it may only have been loaded
     if isinstance(obj, CONTAINERS):
-        origin = observations.origin_of(obj)
-        if origin is not None and origin.parent is not None:
-            observations.guard(origin, obj)  # so far it may only have been loaded
         if type(obj) not in CONTAINERS:
             reading.special(observations, obj, ("__missing__",))
             if IN_CLASS.get(type(obj), "__missing__") is not MISSING:  # it may store the key
@@ -310,9 +311,14 @@ def load_attr(obj: Any, name: str) -> Any:
 
 def load_item(obj: Any, key: Any) -> Any:
     """Return ``obj[key]``."""
-    if type(obj) in (list, dict, deque, bytearray) and is_constant(key) and type(obj[key]) in PLAIN:
-        return obj[key]
-    return read_item(obj, key)
+    value = ITEM.get(obj, key) if type(obj) in (list, dict, deque, bytearray) and is_constant(key) else MISSING
+    if type(value) not in PLAIN:
+        return read_item(obj, key)
+    observations, _ = current_observations()
+    origin = None if observations is None else observations.origin_of(obj)
+    if observations is not None and origin is not None:
+        observations.load(origin, ITEM, key, value)
+    return value
 
 
 def augmented(operate: Callable[[Any, Any], Any], operand: Any, value: Any) -> None:
@@ -395,6 +401,7 @@ def importing(name: str, module: str) -> None:
         with suppress(ImportError, ValueError):
             if find_spec(module) is not None:
                 return
+            observations.answered(Question(found_module, (module,), {}), None)
         observations.read(observations.root(sys.modules, "sys.modules"), ITEM, module, MISSING)
     elif name and not hasattr(source, name) and is_watched_module(source):
         observations.read(observations.root(sys.modules, "sys.modules"), ITEM, module, source)
@@ -434,7 +441,10 @@ def answer(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any], value: 
     """Return the result of an unconverted function. If the function only reads, it is called again before each call."""
     observations, _ = current_observations()
     question = None if observations is None else question_of(function, args, kwargs)
-    return value if observations is None or question is None else observations.answered(question, value)
+    if observations is None or question is None:
+        return value
+    observations.answered(question, found_module(*args, **kwargs) if question.function is found_module else value)
+    return value
 
 
 def iterate(obj: Iterable[Any]) -> Any:
@@ -508,30 +518,72 @@ def writes_attr(
         observations.write(origin, ATTRIBUTE, name, before, value, obj, change, nested=nested)
 
 
+def recorded() -> int:
+    """Return the number of changes that later calls repeat, for `failed`."""
+    observations, _ = current_observations()
+    return 0 if observations is None else observations.repeated.count
+
+
+def failed(first: int, last: int, *, in_part: bool = False) -> None:
+    """Record that the changes from number `first` to `last` raised an error, which the code may handle.
+
+    Args:
+        first, last: what `recorded` returned before and after the changes were recorded, which came before they ran.
+        in_part: whether a part of the changes may have been made.
+    """
+    observations, _ = current_observations()
+    if observations is not None:
+        observations.failed(first, last, in_part=in_part)
+
+
+def only_numbers() -> None:
+    """Make all floats constants of the trace.
+
+    Raises:
+        NeedsNumber: some are inputs.
+    """
+    observations, _ = current_observations()
+    if observations is not None:
+        observations.floats.only_numbers()
+
+
+def _do(first: int, change: Callable[..., None], *args: Any) -> None:
+    """Make a change that was recorded since `first`."""
+    last = recorded()
+    try:
+        change(*args)
+    except Exception:
+        failed(first, last)
+        raise
+
+
 def write_attr(obj: Any, name: str, value: Any, *, augmented: bool = False) -> None:
     """Do ``obj.name = value``."""
+    first = recorded()
     writes_attr(obj, name, value, augmented=augmented)
-    setattr(obj, name, value)
+    _do(first, setattr, obj, name, value)
 
 
 def write_attr_by(put: Callable[..., None], obj: Any, name: str, value: Any) -> None:
     """Do ``put(obj, name, value)``, as `object.__setattr__` and `type.__setattr__` store an attribute."""
+    first = recorded()
     writes_attr(obj, name, value, put=put)
-    put(obj, name, value)
+    _do(first, put, obj, name, value)
 
 
 def write_item(obj: Any, key: Any, value: Any, *, augmented: bool = False) -> None:
     """Do ``obj[key] = value``."""
     observations, nested = current_observations()
+    first = recorded()
     if observations is not None:
         if type(key) is slice:
             run_over(observations, value)
-        is_repeatable = type(obj) in LOADED and is_constant(key)
+        is_repeatable = type(obj) in LOADED and is_constant(key) and observations.has_item(obj, key)
         change = _change(observations, value, item(key), augmented=augmented) if is_repeatable else OTHER
         kept = (value,) if issubclass(type(obj), _BY_POSITION) else (key, value)
         _written_by_library(observations, obj)
         observations.change(obj, f"[{shown(key)}]", kept, change, nested=nested)
-    obj[key] = value
+    _do(first, operator.setitem, obj, key, value)
 
 
 def _written_by_library(observations: Observations, obj: Any) -> None:
@@ -542,8 +594,9 @@ def _written_by_library(observations: Observations, obj: Any) -> None:
 
 def delete_attr(obj: Any, name: str, put: Callable[[Any, str], None] = delattr) -> None:
     """Do ``del obj.name``, or ``put(obj, name)``, as `object.__delattr__` deletes an attribute."""
+    first = recorded()
     writes_attr(obj, name, MISSING)
-    put(obj, name)
+    _do(first, put, obj, name)
 
 
 def delete_item(obj: Any, key: Any) -> None:

@@ -98,9 +98,9 @@ def _is_of_own_library(module: str) -> bool:
     return module.partition(".")[0] in OWN_LIBRARIES and not module.startswith(LAYERS)
 
 
-def is_watched_module(module: types.ModuleType) -> bool:
-    """Whether reads from a module are guarded: all modules but those of hybridflow and jax."""
-    return module.__name__.partition(".")[0] not in OWN_LIBRARIES
+def is_watched_module(module: Any) -> bool:
+    """Whether reads from a module, or what stands for it, are guarded: all modules but those of hybridflow and jax."""
+    return str(getattr(module, "__name__", "")).partition(".")[0] not in OWN_LIBRARIES
 
 
 def items_of(container: Any) -> Iterator[tuple[Any, Any]]:
@@ -180,8 +180,8 @@ def _of_function(value: types.FunctionType) -> Iterator[Part]:
                 yield Part(held, None, None, held)
         return
     yield from of_call(value)
-    if value.__dict__:
-        yield Part(None, ATTRIBUTE, "__dict__", value.__dict__)
+    yield Part(None, ATTRIBUTE, "__dict__", value.__dict__)
+    yield Part(None, ATTRIBUTE, "__doc__", value.__doc__)
     for name, cell in zip(value.__code__.co_freevars, value.__closure__ or (), strict=True):
         yield Part(cell, CELL, name, CELL.get(cell, name))
 

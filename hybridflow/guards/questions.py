@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import gc
+import importlib.util
 import threading
 import weakref
 from abc import ABCMeta
@@ -133,6 +134,8 @@ def question_of(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) ->
         return Question(issubclass, (type(args[0]) if function is isinstance else args[0], args[1]), {})
     name = getattr(function, "__name__", None)
     owner = getattr(function, "__self__", None)
+    if function is importlib.util.find_spec:
+        return Question(found_module, args, kwargs)
     is_cached = type(function) is LRU_CACHE and is_users_module_name(str(function.__module__))
     if is_cached or isinstance(function, weakref.ref):
         return Question(function, args, kwargs)
@@ -141,6 +144,12 @@ def question_of(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) ->
     if name in _METHODS_OF_FUNCTIONS and _is_of_functools(function, owner):
         return Question(function, args, kwargs)
     return Question(function, args, kwargs) if function in _ONLY_READ else None
+
+
+def found_module(name: str, package: str | None = None) -> tuple[str, str | None] | None:
+    """Return the name and place of the module that an import would find; None if there is none."""
+    spec = importlib.util.find_spec(name, package)
+    return None if spec is None else (spec.name, spec.origin)
 
 
 def is_leaf_class(kind: type) -> bool:

@@ -9,15 +9,16 @@ from __future__ import annotations
 
 import builtins
 import dis
+import sys
 import weakref
 from collections.abc import Iterator, Mapping
 from types import CellType, CodeType, FunctionType, MethodType, ModuleType
 from typing import Any
 
-from hybridflow.guards.access import CELL, GLOBAL, IN_CLASS, MISSING, Access
+from hybridflow.guards.access import CELL, GLOBAL, IN_CLASS, ITEM, MISSING, Access
 from hybridflow.guards.observations import Observations
 from hybridflow.guards.reading import attribute, builtin, class_attribute
-from hybridflow.guards.users import is_users_class
+from hybridflow.guards.users import is_users_class, is_users_module
 
 _FREE = frozenset({"LOAD_DEREF", "LOAD_CLASSDEREF", "LOAD_FROM_DICT_OR_DEREF"})
 _NAMES = frozenset({"LOAD_GLOBAL", "LOAD_NAME"})
@@ -41,13 +42,20 @@ def named_by(
     """
     cells = dict(zip(function.__code__.co_freevars, function.__closure__ or (), strict=True))
     value: Any = MISSING
+    module: Any = MISSING
     for step, names in _steps_of(function.__code__):
+        if step == "IMPORT_FROM":
+            value = MISSING if module is MISSING else _attribute(observations, module, names[0])
+            continue
         if step in _ATTRIBUTE and value is not MISSING:
             value = _attribute(observations, value, names[0])
             continue
         if value is not MISSING:
             yield value
         value = MISSING
+        if step == "IMPORT_NAME":
+            value = module = _imported(observations, names[0])
+            continue
         if step in _STORED:
             _changed(observations, function, _STORED[step], names[0], cells)
             continue
@@ -78,6 +86,13 @@ def _changed(
     if holder is not None:
         label = "globals" if access is GLOBAL else name
         observations.look(observations.root(holder, label), access, name, access.get(holder, name))
+
+
+def _imported(observations: Observations, name: str) -> Any:
+    """Return the user's module that an import statement finds; else `MISSING`."""
+    module = sys.modules.get(name)
+    observations.read(observations.root(sys.modules, "sys.modules"), ITEM, name, MISSING if module is None else module)
+    return MISSING if module is None or not is_users_module(module) else module
 
 
 def _loaded(

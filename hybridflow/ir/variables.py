@@ -42,6 +42,10 @@ class ArgumentVariable(Variable):
     present: bool
     hooks: dict[int, Callable[[Any], Any]]
 
+    @property
+    def __class__(self) -> type:  # pyright: ignore[reportIncompatibleMethodOverride]
+        return Variable
+
     @classmethod
     def of(cls, variable: Variable, slot: int) -> ArgumentVariable:
         """Return a stand-in for a Variable that is argument number `slot` among the distinct Variables."""
