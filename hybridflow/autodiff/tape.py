@@ -193,11 +193,15 @@ class GradientTape(Jacobians):
             else:
                 self._watched.setdefault(_tracked_edge(leaf), next_sequence())
 
+    def recorded_here(self) -> bool:
+        """Whether the tape was entered in the current trace, or in eager code if there is none."""
+        return self._scope is _scope() or self._scope is _NOWHERE
+
     def _require_here(self, what: str) -> None:
         """Raise if the tape was entered in another trace or outside this one: it does not know this one's values."""
-        here = _scope()
-        if self._scope is here or self._scope is _NOWHERE:
+        if self.recorded_here():
             return
+        here = _scope()
         if what == "gradient" and self._home() is not None and (self._persistent or not self._active):
             return  # a branch or loop body may ask for gradients of the recording around it
         if here is None:
