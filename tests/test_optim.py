@@ -295,12 +295,12 @@ def test_lbfgs_takes_gradients_as_update_does(given: str):
     net(x)
     names = net.named_parameters()
     opt = hf.optim.LBFGS(net, line_search="strong_wolfe")
+    of = {"model": net, "list": [*names.values()], "tensor": net.weight}.get(given, names)
 
     def closure() -> Any:
         with hf.GradientTape() as tape:
             loss = hf.mean((net(x) - 1.0) ** 2)
-        gradients = tape.gradient(loss, {"model": net, "list": [*names.values()], "tensor": net.weight}.get(given, names))
-        return loss, gradients
+        return loss, tape.gradient(loss, of)
 
     for _ in range(3):
         loss = opt.step(closure)
