@@ -3,6 +3,7 @@
 The oracle is the function without the construct and without `hf.no_grad`: its constants pass `hf.stop_gradient`.
 """
 
+import asyncio
 import itertools
 import random
 
@@ -357,3 +358,21 @@ def test_a_tape_inside_records_for_itself_alone(mode):
     assert not outer.numpy().any()
     assert not bool(requires)
     assert [bool(one) for one in enabled] == [False, True]
+
+
+@pytest.mark.parametrize("switch", [hf.no_grad, hf.enable_grad])
+def test_decorated_functions(switch):
+    async def waits(x):
+        await asyncio.sleep(0)
+        return (x * 2).requires_grad
+
+    x = hf.tensor(X, requires_grad=True)
+    assert asyncio.run(switch()(waits)(x)) is (switch is hf.enable_grad)
+    with pytest.raises(TypeError, match=f"{switch.__name__}: .*numbers is a generator function, which runs after it"):
+
+        @switch()
+        def numbers():
+            yield 1
+
+    with pytest.raises(TypeError, match=f"{switch.__name__}: a int cannot be called"):
+        switch(3)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import itertools
 import warnings
 from collections.abc import Callable
@@ -23,6 +22,7 @@ from hybridflow.core.errors import (
     TraceError,
     message,
 )
+from hybridflow.core.functions import decorated
 from hybridflow.core.node import FOREVER, Edge, next_sequence
 from hybridflow.core.notes import Notes, notes_at, requires, take_notes
 from hybridflow.core.op import REGISTRY
@@ -389,15 +389,12 @@ class _Switch:
         self._entered.pop().close()
 
     def __call__(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        """Return a function that runs inside the context."""
-        kind = type(self)
+        """Return a function that runs inside the context.
 
-        @functools.wraps(function)
-        def wrapped(*args: Any, **kwargs: Any) -> Any:
-            with kind():
-                return function(*args, **kwargs)
-
-        return wrapped
+        Raises:
+            ArgumentTypeError: it cannot be called, or is a generator function.
+        """
+        return decorated(type(self).__name__, type(self), function)
 
 
 class no_grad(_Switch):  # noqa: N801 (used like a function: a context manager, or a decorator)
