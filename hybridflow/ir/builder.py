@@ -391,7 +391,9 @@ class GraphBuilder:
         self, op: Op, inputs: Sequence[Tensor], attrs: dict[str, Any], *, residuals: bool
     ) -> tuple[Tensor, ...]:
         """Add a node and return all its outputs, the hidden ones included if `residuals`."""
-        edges = tuple([self.used(self.edge_of(tensor)) for tensor in inputs])
+        edges = tuple([self.edge_of(tensor) for tensor in inputs])
+        if self.silent:
+            edges = tuple(map(self.used, edges))
         for value in attrs.values():
             if type(value) in _UNKNOWN or (type(value) is tuple and not _UNKNOWN.isdisjoint(map(type, value))):
                 hash(value)  # asks for the number itself, since attributes are part of the graph
