@@ -325,6 +325,41 @@ def test_what_is_computed_under_no_grad_is_a_constant(program):
     check(*program)
 
 
+def an_assignment(x, w, stopped):
+    a = x * w
+    b = const(stopped, lambda: w * 0.5 + hf.tanh(x)[0])
+    w.assign(b)
+    return a * w + hf.sin(x) * b
+
+
+def an_assignment_inside(x, w, stopped):
+    const(stopped, lambda: w.assign(w * 0.5 + hf.tanh(x)[0]).read())
+    return hf.sin(x * w) + const(stopped, lambda: w * 1)
+
+
+ASSIGNING = [one for one in CONSTRUCTS if "vmap" not in one and one not in ("shard_map", "for over arange")]
+"""The constructs in which a Variable may be assigned, and that run the function once."""
+
+
+@pytest.mark.parametrize("whole", [False, True], ids=["eager", "compiled"])
+@pytest.mark.parametrize("place", [an_assignment, an_assignment_inside])
+@pytest.mark.parametrize("construct", [
+    one if one in ("compile", "checkpoint") else pytest.param(one, marks=pytest.mark.rest) for one in ASSIGNING
+])  # fmt: skip
+def test_what_is_assigned_under_no_grad(construct, place, whole):
+    def derivative(construct, way, *, stopped, whole):
+        w = hf.Variable(0.8, requires_grad=True)
+        f = CONSTRUCTS[construct](lambda x: place(x, w, stopped))
+        ask = hf.compile(lambda x: WAYS[way](f, x, w)) if whole else lambda x: WAYS[way](f, x, w)
+        found = ask(hf.asarray(X))
+        return [*(found if isinstance(found, list) else [found]), w]
+
+    for way in ("a tape", ".backward()", "hf.grad"):
+        expected = derivative("plain", way, stopped=True, whole=False)
+        for one, other in zip(derivative(construct, way, stopped=False, whole=whole), expected, strict=True):
+            np.testing.assert_allclose(np.asarray(one), np.asarray(other), rtol=2e-4, atol=2e-5)
+
+
 @pytest.mark.parametrize("place", PLACES)
 def test_in_a_graph_made_by_hand(place):
     w = hf.Variable(0.8, requires_grad=True)
