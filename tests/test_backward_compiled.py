@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import numpy as np
@@ -526,3 +527,108 @@ def test_a_first_call_without_gradients_does_not_decide_for_later_ones():
         tape.watch(x)
         y = f(x)
     assert tape.gradient(y, x).tolist() == [1.0, 2.0]
+
+
+# -- a gradient is a value ----------------------------------------------------------------------------------------
+
+
+def _leaf(kind: str, w: Any, x: Any) -> Any:
+    return {"argument": lambda: x.detach().requires_grad_(), "tensor": lambda: hf.tensor(x, requires_grad=True),
+            "of zeros": lambda: (x * 0.0 + 0.4).detach().requires_grad_(), "Variable": lambda: w}[kind]()  # fmt: skip
+
+
+def _taken(how: str, leaf: Any, x: Any) -> Any:
+    """Return a gradient that `.backward()` leaves, or gives to a hook."""
+    seen: list[Any] = []
+    y = hf.sin(leaf * x)
+    if how == "a hook's":
+        y.register_hook(lambda g: seen.append(g))
+    if how == "of a leaf with a hook":
+        y.register_hook(lambda g: g * hf.cos(x))
+    if how == "retained":
+        y.retain_grad()
+    hf.sum(y * y).backward()
+    if how == "added up":
+        hf.sum(leaf * leaf * leaf).backward()
+    return seen[0] if how == "a hook's" else y.grad if how == "retained" else leaf.grad
+
+
+def _backward_again(leaf: Any, z: Any) -> Any:
+    leaf.zero_grad()
+    z.backward()
+    return leaf.grad
+
+
+GRADIENTS = ["as it is", "added up", "a hook's", "of a leaf with a hook", "retained"]
+LEAVES = ["argument", "tensor", "of zeros", "Variable"]
+AGAIN = ["a tape around", "a tape behind", "backward", "a tape outside", "backward outside"]
+
+
+CASES = [
+    pytest.param(kind, how, again, marks=() if index % 12 == 0 else pytest.mark.rest)
+    for index, (kind, how, again) in enumerate(itertools.product(LEAVES, GRADIENTS, AGAIN))
+    if again != "backward outside" or kind == "Variable"  # a leaf made inside is not found outside
+]
+
+
+@pytest.mark.parametrize(("kind", "how", "again"), CASES)
+def test_what_is_computed_from_a_gradient_is_differentiated_again(kind: str, how: str, again: str):
+    def run(mode: Any) -> Any:
+        w = hf.Variable([0.2, -0.6, 0.9], requires_grad=True)
+
+        def f(x: Any) -> Any:
+            with hf.GradientTape(persistent=True) as around:
+                leaf = _leaf(kind, w, x)
+                around.watch(leaf)
+                leaf.zero_grad()
+                g = _taken(how, leaf, x)
+                with hf.GradientTape() as behind:
+                    behind.watch(leaf)
+                    z = hf.sum(hf.exp(g) * leaf * leaf)
+            if again == "a tape around":
+                return around.gradient(z, leaf)
+            if again == "a tape behind":
+                return behind.gradient(z, leaf)
+            return _backward_again(leaf, z) if again == "backward" else z
+
+        f, x = mode(f), hf.asarray([0.3, -0.7, 1.1])
+        if again == "a tape outside":
+            with hf.GradientTape() as tape:
+                tape.watch(x)
+                z = f(x)
+            return tape.gradient(z, [x, w])
+        if again == "backward outside":
+            return _backward_again(w, f(x))
+        return f(x)
+
+    eager, compiled = run(lambda f: f), run(hf.compile)
+    for one, other in zip(*[x if isinstance(x, list) else [x] for x in (eager, compiled)], strict=True):
+        assert (one is None) == (other is None), (one, other)
+        if one is not None:
+            np.testing.assert_allclose(np.asarray(other), np.asarray(one), rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("steps", [1, 3])
+def test_adversarial_training_compiled_as_a_whole(steps: int):
+    def train(mode: Any) -> Any:
+        w, b = parameters()
+        optimizer = hf.optim.SGD([w, b], rate=0.1)
+
+        def step(x: Any) -> Any:
+            near = x
+            for _ in range(steps):
+                near = hf.tensor(near, requires_grad=True)
+                model(w, b, near).backward()
+                near = x + hf.clip(near + 0.05 * hf.sign(near.grad) - x, -0.1, 0.1)
+            optimizer.zero_grad()
+            loss = model(w, b, near)
+            loss.backward()
+            optimizer.step()
+            return loss
+
+        run = mode(step)
+        return [run(hf.asarray(X)).item() for _ in range(3)], w.numpy()
+
+    (losses, w), (compiled_losses, compiled_w) = train(lambda f: f), train(hf.compile)
+    np.testing.assert_allclose(compiled_losses, losses, rtol=1e-5)
+    np.testing.assert_allclose(compiled_w, w, rtol=1e-5, atol=1e-6)

@@ -532,3 +532,10 @@ def test_what_is_tied_is_what_the_large_values_depend_on(name: str):
     position = Ties({}).position(node, edges)
     assert position is not None
     assert graph.inputs.index(edges[position][0]) in allowed
+
+
+@pytest.mark.parametrize("policy", ["nothing", "dots", "everything"])
+def test_a_jacobian_goes_through(policy: str):
+    x = hf.asarray([0.3, -0.7])
+    found = hf.jacobian(hf.checkpoint(hf.sin, policy=policy))(x)
+    np.testing.assert_allclose(found, np.diag(np.cos([0.3, -0.7])), rtol=1e-6)

@@ -2,9 +2,16 @@
 
 import collections
 import contextlib
+import copy
+import datetime
+import decimal
+import fractions
 import functools
 import inspect
+import json
 import operator
+import pickle
+import statistics
 from typing import NamedTuple
 
 import jax
@@ -482,3 +489,38 @@ def test_gradients_have_the_bits_of_programs_of_their_own_size(rng):
         for found, expected in zip(opened(x), hf.compile(gradients)(x), strict=True):
             assert found.numpy().tobytes() == expected.numpy().tobytes()
     assert opened.trace_count == 2
+
+
+@functools.singledispatch
+def of_kind(value):
+    return 1.0
+
+
+of_kind.register(int, lambda value: value + 0.5)
+of_kind.register(float, lambda value: value * 3)
+
+
+@pytest.mark.parametrize(
+    "use",
+    [
+        lambda x, n: np.array(x.shape).sum(),
+        lambda x, n: np.array([n, 2]).dtype.itemsize,
+        lambda x, n: 2.0 if type(n) is int else 3.0,
+        lambda x, n: 2.0 if type(n / 2) is float else 3.0,
+        lambda x, n: of_kind(n) + of_kind(n / 2),
+        lambda x, n: (1 << n) + (n & 1) + (n | 4) + (n ^ 3) + ~n + (n >> 1),
+        lambda x, n: n.bit_length() + n.numerator + n.real + len(n.to_bytes(2, "big")),
+        lambda x, n: divmod(10, n)[1] + divmod(n, 3)[0] + round(n, -1),
+        lambda x, n: len(json.dumps([n, *x.shape])),
+        lambda x, n: sum(pickle.loads(pickle.dumps(x.shape))) + copy.deepcopy([n])[0],
+        lambda x, n: float(fractions.Fraction(n, 4)) + float(decimal.Decimal(n)) + statistics.mean(x.shape),
+        lambda x, n: collections.deque([1, 2, 3], maxlen=n)[0] + datetime.timedelta(n).days,
+    ],
+)
+def test_what_takes_only_an_int_gets_the_size(use):
+    def f(x):
+        return hf.sum(x) * use(x, x.shape[0])
+
+    compiled = hf.compile(f)
+    for size in (2, 3, 4, 3):
+        assert compiled(hf.ones(size)).item() == f(hf.ones(size)).item()

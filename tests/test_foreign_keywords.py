@@ -257,3 +257,10 @@ def test_named_parameters_say_that_they_are_a_dict():
 def test_saving_says_that_the_path_comes_first():
     with pytest.raises(TypeError, match=r"save: the path comes first(.|\n)*Write hf\.save\(path, values\)"):
         hf.save(hf.nn.Linear(2, 2), "path")
+
+
+def test_split_by_dim_is_refused_for_it_means_the_size_of_a_part():
+    with pytest.raises(TypeError, match=r"split: takes no keyword 'dim'\n  torch is given the size of a part"):
+        hf.split(hf.ones((4, 3)), 2, dim=0)
+    with pytest.raises(TypeError, match="the size of a part"):
+        hf.compile(lambda x: hf.split(x, 2, dim=0))(hf.ones((4, 3)))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import weakref
+from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -283,6 +284,59 @@ def test_the_wiring_and_the_sources_tell_walks_apart(traces: list[None]):
         close(run(lambda a, b: a * a * a, 0), np.diag([3.0, 12.0]))
         close(run(lambda a, b: a * b * a, 0), np.diag([6.0, 20.0]))
     assert len(traces) == 6
+
+
+BASE: dict[str, Any] = {
+    "shape": (3, 4), "dtype": "float64", "flipped": False, "factor": 2.0, "twice": False, "others": "float64",
+    "target": 3, "first": "x",
+}  # fmt: skip
+CHANGED: dict[str, Sequence[Any]] = {
+    "shape": [(3, 6), (2, 6), (5, 4), (4, 3)], "dtype": ["float32", "float16"], "flipped": [True],
+    "factor": [3.0, -0.0], "twice": [True], "others": ["float32"], "target": [2, 4], "first": ["w"],
+}  # fmt: skip
+"""What a cached walk depends on in a program, one after the other with other values."""
+CHANGES = [
+    pytest.param(name, value, way, marks=() if number == 0 and way in ("rows", "batch") else pytest.mark.rest)
+    for name, values in CHANGED.items() for number, value in enumerate(values) for way in ("rows", "columns", "batch")
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "value", "way"), CHANGES)
+def test_whatever_a_walk_depends_on_tells_it_from_the_one_before(name: str, value: Any, way: str):
+    def made(shape: Any, dtype: str, flipped: bool, factor: float, twice: bool, others: str, target: int, first: str):
+        def program(x: hf.Tensor, w: hf.Tensor) -> hf.Tensor:
+            if way == "batch":
+                y = hf.astype(x, "float64")[:, 1:] if name == "dtype" else hf.astype(x[:, 1:3], "float64")
+                return (hf.flip(y, axis=1) if flipped else y)[:, :target] * factor
+            y = hf.astype(x, "float64")[1, 1:3] if name == "dtype" else hf.astype(x[1, 1:3], "float64")
+            z = hf.astype(hf.reshape(w, (-1,)), "float64")
+            y = hf.concat([y, y if twice else z] if first == "x" else [z, y])
+            return (hf.flip(y) if flipped else y)[:target] * factor
+
+        x = hf.astype(hf.reshape(hf.arange(float(np.prod(shape))), shape), dtype)
+        return program, x, hf.ones((2, 2), dtype=others)
+
+    def rows(program: Any, x: hf.Tensor, w: hf.Tensor) -> Any:
+        with hf.GradientTape(persistent=True) as tape:
+            tape.watch([x, w])
+            y = program(x, w)
+        seeds = hf.reshape(hf.eye(y.size, dtype=y.dtype), (-1, *y.shape))
+        each = [tape.gradient(y, [x, w], seed, "zero") for seed in seeds]
+        of_x = hf.reshape(hf.stack([one for one, _ in each]), (*y.shape, *x.shape))
+        of_w = hf.reshape(hf.stack([one for _, one in each]), (*y.shape, *w.shape))
+        return hf.sum(of_x, axis=2) if way == "batch" else (of_x, of_w)
+
+    def asked(program: Any, x: hf.Tensor, w: hf.Tensor) -> Any:
+        if way == "columns":
+            return hf.jacobian(program, (0, 1), "forward")(x, w)
+        with hf.GradientTape() as tape:
+            tape.watch([x, w])
+            y = program(x, w)
+        return tape.batch_jacobian(y, x) if way == "batch" else tuple(tape.jacobian(y, [x, w], "zero"))
+
+    for given in (BASE, BASE | {name: value}, BASE):
+        judge = close if way == "columns" else same  # columns have the dtype of the result
+        judge(asked(*made(**given)), rows(*made(**given)))
 
 
 def test_compiled_functions_die_with_what_was_traced_for_them(traces: list[None]):

@@ -16,6 +16,7 @@ import logging
 import numbers
 import operator
 import os
+import pickle
 import queue
 import sys
 import threading
@@ -518,6 +519,63 @@ def test_an_import_of_what_stands_for_a_module(monkeypatch):
         return x * stands_for_a_module.value
 
     assert hf.compile(step)(hf.asarray(1.0)).item() == 9.0
+
+
+@pytest.mark.parametrize("restarts", [True, False])
+def test_objects_die_when_they_do_in_eager_code(restarts):
+    class Thing:
+        v = 2.0
+
+        def __init__(self, log=None):
+            self.log = log
+
+        def __del__(self):
+            if self.log is not None:
+                self.log.append("dies")
+
+    def run(decorator):
+        log, number = [], [1.0]
+        thing = Thing()
+        seen = weakref.ref(thing)
+
+        @decorator
+        def step(x):
+            made, found = Thing(log), seen()
+            y = x * (-1.0 if found is None else found.v) * number[0] * made.v
+            if restarts and number[0] > 1.5:
+                y = y + 1.0
+            log.append("ends")
+            return y
+
+        results = [step(hf.asarray(1.0)).item()]
+        thing = None
+        for _ in range(3):
+            number[0] += 0.5
+            results.append(step(hf.asarray(1.0)).item())
+        return results, log
+
+    gc.collect()
+    gc.disable()  # what is in a cycle would live on
+    try:
+        assert run(hf.compile) == run(lambda f: f)
+    finally:
+        gc.enable()
+
+
+@pytest.mark.parametrize(
+    "read",
+    [
+        lambda held: pickle.loads(pickle.dumps(held))["t"],
+        lambda held: pickle.loads(pickle.dumps(held["t"])),
+        lambda held: 2.0 if "2." in str(held["t"]) else 3.0,
+        lambda held: 2.0 if "2." in f"{held}" else 3.0,
+        lambda held: 2.0 if "2." in repr(held["t"]) else 3.0,
+        lambda held: 2.0 if "2." in "%s" % held["t"] else 3.0,  # noqa: UP031
+    ],
+)
+def test_a_tensor_outside_that_is_pickled_or_shown(read):
+    held = {"t": hf.ones(2)}
+    same(lambda x: x * read(held), *[lambda k=k: held.update(t=hf.ones(2) * k) for k in (2.0, 3.0, 2.0)])
 
 
 def test_a_proxy_of_an_object_that_is_gone():

@@ -273,6 +273,113 @@ def test_lbfgs_says_what_it_needs_and_leaves_all_as_it_was():
         hf.optim.LBFGS([w], line_search="armijo")
 
 
+@pytest.mark.parametrize("compiled", [False, True])
+def test_lbfgs_goes_on_from_where_its_closure_left_the_parameters(compiled: bool):
+    w = hf.Variable([50.0], name="w", requires_grad=True)
+    opt = hf.optim.LBFGS([w])
+
+    def closure() -> Any:
+        w.assign(hf.clip(w, 0.0, 1.0))
+        loss = hf.sum((w - 58.0) ** 2)
+        loss.backward()
+        return loss
+
+    opt.step(hf.compile(closure) if compiled else closure)
+    assert w.numpy().tolist() == [1.0]
+
+
+@pytest.mark.parametrize("given", ["model", "mapping", "list", "tensor"])
+def test_lbfgs_takes_gradients_as_update_does(given: str):
+    net = hf.nn.Linear(2, bias=given not in ("list", "tensor"))
+    x = hf.asarray([[1.0, 2.0], [0.5, -1.0]])
+    net(x)
+    names = net.named_parameters()
+    opt = hf.optim.LBFGS(net, line_search="strong_wolfe")
+    of = {"model": net, "list": [*names.values()], "tensor": net.weight}.get(given, names)
+
+    def closure() -> Any:
+        with hf.GradientTape() as tape:
+            loss = hf.mean((net(x) - 1.0) ** 2)
+        return loss, tape.gradient(loss, of)
+
+    for _ in range(3):
+        loss = opt.step(closure)
+    assert loss.item() < 1e-6
+
+
+CLOSURES = [
+    pytest.param(name, projection, compiled, marks=() if name == "LBFGS" and not compiled else pytest.mark.rest)
+    for name in ("SGD", "Adam", "RMSprop", "LBFGS", "LBFGS with a search")
+    for projection in ("clamp before", "clamp after", "renormalize", "decay", "tie", "clip")
+    for compiled in (False, True)
+]
+
+
+@pytest.mark.parametrize(("name", "projection", "compiled"), CLOSURES)
+def test_what_a_closure_does_to_parameters_and_gradients_is_as_in_torch(name: str, projection: str, compiled: bool):
+    torch = pytest.importorskip("torch")
+    starts = [np.linspace(-1.0, 2.0, 4), np.linspace(0.5, -0.5, 4)]
+    theirs = [torch.nn.Parameter(torch.tensor(one)) for one in starts]
+    a, b = [hf.Variable(one, name=name, requires_grad=True) for one, name in zip(starts, "ab", strict=True)]
+    rate = 0.3 if name.startswith("LBFGS") else 0.05
+    options: dict[str, Any] = {"line_search": "strong_wolfe"} if "search" in name else {}
+    peers: dict[str, Any] = {"line_search_fn": "strong_wolfe"} if "search" in name else {}
+    if name.startswith("LBFGS"):
+        options["iterations"] = peers["max_iter"] = 4
+    kind = name.split()[0]
+    peer, opt = getattr(torch.optim, kind)(theirs, rate, **peers), getattr(hf.optim, kind)([a, b], rate, **options)
+
+    def loss_of(n: Any, a: Any, b: Any) -> Any:
+        return n.sum((a - 3.0) ** 2) + n.sum((b + a * 0.5) ** 4)
+
+    def their_closure() -> Any:
+        peer.zero_grad()
+        with torch.no_grad():
+            if projection == "clamp before":
+                theirs[0].clamp_(0.0, 1.0)
+            if projection == "tie":
+                theirs[1].copy_(theirs[0])
+        loss = loss_of(torch, *theirs)
+        loss.backward()
+        with torch.no_grad():
+            if projection == "clamp after":
+                theirs[0].clamp_(0.0, 1.0)
+            if projection == "renormalize":
+                theirs[0].div_(theirs[0].norm())
+            if projection == "decay":
+                theirs[1].mul_(0.9)
+        if projection == "clip":
+            torch.nn.utils.clip_grad_value_(theirs, 0.5)
+        return loss
+
+    def closure() -> Any:
+        opt.zero_grad()
+        if projection == "clamp before":
+            a.assign(hf.clip(a, 0.0, 1.0))
+        if projection == "tie":
+            b.assign(a)
+        loss = loss_of(hf, a, b)
+        loss.backward()
+        if projection == "clamp after":
+            a.assign(hf.clip(a, 0.0, 1.0))
+        if projection == "renormalize":
+            a.assign(a / hf.sqrt(hf.sum(a * a)))
+        if projection == "decay":
+            b.assign(b * 0.9)
+        if projection == "clip":
+            for one in (a, b):
+                one.grad = hf.clip(one.grad, -0.5, 0.5)
+        return loss
+
+    run = closure
+    if compiled:
+        run = hf.compile(closure)
+    for _ in range(3):
+        np.testing.assert_allclose(opt.step(run).item(), peer.step(their_closure).item(), rtol=1e-6)
+        for mine, their in zip((a, b), theirs, strict=True):
+            np.testing.assert_allclose(mine.numpy(), their.detach().numpy(), rtol=1e-5, atol=1e-6)
+
+
 # -- the state ------------------------------------------------------------------------------------------------------
 
 

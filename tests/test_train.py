@@ -22,6 +22,7 @@ from rich.console import Console
 import hybridflow as hf
 from hybridflow.core.errors import ArgumentError, ArgumentTypeError, GradientError, ShapeError, TraceError
 from hybridflow.core.tensor import make_tensor
+from hybridflow.train.inputs import rows_of
 from hybridflow.train.progress import Display
 from hybridflow.train.records import Records
 
@@ -208,6 +209,38 @@ def test_parts_have_the_gradient_of_the_whole_batch(rows: int):
     assert found[0][0] == pytest.approx(found[1][0], rel=1e-6)
     for name, value in found[0][1].items():
         np.testing.assert_allclose(value, found[1][1][name], rtol=1e-5, atol=1e-7)
+
+
+def test_open_sizes_of_several_inputs_are_one_number_of_rows():
+    f = hf.compile(lambda given: given["a"] * rows_of(given), dynamic=True)
+    for rows in (4, 2, 3):
+        assert f({"a": hf.ones(rows), "b": hf.ones((rows, 2))}).numpy().tolist() == [rows] * rows
+    with pytest.raises(ShapeError, match="one row per example"):
+        f({"a": hf.ones(3), "b": hf.ones((2, 2))})
+
+
+@pytest.mark.rest
+@pytest.mark.parametrize("form", [tuple, lambda pair: dict(zip("ab", pair, strict=True))], ids=["tuple", "dict"])
+def test_several_inputs_and_a_smaller_last_batch(form):
+    x, y = examples(10)
+
+    class Two(hf.nn.Module):
+        def __init__(self):
+            self.out = hf.nn.Linear(3)
+
+        def forward(self, given):
+            a, b = given.values() if isinstance(given, dict) else given
+            return self.out(a * b)
+
+    found = []
+    for compiled in (False, True):
+        hf.random.seed(2)
+        model = Two()
+        optimizer = hf.optim.SGD(model, rate=0.1)
+        with hf.config.verify(None):
+            history = fit(model, optimizer, form((x, x)), y, batch_size=4, epochs=2, compile=compiled)
+        found.append(history["loss"])
+    np.testing.assert_allclose(found[1], found[0], rtol=1e-5)
 
 
 def test_fit_takes_iterables_of_batches_of_other_packages():

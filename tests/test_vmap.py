@@ -21,6 +21,7 @@ from hybridflow.core.errors import (
     IndexRangeError,
     LeakError,
     ShapeError,
+    TapeError,
     TracedValueError,
     TraceError,
 )
@@ -499,3 +500,49 @@ def test_in_a_graph_made_by_hand():
     with hf.Session(graph) as session:
         found = session.run(fetches, feed={p: np.float32([1, 2, 3])})
     close(found, [np.diag([2.0, 4.0, 6.0]), np.array([2.0, 4.0, 6.0]), np.zeros(3)])
+
+
+# -- the gradient of what was recorded outside --------------------------------------------------------------------
+
+
+def _through(x: hf.Tensor) -> hf.Tensor:
+    return hf.sin(x) * hf.sum(x)
+
+
+RECORDED = {
+    "vjp": lambda x, eye: hf.vmap(hf.vjp(_through, x)[1])(eye)[0],
+    "twice": lambda x, eye: hf.vmap(hf.vmap(hf.vjp(_through, x)[1]))(eye[None])[0][0],
+    "of a checkpoint": lambda x, eye: hf.vmap(hf.vjp(hf.checkpoint(_through), x)[1])(eye)[0],
+    "of a compiled function": lambda x, eye: hf.vmap(hf.vjp(hf.compile(_through), x)[1])(eye)[0],
+    "a tape": lambda x, eye: _asked(x, eye, inside=False),
+    "a tape that records": lambda x, eye: _asked(x, eye, inside=True),
+}
+
+
+def _asked(x: hf.Tensor, eye: hf.Tensor, *, inside: bool) -> Any:
+    with hf.GradientTape(persistent=True) as tape:
+        tape.watch(x)
+        y = _through(x)
+        if inside:
+            return hf.vmap(lambda one: tape.gradient(y, x, one))(eye)
+    return hf.vmap(lambda one: tape.gradient(y, x, one))(eye)
+
+
+@pytest.mark.parametrize("name", RECORDED)
+def test_slices_of_cotangents_go_back_through_what_was_recorded_outside(name: str):
+    x, eye = tensor(0.3, -0.7, 1.1), hf.eye(3)
+    expected = hf.jacobian(_through)(x)
+    close(both(RECORDED[name], x, eye), expected)
+    slope = hf.grad(lambda x: hf.sum(RECORDED[name](x, eye) ** 2))
+    close(slope(x), hf.grad(lambda x: hf.sum(hf.jacobian(_through)(x) ** 2))(x), rtol=1e-4)
+
+
+@pytest.mark.parametrize("mode", [lambda f: f, hf.compile], ids=["eager", "compiled"])
+def test_a_tape_around_does_not_know_what_a_slice_makes(mode: Any):
+    def run(x: hf.Tensor) -> hf.Tensor:
+        with hf.GradientTape(persistent=True) as tape:
+            tape.watch(x)
+            return hf.vmap(lambda s: tape.gradient(s * hf.sum(x), x))(hf.eye(3))
+
+    with pytest.raises(TapeError, match="records outside of '<lambda>', and is asked about what it made"):
+        mode(run)(tensor(0.3, -0.7, 1.1))

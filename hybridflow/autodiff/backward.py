@@ -7,7 +7,7 @@ from operator import attrgetter
 from typing import Any, cast
 
 from hybridflow.autodiff.backprop import BOUND, QUIET, RAW, backprop, conjugates
-from hybridflow.autodiff.requires_grad import checked_like, known_edge, read_gradient, write_gradient
+from hybridflow.autodiff.requires_grad import checked_like, detach, known_edge, read_gradient, write_gradient
 from hybridflow.autodiff.seeds import ones
 from hybridflow.autodiff.walk import Engine
 from hybridflow.core.context import current
@@ -180,10 +180,9 @@ class _Backward:
             total = parts[0]
             for part in parts[1:]:
                 total = self._add(total, part)
-            (total,) = conjugates([total])
             if self.tracer is not None:
                 self.tracer.run_hooks(notes)
-            total = _hooked(notes, total)
+            total = _hooked(notes, self._value(total))
             before = read_gradient(notes)
             self.totals.append((notes, total if before is None else self._add(before, total)))
 
@@ -195,11 +194,16 @@ class _Backward:
         notes = self.noted.get(node, {}).get(index)
         if notes is None:
             return gradient
-        total = _hooked(notes, conjugates([_wrapped(gradient)])[0])
+        total = _hooked(notes, self._value(_wrapped(gradient)))
         if notes.retains:
             self.retained.append((notes, total))
         (total,) = conjugates([total])
         return total if isinstance(gradient, Tensor) else total._value
+
+    def _value(self, gradient: Tensor) -> Tensor:
+        """Return a gradient as users get it: a value without a history, as in eager code, where it is not recorded."""
+        (gradient,) = conjugates([gradient])
+        return gradient if self.tracer is None else detach(gradient)
 
     def accumulate(self) -> None:
         """Write the results: the totals of the leaves, and the retained gradients."""

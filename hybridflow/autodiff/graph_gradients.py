@@ -27,7 +27,7 @@ def gradients(graph: Graph, ys: Any, xs: Any, output_gradients: Any) -> Any:
             message("gradients: they are operations of the graph, and its block has ended",
                     hint="Ask for them inside `with graph:`.")
         )  # fmt: skip
-    targets = [tracer.own_edge(_tensor(leaf)) for leaf in flatten(ys)[0]]
+    targets = [tracer.used(tracer.own_edge(_tensor(leaf))) for leaf in flatten(ys)[0]]
     sources, tree = flatten(xs)
     edges = [tracer.own_edge(_tensor(leaf)) for leaf in sources]
     seeds = _seeds(targets, output_gradients)

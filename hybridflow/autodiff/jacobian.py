@@ -319,19 +319,26 @@ class Pullback:
         return _WALKS
 
     def _key(self) -> Any:
+        """Return what the walk's graph depends on: operations, and the spec of every value that they or it name."""
         numbers: dict[Edge | None, int] = {None: -1}
+        specs: list[Any] = []
 
         def number(edge: Edge | None) -> int:
-            return numbers.setdefault(edge, len(numbers))
+            known = numbers.get(edge)
+            if known is None:
+                known = numbers[edge] = len(numbers)
+                node, index = cast(Edge, edge)
+                specs.append(_array_key(node.spec(index)))
+            return known
 
         nodes = tuple([
             (node.op, attrs_key(node.attrs), self._needed[node], _saved_key(node),
              tuple([number(edge) for edge in node.inputs]),
-             tuple([(number((node, i)), spec.shape, spec.dtype.num) for i, spec in enumerate(node.specs)]))
+             tuple([number((node, i)) for i in range(len(node.outputs))]))
             for node in self._walked
         ])  # fmt: skip
         sources = tuple([tuple([number(edge) for edge in edges]) for edges in self._sources])
-        return nodes, number(self._target), sources
+        return nodes, number(self._target), sources, tuple(specs)
 
 
 def _saved_key(node: Node) -> Any:

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import functools
 import itertools
 import warnings
 from collections.abc import Callable
+from contextlib import ExitStack
+from contextvars import ContextVar
 from typing import Any, ClassVar, Self, cast
 
 from hybridflow.autodiff.gradients_on_demand import recorded_edge
-from hybridflow.core.context import CONTEXT, Context, current, is_tracing
+from hybridflow.core.context import CONTEXT, Context, Recorder, current, is_tracing
 from hybridflow.core.device import DeviceLike
 from hybridflow.core.dtypes import is_differentiable
 from hybridflow.core.errors import (
@@ -21,6 +22,7 @@ from hybridflow.core.errors import (
     TraceError,
     message,
 )
+from hybridflow.core.functions import decorated
 from hybridflow.core.node import FOREVER, Edge, next_sequence
 from hybridflow.core.notes import Notes, notes_at, requires, take_notes
 from hybridflow.core.op import REGISTRY
@@ -345,6 +347,9 @@ add_method("zero_", _zero_)
 # -- switching the recording --------------------------------------------------------------------------------------
 
 
+_PAUSED: ContextVar[tuple[Recorder, ...]] = ContextVar("the tapes that hf.no_grad has paused", default=())
+
+
 class _Switch:
     """A context manager and decorator that turns recording on or off."""
 
@@ -355,40 +360,48 @@ class _Switch:
         made._entered = []
         return made if function is None else made(function)
 
-    _entered: list[tuple[Any, tuple[Any, ...]]]
+    _entered: list[ExitStack]
 
     def __enter__(self) -> Self:
         context = current()
-        tapes = () if self._flag else context.tapes
-        for tape in () if self._flag else context.tapes:
-            tape.pause()
-        changed = Context(context.tracer, tapes, context.device, self._flag, context.autocast)
-        self._entered.append((CONTEXT.set(None if changed.plain() else changed), context.tapes))
+        with ExitStack() as undo:
+            if isinstance(context.tracer, GraphBuilder):
+                undo.callback(context.tracer.switched(self._flag))
+            paused = _PAUSED.get()
+            if self._flag:
+                here = [tape for tape in paused if tape.recorded_here()]
+                undo.callback(_PAUSED.reset, _PAUSED.set(()))
+                for tape in here:
+                    tape.resume()
+                    undo.callback(tape.pause)
+            else:
+                undo.callback(_PAUSED.reset, _PAUSED.set((*paused, *context.tapes)))
+                for tape in context.tapes:
+                    tape.pause()
+                    undo.callback(tape.resume)
+            now = current()
+            changed = Context(now.tracer, now.tapes, now.device, self._flag, now.autocast)
+            undo.callback(CONTEXT.reset, CONTEXT.set(None if changed.plain() else changed))
+            self._entered.append(undo.pop_all())
         return self
 
     def __exit__(self, *_: object) -> None:
-        token, tapes = self._entered.pop()
-        CONTEXT.reset(token)
-        if not self._flag:
-            for tape in tapes:
-                tape.resume()
+        self._entered.pop().close()
 
     def __call__(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        """Return a function that runs inside the context."""
-        kind = type(self)
+        """Return a function that runs inside the context.
 
-        @functools.wraps(function)
-        def wrapped(*args: Any, **kwargs: Any) -> Any:
-            with kind():
-                return function(*args, **kwargs)
-
-        return wrapped
+        Raises:
+            ArgumentTypeError: it cannot be called, or is a generator function.
+        """
+        return decorated(type(self).__name__, type(self), function)
 
 
 class no_grad(_Switch):  # noqa: N801 (used like a function: a context manager, or a decorator)
     """Record nothing in a ``with`` block or a function, neither for `.backward()` nor for outer tapes.
 
-    A tape that is entered inside the block records as usual.
+    What is computed in the block, or read from a Variable there, is a constant to all gradients that are taken outside
+    of it: eagerly, in compiled functions, and through them. A tape that is entered inside the block records as usual.
 
     Example:
         >>> import hybridflow as hf
@@ -403,7 +416,7 @@ class no_grad(_Switch):  # noqa: N801 (used like a function: a context manager, 
 
 
 class enable_grad(_Switch):  # noqa: N801
-    """Record again for `.backward()`, inside a `no_grad` block; tapes around that block stay paused.
+    """Record again inside a `no_grad` block, for `.backward()` and for the tapes that the block has paused.
 
     Example:
         >>> import hybridflow as hf

@@ -19,6 +19,7 @@ from hybridflow.autodiff.recorded_memory import Peak, RecordedMemory, live_nodes
 from hybridflow.autodiff.seeds import ones, seeds_of, zeros
 from hybridflow.autodiff.tape_walk import SinceWatched, walked
 from hybridflow.autodiff.usual_gradient import quick_gradients
+from hybridflow.autodiff.vectorize import InnerBuilder
 from hybridflow.autodiff.walk import Engine, Wanted, connected, reachable
 from hybridflow.autodiff.why import Exits, Noting, independent
 from hybridflow.core.context import current, set_tapes
@@ -193,13 +194,18 @@ class GradientTape(Jacobians):
             else:
                 self._watched.setdefault(_tracked_edge(leaf), next_sequence())
 
+    def recorded_here(self) -> bool:
+        """Whether the tape was entered in the current trace, or in eager code if there is none."""
+        return self._scope is _scope() or self._scope is _NOWHERE
+
     def _require_here(self, what: str) -> None:
         """Raise if the tape was entered in another trace or outside this one: it does not know this one's values."""
-        here = _scope()
-        if self._scope is here or self._scope is _NOWHERE:
+        if self.recorded_here():
             return
-        if what == "gradient" and self._home() is not None and (self._persistent or not self._active):
-            return  # a branch or loop body may ask for gradients of the recording around it
+        here = _scope()
+        around = self._home() is not None or self._around_slices()
+        if what == "gradient" and around and (self._persistent or not self._active):
+            return  # a branch, a loop body or what hf.vmap runs may ask for gradients of the recording around it
         if here is None:
             misuse = f"was entered inside {self._scope.name!r} while it was compiled, and is used outside of it"
         else:
@@ -220,6 +226,13 @@ class GradientTape(Jacobians):
             tracer = tracer.outer
         return tracer if isinstance(tracer, GraphBuilder) else None
 
+    def _around_slices(self) -> bool:
+        """Whether eager code recorded and maps a function over slices now, which reads recorded values as they are."""
+        tracer = current().tracer
+        while isinstance(tracer, InnerBuilder):
+            tracer = tracer.outer
+        return tracer is None and self._scope is None
+
     def _known_edge(self, tensor: Tensor) -> Edge | None:
         """Return a tensor's edge in the tape's trace, or None if it has none.
 
@@ -227,13 +240,12 @@ class GradientTape(Jacobians):
             TapeError: if a branch or loop body made the tensor while the tape recorded outside that body.
         """
         home = self._home()
-        if home is None:
-            return tensor._edge
-        if tensor._value is None and not home.knows(tensor):
+        eager_in_slices = self._scope is None and current().tracer is not None
+        if tensor._value is None and (eager_in_slices if home is None else not home.knows(tensor)):
             if self._active:
                 self._refuse("gradient", f"records outside of {_scope().name!r}, and is asked about what it made")
             return None
-        return home.edge_of(tensor)
+        return tensor._edge if home is None else home.edge_of(tensor)
 
     def variable_read(self, variable: Variable, edge: Edge) -> None:
         """Watch a Variable's value; called when the Variable is read."""

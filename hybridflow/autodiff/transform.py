@@ -91,6 +91,7 @@ def _trace_joint(builder: GraphBuilder, graph: Graph, given: Mask, wanted: Mask)
     nodes = reachable([edge for edge, _ in starts], [EVER])
     by_edge = backprop(starts, set(sources.values()), nodes, BOUND)
     gradients = [by_edge.get(sources[i]) if i in sources else None for i in range(len(inputs))]
+    builder.checks.clear()  # the rules check what the forward pass checks, and the outputs are gradients only
     joint = builder.finish([gradient for gradient in gradients if gradient is not None])
     return GradientGraph(joint, tuple([gradient is not None for gradient in gradients]), forward, forward_nodes)
 

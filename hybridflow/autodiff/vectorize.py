@@ -276,7 +276,7 @@ def trace_inner(
     """Trace a function of tensors; the graph's outputs are the function's results, then those of its checks."""
     arguments = [builder.argument(spec, names[i] if names else f"x{i}") for i, spec in enumerate(specs)]
     try:
-        with context_of(builder, (), builder.context.device, autocast=builder.context.autocast):
+        with context_of(builder, (), builder.context.device, builder.context.grad, builder.context.autocast):
             graph = builder.finish([as_tensor(output) for output in function(*arguments)])
     finally:
         builder.scope.alive = False

@@ -20,6 +20,7 @@ from hybridflow.convert.sorting import sorted_items
 from hybridflow.convert.staged import staged
 from hybridflow.convert.staged_math import NUMBER_FUNCTIONS, summed
 from hybridflow.convert.values import is_staged, is_tensor, negated, truth
+from hybridflow.core.dims import Dim, SizeFloat
 from hybridflow.core.staged_number import BOOL, StagedNumber
 from hybridflow.core.tensor import as_tensor
 from hybridflow.core.traced_array import TracedArray
@@ -160,16 +161,17 @@ _MOST = 256
 """The number of items of a set or range up to which a number that a tensor decides is compared with each."""
 
 
+_STOOD_FOR: dict[type, type] = {TracedFloat: float, SizeFloat: float, Dim: int, ArgumentVariable: Variable}
+
+
 def type_of(*args: Any, **more: Any) -> Any:
     """Return ``type``; for a stand-in, the type of the number, array or Variable that it stands for."""
-    if len(args) == 1 and type(args[0]) is TracedFloat:
-        return float
+    if len(args) == 1 and type(args[0]) in _STOOD_FOR:
+        return _STOOD_FOR[type(args[0])]
     if len(args) == 1 and type(args[0]) is TracedArray:
         return numpy_rules.kind_of(args[0])
     if len(args) == 1 and type(args[0]) is StagedNumber:
         return staged_reads.type_of(args[0])
-    if len(args) == 1 and type(args[0]) is ArgumentVariable:
-        return Variable
     return type(*args, **more)
 
 

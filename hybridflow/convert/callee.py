@@ -29,6 +29,7 @@ from hybridflow.convert.regions import before_change
 from hybridflow.convert.rows import require_known
 from hybridflow.core.attached import attached
 from hybridflow.core.context import context_now
+from hybridflow.core.dims import Dim
 from hybridflow.core.functions import KEPT, is_own
 from hybridflow.core.recursion import RECURSION
 from hybridflow.core.staged_number import StagedNumber
@@ -557,12 +558,16 @@ def _call_other(function: Any, /, *args: Any, **kwargs: Any) -> Any:
     except Exception as error:
         observe.failed(first, last, in_part=getattr(function, "__name__", None) in _IN_PARTS)
         observe.answer(function, args, kwargs, MISSING)
-        if type(error) is TypeError and TracedFloat.__name__ in str(error):  # C takes no stand-in for a float
-            observe.only_numbers()
+        if type(error) is TypeError and (TracedFloat.__name__ in str(error) or _holds_size(args, kwargs)):
+            observe.settle()  # C takes only numbers of its own
         raise
     if type(result) is function or makes_random_source(function):
         return observe.made(result)
     return observe.answer(function, args, kwargs, result)
+
+
+def _holds_size(*values: Any) -> bool:
+    return any(type(one) is Dim for one in jax.tree_util.tree_leaves(values))
 
 
 _IN_PARTS = frozenset({"extend", "extendleft", "sort", "update", "__iadd__", "__ior__"})

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import functools
-import inspect
 import weakref
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
@@ -13,7 +11,8 @@ from typing import Any, Self, TypeVar, cast
 from hybridflow.core.context import CONTEXT, Context, current
 from hybridflow.core.dispatch import connected_edges, record
 from hybridflow.core.dtypes import LOW_PRECISION, DType, as_dtype, bfloat16, float32
-from hybridflow.core.errors import ArgumentTypeError, DTypeError, message
+from hybridflow.core.errors import DTypeError, message
+from hybridflow.core.functions import decorated
 from hybridflow.core.node import Edge, Node
 from hybridflow.core.op import REGISTRY, Op
 from hybridflow.core.tensor import Tensor, make_tensor
@@ -182,32 +181,8 @@ class autocast:  # noqa: N801 (used like a function: a context manager, or a dec
 
     def __call__(self, function: F) -> F:
         """Return a function that runs inside the autocast block."""
-        if not callable(function):
-            raise ArgumentTypeError(
-                message(f"autocast: a {type(function).__name__} cannot be called", got=repr(function)[:60],
-                        hint="Decorate a function, or use with hf.autocast(...):")
-            )  # fmt: skip
-        if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
-            raise ArgumentTypeError(
-                message(f"autocast: {function.__qualname__} is a generator function, which runs after it was called",
-                        hint="Use with hf.autocast(...): in its body.")
-            )  # fmt: skip
         dtype, enabled = self._dtype, self._enabled
-
-        if inspect.iscoroutinefunction(function):
-
-            async def waiting(*args: Any, **kwargs: Any) -> Any:
-                with autocast(dtype, enabled=enabled):
-                    return await function(*args, **kwargs)
-
-            return cast(F, functools.wraps(function)(waiting))
-
-        @functools.wraps(function)
-        def wrapped(*args: Any, **kwargs: Any) -> Any:
-            with autocast(dtype, enabled=enabled):
-                return function(*args, **kwargs)
-
-        return cast(F, wrapped)
+        return decorated("autocast", lambda: autocast(dtype, enabled=enabled), function)
 
 
 def _changed(casts: Casts | None) -> Context | None:

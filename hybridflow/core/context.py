@@ -30,6 +30,10 @@ class Recorder(Protocol):
     def resume(self) -> None:
         """Continue recording."""
 
+    def recorded_here(self) -> bool:
+        """Whether the recorder was entered in the current trace, or in eager code if there is none."""
+        ...
+
     def value_left(self, edge: Edge) -> None:
         """Note that a recorded value was turned into NumPy or a Python number."""
 
@@ -101,7 +105,8 @@ class Context:
             them.
         device: the jax device chosen by `hf.device`, or None for the default.
         autocast: the object that casts the operands of operations, or None.
-        indirect: whether an operation does more than run its kernel: it has a binder, or its operands are cast.
+        indirect: whether an operation does more than run its kernel: it has a binder, its operands are cast, or only
+            tapes record it.
         epoch: a number unique to this context; tapes may differ from one epoch to the next.
         run: the thread's kernel runner (see `RUNNER`), kept here so that recording need not look it up.
     """
@@ -125,7 +130,7 @@ class Context:
         self.start = min([tape.first_sequence for tape in tapes]) if tapes else FOREVER if grad else NEVER
         self.device = device
         self.autocast = autocast
-        self.indirect = self.binder is not None or autocast is not None
+        self.indirect = self.binder is not None or autocast is not None or bool(tapes and not grad)
         self.epoch = next_sequence()
         self.run = runner_now() or runner()
 

@@ -17,6 +17,8 @@ from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, cast
 
+import numpy as np
+
 
 class Opaque(NamedTuple):
     """A quotient or remainder of polynomials, which is not a polynomial itself."""
@@ -219,6 +221,9 @@ class Dim:
     def __divmod__(self, other: Size) -> tuple[Size, Size]:
         return self // other, self % other
 
+    def __rdivmod__(self, other: Size) -> tuple[Size, Size]:
+        return other // self, other % self
+
     def __pow__(self, other: Any) -> Any:
         if type(other) is float:
             return size_float(operator.pow, self, other)
@@ -329,6 +334,12 @@ class Dim:
 
     __int__ = __index__
 
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> Any:
+        return np.asarray(int(self), dtype)
+
+    def __reduce__(self) -> Any:
+        return int, (int(self),)
+
     def _is_number(self) -> bool:
         """Whether user code is asking during the trace: it must see the size as its number in this call."""
         if not self.scope.open:
@@ -347,6 +358,11 @@ class Dim:
 
     def __format__(self, spec: str) -> str:
         return format(int(self) if self._is_number() else self.text(), spec)
+
+    def __getattr__(self, name: str) -> Any:
+        if hasattr(int, name) and not name.startswith("__"):
+            return getattr(int(self), name)
+        raise AttributeError(f"'int' object has no attribute {name!r}")
 
     def text(self) -> str:
         """Return the polynomial."""
@@ -430,6 +446,20 @@ def size_float(function: Callable[..., Any], *operands: Any) -> Any:
     return SizeFloat(function, operands, scopes[0])
 
 
+def _add_int_methods() -> None:
+    """Let operators on bits, which give no polynomial, take the number."""
+
+    def of_number(name: str) -> Callable[..., Any]:
+        return lambda self, *args: getattr(int(self), name)(*map(_as_number, args))
+
+    for name in ("and", "or", "xor", "lshift", "rshift"):
+        for method in (f"__{name}__", f"__r{name}__"):
+            setattr(Dim, method, of_number(method))
+    for method in ("__invert__", "__pos__", "__trunc__", "__floor__", "__ceil__", "__round__"):
+        if method not in vars(Dim):
+            setattr(Dim, method, of_number(method))
+
+
 def _add_float_methods() -> None:
     def forward(function: Callable[..., Any]) -> Callable[..., Any]:
         return lambda self, other: size_float(function, self, other)
@@ -451,6 +481,7 @@ def _add_float_methods() -> None:
         setattr(SizeFloat, f"__{name}__", asked(name))
 
 
+_add_int_methods()
 _add_float_methods()
 DECIDING: set[type] = set()
 """Types of numbers that handle sizes themselves: an operator of a size defers to theirs."""

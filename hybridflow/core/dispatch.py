@@ -121,6 +121,9 @@ def _followed(inputs: tuple[Tensor, ...], start: int) -> tuple[Edge | None, ...]
 
 def _passes(op: Op, outputs: tuple[Any, ...]) -> bool:
     """Whether an op's outputs require a gradient if its inputs do."""
+    context = context_now()
+    if context is not None and not context.grad:
+        return False
     return type(op.vjp) is not Stops and any(is_differentiable(dtype) for _, dtype in outputs)
 
 

@@ -353,6 +353,7 @@ _OF_A_DIM = {
     "max": _PAIR.format("argmax"), "min": _PAIR.format("argmin"), "median": _PAIR.format("argsort"),
     "sort": _PAIR.format("argsort"), "std": _UNBIASED, "var": _UNBIASED,
 }  # fmt: skip
+_OF_A_PART = "torch is given the size of a part: give axis=, and the number of parts or where they begin."
 
 _COUPLED: Mapping[str, str] = dict.fromkeys(
     ["SGD", "Adam", "RMSprop", "Adagrad", "Adadelta"],
@@ -361,7 +362,8 @@ _COUPLED: Mapping[str, str] = dict.fromkeys(
 )
 
 KEYWORDS = (
-    Keyword("torch", "dim", ("axis", "axes"), "This function has no axis to choose.", _OF_A_DIM, "correction"),
+    Keyword("torch", "dim", ("axis", "axes"), "This function has no axis to choose.",
+            {**_OF_A_DIM, "split": _OF_A_PART}, "correction"),
     Keyword("torch", "dims", ("axis", "axes"), "This function has no axis to choose."),
     Keyword("numpy", "axes", ("axis",), "This function has no axis to choose."),
     Keyword("tensorflow", "axis", ("axes",), "This function has no axis to choose."),

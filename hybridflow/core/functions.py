@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import functools
+import inspect
 import weakref
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from types import CodeType, FunctionType
 from typing import Any, TypeVar, cast
 
@@ -99,6 +102,43 @@ def no_convert(function: F) -> F:
         )  # fmt: skip
     KEPT.add(function)
     return cast(F, function)
+
+
+def decorated(name: str, block: Callable[[], AbstractContextManager[Any]], function: F) -> F:
+    """Return a function, or a coroutine function, each call of which runs inside a block of its own.
+
+    Args:
+        name: the name of the decorator, for messages.
+        block: makes the block.
+        function: the function.
+
+    Raises:
+        ArgumentTypeError: it cannot be called, or is a generator function.
+    """
+    if not callable(function):
+        raise ArgumentTypeError(
+            message(f"{name}: a {type(function).__name__} cannot be called", got=repr(function)[:60],
+                    hint=f"Decorate a function, or use with hf.{name}(...):")
+        )  # fmt: skip
+    if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
+        raise ArgumentTypeError(
+            message(f"{name}: {function.__qualname__} is a generator function, which runs after it was called",
+                    hint=f"Use with hf.{name}(...): in its body.")
+        )  # fmt: skip
+    if inspect.iscoroutinefunction(function):
+
+        async def waiting(*args: Any, **kwargs: Any) -> Any:
+            with block():
+                return await function(*args, **kwargs)
+
+        return cast(F, functools.wraps(function)(waiting))
+
+    @functools.wraps(function)
+    def wrapped(*args: Any, **kwargs: Any) -> Any:
+        with block():
+            return function(*args, **kwargs)
+
+    return cast(F, wrapped)
 
 
 def is_kept(code: CodeType) -> bool:

@@ -327,12 +327,15 @@ class Tensor(TensorMethods):
         return self
 
     def __reduce__(self) -> tuple[Any, ...]:
+        self._note_left()
         return new_tensor, (np.array(host_array(self)),)
 
     def __format__(self, spec: str) -> str:
         return format(self.item(), spec) if spec else str(self)
 
     def __repr__(self) -> str:
+        if self._value is not None:
+            self._note_left()
         return format_tensor("Tensor", self)
 
     def __rich__(self) -> Any:

@@ -15,7 +15,7 @@ import numpy as np
 
 from hybridflow.backend.host import run_quietly
 from hybridflow.backend.parallel import LARGE
-from hybridflow.core.context import HOST_FUNCTION, context_now, context_of
+from hybridflow.core.context import HOST_FUNCTION, Context, context_now, context_of
 from hybridflow.core.convert import Wide
 from hybridflow.core.device import DeviceLike, device_of, device_string, place
 from hybridflow.core.dtypes import DType, is_differentiable
@@ -285,9 +285,9 @@ class Variable(TensorMethods):
         if context.tracer is not None:
             tensor = context.tracer.read_variable(self)
         elif context.tapes or context.autocast is not None:
-            tensor = make_tensor(self.current(), (self._node_of(context.epoch), 0))
+            tensor = make_tensor(self.current(), (self._node_of(context), 0))
         else:
-            return make_tensor(self.current(), self._edge)
+            return make_tensor(self.current(), self._edge if context.grad else None)
         for tape in context.tapes:
             tape.variable_read(self, cast(Edge, tensor._edge))
         if SEVERAL.used and context.tracer is not None:
@@ -296,14 +296,14 @@ class Variable(TensorMethods):
             context.autocast.variable_read(tensor)
         return tensor
 
-    def _node_of(self, epoch: int) -> Node:
-        """Return the node for reads in an epoch: tapes of different contexts must not share the node of a read."""
+    def _node_of(self, context: Context) -> Node:
+        """Return the node for reads in a context: tapes of different contexts must not share the node of a read."""
         reading = self._reading
-        if reading[0] != epoch:
+        if reading[0] != context.epoch:
             node = make_node(VARIABLE, (), self._leaf.attrs, self._leaf.outputs, backend="host")
-            if self._edge is not None and self._notes is not None:
+            if self._edge is not None and self._notes is not None and context.grad:
                 make_leaf(node, self._notes)
-            reading = self._reading = (epoch, node)
+            reading = self._reading = (context.epoch, node)
         return reading[1]
 
     def assign(self, value: Any) -> Self:

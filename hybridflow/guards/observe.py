@@ -536,15 +536,15 @@ def failed(first: int, last: int, *, in_part: bool = False) -> None:
         observations.failed(first, last, in_part=in_part)
 
 
-def only_numbers() -> None:
-    """Make all floats constants of the trace.
+def settle() -> None:
+    """Make the trace take floats and sizes as numbers, if it took them for inputs.
 
     Raises:
-        NeedsNumber: some are inputs.
+        NeedsNumber, NeedsIdentity, NeedsSizes: it did; it restarts.
     """
     observations, _ = current_observations()
     if observations is not None:
-        observations.floats.only_numbers()
+        observations.settle()
 
 
 def _do(first: int, change: Callable[..., None], *args: Any) -> None:

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, cast
 import numpy as np
 
 from hybridflow.core.autocast import without_autocast
-from hybridflow.core.context import NEVER, Context, context_of, current
+from hybridflow.core.context import Context, context_of, current
 from hybridflow.core.dims import DimScope
 from hybridflow.core.dispatch import visible_outputs
 from hybridflow.core.dtypes import DType, is_differentiable
@@ -136,6 +136,9 @@ class GraphBuilder:
         self.argument_values: list[Any] = []
         self.freed: set[Node] = set()
         self.asks_leaves = False
+        self.silence = 0  # the number of `hf.no_grad` blocks of this trace that are open
+        self.silent: dict[Node, int] = {}  # the nodes made in such blocks, with that number
+        self.stopped: dict[Edge, Edge] = {}  # from a value of a silent node to what is used of it outside
         self.observations: Any = None if self.outer is None else self.outer.observations
         self.place: Where | None = None
         self.dims = self.outer.dims if self.outer is not None else DimScope()
@@ -249,7 +252,7 @@ class GraphBuilder:
                 both = make_tensor(None, edge), make_tensor(None, state.original)
                 edge = cast(Edge, self.bind(REREAD, both, {})._edge)
             return make_tensor(None, self._reading(edge, None))
-        return make_tensor(None, self._reading(edge, variable.active_notes))
+        return make_tensor(None, self._reading(edge, variable.active_notes if current().grad else None))
 
     def gathered(self, variable: Variable, tensor: Tensor) -> Tensor:
         """Return the whole of a Variable's value, if it lies in parts and its placement says so."""
@@ -269,7 +272,7 @@ class GraphBuilder:
     def _reading(self, value: Edge, notes: Notes | None) -> Edge:
         """Return the edge of a Variable's value for the current tapes: tapes must not share the node of a read."""
         context = current()
-        if not context.tapes and notes is None:
+        if not context.tapes and notes is None and not self.silence:
             return value
         edge = self.readings.get((value, context.epoch))
         if edge is None:
@@ -389,6 +392,8 @@ class GraphBuilder:
     ) -> tuple[Tensor, ...]:
         """Add a node and return all its outputs, the hidden ones included if `residuals`."""
         edges = tuple([self.edge_of(tensor) for tensor in inputs])
+        if self.silent:
+            edges = tuple(map(self.used, edges))
         for value in attrs.values():
             if type(value) in _UNKNOWN or (type(value) is tuple and not _UNKNOWN.isdisjoint(map(type, value))):
                 hash(value)  # asks for the number itself, since attributes are part of the graph
@@ -398,10 +403,40 @@ class GraphBuilder:
         if not isinstance(outputs, tuple):
             outputs = (outputs,)
         node = make_node(op, edges, attrs, outputs, where=self.place or user_place(3), scope=self.scope)
-        if any(map(requires, edges)) and current().start != NEVER and type(op.vjp) is not Stops:
+        if any(map(requires, edges)) and current().grad and type(op.vjp) is not Stops:
             node.stamp = FOREVER if any(is_differentiable(spec.dtype) for spec in outputs) else node.stamp
         self.nodes.append(node)
+        if self.silence and op is not ASSIGN:  # no gradient flows through an assignment, and it ends no block
+            self.silent[node] = self.silence
         return tuple([make_tensor(None, (node, index)) for index in range(len(outputs))])
+
+    # -- the gradient mode ------------------------------------------------------------------------------------
+
+    def switched(self, on: bool) -> Callable[[], None]:
+        """Begin a block that turns recording on or off, and return a function that ends it.
+
+        Whoever differentiates the graph as a whole finds no path through what a `hf.no_grad` block computed: it passes
+        `stop_gradient` where it leaves the block.
+        """
+        before = self.silence
+        self.silence = 0 if on else before + 1
+
+        def end() -> None:
+            self.silence = before
+
+        return end
+
+    def used(self, edge: Edge) -> Edge:
+        """Return the edge of a value as it is used here: without its gradient if a block ended in which it was made."""
+        if self.silent.get(edge[0], 0) <= self.silence or not is_differentiable(edge[0].spec(edge[1]).dtype):
+            return edge
+        stopped = self.stopped.get(edge)
+        if stopped is None:
+            spec = edge[0].spec(edge[1])
+            node = make_node(REGISTRY["stop_gradient"], (edge,), {}, (spec,), where=edge[0].where, scope=self.scope)
+            self.nodes.append(node)
+            stopped = self.stopped[edge] = node, 0
+        return stopped
 
     # -- the end ----------------------------------------------------------------------------------------------
 
@@ -410,7 +445,7 @@ class GraphBuilder:
 
         The inputs are arguments, numbers, captures, Variables; the outputs are results, assigned Variables, checks.
         """
-        edges = [self.edge_of(tensor) for tensor in outputs]
+        edges = [self.used(self.edge_of(tensor)) for tensor in outputs]
         edges += [state.edge if self.outer is not None else self._guarded(state) for state in self.assigned()]
         edges += self._flags()
         inputs = (

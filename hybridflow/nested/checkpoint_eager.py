@@ -11,7 +11,7 @@ import numpy as np
 
 from hybridflow.autodiff.backprop import BOUND, RAW, backprop
 from hybridflow.autodiff.functional import fresh
-from hybridflow.core.context import CONTEXT, Context, Recorder, context_of, current
+from hybridflow.core.context import CONTEXT, Context, Recorder, context_of, current, set_tapes
 from hybridflow.core.dispatch import as_arrays, bind_eagerly, execute, raw_input, record
 from hybridflow.core.dtypes import is_differentiable
 from hybridflow.core.errors import GradientError, message
@@ -42,10 +42,16 @@ class _Recording:
         """Do nothing: this recording answers no questions."""
 
     def pause(self) -> None:
-        """Do nothing: nobody pauses or resumes this recording."""
+        """Stop recording until `resume`."""
+        set_tapes(tuple([tape for tape in current().tapes if tape is not self]))
 
     def resume(self) -> None:
-        """Do nothing: nobody pauses or resumes this recording."""
+        """Continue recording."""
+        set_tapes((*current().tapes, self))
+
+    def recorded_here(self) -> bool:
+        """Return True: it is of eager code, as the second run is."""
+        return True
 
     def value_left(self, edge: Edge) -> None:
         """Do nothing: this recording answers no questions."""
@@ -190,8 +196,9 @@ def _gradients(F: Any, g: Any, y: Any, *xs: Any, wanted: tuple[bool, ...], run: 
     del F, y
     tensors = list(xs[: len(xs) - len(run.edges)])
     tapes, context = current().tapes, run.context
-    higher = bool(tapes) or (current().grad and any(requires(tensor._edge) for tensor in tensors))
-    higher = higher or (current().grad and any(map(requires, run.edges)))
+    higher = current().tracer is not None or bool(tapes)  # a walk that is traced, such as that of a Jacobian
+    if current().grad and not higher:
+        higher = any(map(requires, [*[tensor._edge for tensor in tensors], *run.edges]))
     start = next_sequence()
     tapes = (*tapes, _Recording(context.start))
     with logging_variables(VariableLog(run.values, _keeper(run.policy, run.kept))), _context(context, tapes):

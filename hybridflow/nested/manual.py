@@ -320,7 +320,7 @@ def _backward_of(graph: Graph, mesh: Mesh, inputs: Any, outputs: Any, given: Mas
 
     def body(*tensors: Tensor) -> list[Tensor]:
         shares = [g if n == 1 else g * (1.0 / n) for g, n in zip(tensors[count:], copies, strict=True)]
-        made = inline(gradient.graph, [*tensors[:count], *shares])[: len(present)]  # then come checks, made before
+        made = inline(gradient.graph, [*tensors[:count], *shares])
         for index, layout in enumerate(present):
             for name, size in mesh.shape.items():
                 if name not in _axes(layout) and size > 1:

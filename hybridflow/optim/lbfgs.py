@@ -94,8 +94,11 @@ class LBFGS(Optimizer):
     """L-BFGS: quasi-Newton steps from the last changes of the gradient, for losses without noise.
 
     `step` takes a closure. The closure calls ``.backward()`` and returns the loss, or it returns the loss and the
-    gradients in the order of the parameters. Each step calls it several times; `hf.compile` it for speed. If it raises
-    or is interrupted, the step changes nothing.
+    gradients as `Optimizer.update` takes them. Each step calls it several times; `hf.compile` it for speed. If it
+    raises or is interrupted, the step changes nothing.
+
+    What the closure assigns to the parameters, such as values that it clamps, is where the step goes on from; a line
+    search, which only tries points, goes back to its start each time.
 
     Args:
         target: a model, or an iterable or mapping of Variables.
@@ -220,6 +223,7 @@ class LBFGS(Optimizer):
         self._check_rate(rate)
         length = float(rate)
         first, loss, gradient = line.evaluate(x)
+        x = line.left_at(x)
         evaluated = 1
         for number in range(self._iterations):
             if _largest(gradient) <= self._tolerance:
@@ -242,6 +246,7 @@ class LBFGS(Optimizer):
                 if number + 1 == self._iterations:
                     break
                 _, loss, gradient = line.evaluate(x)
+                x = line.left_at(x)
                 evaluated += 1
             if evaluated >= self._evaluations or _largest(direction * t) <= self._least_change:
                 break
@@ -289,6 +294,13 @@ class _Line:
     def move_to(self, x: Array) -> None:
         """Assign a position to the parameters."""
         assign_all(self.pairs(x))
+
+    def left_at(self, x: Array) -> Array:
+        """Return where the closure left the parameters, which were at `x`: elsewhere if it assigned to them."""
+        found = [np.asarray(one.variable.numpy()) for one in self._found]
+        given = [value.numpy() for _, value in self.pairs(x)]
+        same = all([np.array_equal(a, b, equal_nan=True) for a, b in zip(found, given, strict=True)])
+        return x if same else self._flat(found)
 
     def evaluate(self, x: Array) -> tuple[Tensor, float, Array]:
         """Return the loss at a position, as a tensor and as a number, and its gradient."""

@@ -392,15 +392,9 @@ class Optimizer:
         self._require_known([(named[name], one) for name, one in gradients.items() if one is not None])
         return [gradients.get(one.name) for one in parameters]
 
-    def checked(self, gradients: Sequence[Any]) -> list[Tensor]:
-        """Return gradients as tensors in the order of the parameters; raise if one is missing or misshaped."""
-        parameters = self._parameters()
-        if len(gradients) != len(parameters):
-            raise ArgumentError(
-                message(f"{self._label()}: {len(gradients)} gradients for {len(parameters)} parameters",
-                        hint="Give the gradients of the parameters the optimizer was made with, in their order.")
-            )  # fmt: skip
-        return self._checked(parameters, list(gradients))
+    def checked(self, gradients: Any) -> list[Tensor]:
+        """Return the gradients that `update` takes as tensors in the order of the parameters; raise as it does."""
+        return self._checked(self._parameters(), self._matched(gradients))
 
     def _require_known(self, pairs: list[tuple[Any, Any]]) -> None:
         """Check that every parameter with a gradient was known, and not frozen, at the first update.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import time
+import traceback
 from collections.abc import Callable, Sequence
 from types import MethodType
 from typing import Any, cast
@@ -122,6 +123,9 @@ def make_trace(
                 builder.dims.open = True
                 try:
                     result = call(arguments)
+                except (NeedsNumber, NeedsIdentity, NeedsSizes) as need:
+                    traceback.clear_frames(need.__traceback__)  # what only they hold dies now: its writes are undone
+                    raise
                 finally:
                     builder.dims.open = False
             check_unchanged(label, arguments, values, signature, static)
@@ -137,6 +141,8 @@ def make_trace(
         if isinstance(need, NeedsNumber):
             floats.keep_by_value(need.arguments)
         floats.close()
+        observations.arguments({}, {})  # the next try gets the same ones
+        observations.forget()
         raise
     except Exception as error:
         if isinstance(error, TraceError):

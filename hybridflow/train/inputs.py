@@ -121,13 +121,13 @@ def rows_of(tree: Any) -> int:
     Raises:
         ShapeError: a tensor has no axis, or the tensors have different numbers of rows.
     """
-    sizes = {leaf.shape[0] if leaf.shape else None for leaf in jax.tree_util.tree_leaves(tree)}
-    if len(sizes) != 1 or None in sizes:
+    sizes = [leaf.shape[0] if leaf.shape else None for leaf in jax.tree_util.tree_leaves(tree)]
+    if not sizes or None in sizes or any([size != sizes[0] for size in sizes]):  # open sizes are equal in this trace
         shapes = ", ".join([str(leaf.shape) for leaf in jax.tree_util.tree_leaves(tree)])
         raise ShapeError(
             message("train: the tensors of a batch have one row per example each", got=shapes or "no tensors")
         )
-    return sizes.pop()  # pyright: ignore[reportReturnType]
+    return sizes[0]  # pyright: ignore[reportReturnType]
 
 
 def metrics_of(what: str, metrics: Any) -> dict[str, Metric]:
