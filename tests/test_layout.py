@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import graphlib
 import sys
 import tomllib
@@ -29,6 +30,12 @@ NAMESPACE = {("core/tensor.py", "hybridflow")}
 """`Tensor.__array_namespace__` must answer with the public namespace, read when asked."""
 
 
+@functools.cache
+def parsed(path: Path) -> ast.Module:
+    """Return the syntax tree of a file."""
+    return ast.parse(path.read_text(encoding="utf-8"))
+
+
 def rank(module: str) -> int:
     """Return a module's place in the order; the public modules at the top come between testing and compat."""
     parts = module.split(".")
@@ -38,7 +45,7 @@ def rank(module: str) -> int:
 
 def imported(path: Path) -> Iterator[tuple[int, str]]:
     """Yield the line and absolute name of every hybridflow module a file imports, lazily or not."""
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+    for node in ast.walk(parsed(path)):
         if isinstance(node, ast.Import):
             for alias in node.names:
                 if alias.name.split(".")[0] == "hybridflow":
@@ -70,7 +77,7 @@ def test_imports_go_one_way():
 
 def at_the_top(path: Path, modules: Collection[str]) -> Iterator[str]:
     """Yield the modules of hybridflow that a file imports when it is itself imported."""
-    for node in ast.parse(path.read_text(encoding="utf-8")).body:
+    for node in parsed(path).body:
         for alias in node.names if isinstance(node, ast.ImportFrom) else ():
             name = f"{node.module}.{alias.name}"
             yield name if name in modules else str(node.module)
@@ -90,9 +97,8 @@ def test_imports_in_functions_say_why():
     """
     silent: list[str] = []
     for path in FILES:
-        text = path.read_text(encoding="utf-8")
-        lines = text.splitlines()
-        for function in ast.walk(ast.parse(text)):
+        lines = path.read_text(encoding="utf-8").splitlines()
+        for function in ast.walk(parsed(path)):
             before = 0
             for node in function.body if isinstance(function, ast.FunctionDef) else ():
                 if isinstance(node, ast.ImportFrom) and str(node.module).startswith("hybridflow"):
@@ -110,7 +116,7 @@ def test_functions_are_short():
     """80 lines, docstrings not counted."""
     long: dict[str, int] = {}
     for path in FILES:
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        for node in ast.walk(parsed(path)):
             if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
                 documented = (ast.get_docstring(node, clean=False) or "").count("\n")
                 lines = cast(int, node.end_lineno) - node.lineno + 1 - documented
@@ -119,10 +125,25 @@ def test_functions_are_short():
     assert not long
 
 
+ONLY_LOOKS = {"isinstance", "issubclass", "len", "all", "any", "callable", "type"}
+
+
+def test_asserts_only_look():
+    """Python leaves asserts out with ``-O``: nothing may need what they do."""
+    does: list[str] = []
+    for path in FILES:
+        for node in ast.walk(parsed(path)):
+            for part in ast.walk(node.test) if isinstance(node, ast.Assert) else ():
+                calls = isinstance(part, ast.Call) and ast.unparse(part.func) not in ONLY_LOOKS
+                if calls or isinstance(part, ast.NamedExpr):
+                    does.append(f"{path}:{part.lineno}: {ast.unparse(part)}")
+    assert not does, "\n".join(does)
+
+
 def test_semi_public_jax_is_imported_in_one_place():
     wrong: list[str] = []
     for path in FILES:
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        for node in ast.walk(parsed(path)):
             names = (
                 [alias.name for alias in node.names]
                 if isinstance(node, ast.Import)
@@ -143,7 +164,7 @@ def test_only_the_declared_dependencies_are_imported_at_the_top():
     allowed = {"hybridflow", "numpy", "jax", "jaxlib", "ml_dtypes", "rich"}
     wrong: list[str] = []
     for path in FILES:
-        for node in ast.parse(path.read_text(encoding="utf-8")).body:
+        for node in parsed(path).body:
             module = (
                 node.names[0].name
                 if isinstance(node, ast.Import)

@@ -10,7 +10,7 @@ from rich.console import Console, ConsoleOptions, RenderResult
 from rich.table import Table
 from rich.text import Text
 
-from hybridflow.analysis.layers import recorded, table_as_html
+from hybridflow.analysis.layers import as_text, table_as_html
 from hybridflow.analysis.memory import format_size
 from hybridflow.analysis.ways import Parts, Way, predicted_peak, report_of_step, ways_to_run, with_batch
 from hybridflow.core.errors import ArgumentError, LayoutError, MemoryBudgetError, message
@@ -98,7 +98,7 @@ class Advice:
         yield Text(self._text())
 
     def __str__(self) -> str:
-        return f"{recorded(self.table()).export_text()}{self._text()}"
+        return f"{as_text(self.table())}{self._text()}"
 
     __repr__ = __str__
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import linecache
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -14,7 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from hybridflow.analysis.communication import Communication, communication_of, sent_by, sent_once
-from hybridflow.analysis.layers import Layers, format_count
+from hybridflow.analysis.layers import Layers, as_text, format_count
 from hybridflow.analysis.memory import Memory, bytes_of, format_size, memory_of
 from hybridflow.analysis.memory_picture import timeline_svg
 from hybridflow.backend.files import write_text
@@ -135,7 +134,7 @@ class XlaCheck:
             table.add_column(title, justify="left" if not title else "right")
         for row in self.rows():
             table.add_row(*row)
-        return _printed(table, *self.remarks)
+        return as_text(table, *self.remarks, width=120).rstrip()
 
 
 @dataclass(frozen=True)
@@ -339,7 +338,7 @@ class CostReport:
             console.print(note, markup=False, highlight=False)
 
     def __str__(self) -> str:
-        return _printed(*self.tables(), *self.notes)
+        return as_text(*self.tables(), *self.notes, width=120).rstrip()
 
     __repr__ = __str__
 
@@ -562,11 +561,3 @@ def _wide(table: Table, titles: Sequence[str], rows: Sequence[Sequence[str]]) ->
     for cells in rows:
         table.add_row(*map(Text, cells))  # code may look like markup
     return table
-
-
-def _printed(*parts: Any) -> str:
-    console = Console(file=io.StringIO(), width=120, color_system=None)
-    for part in parts:
-        console.print(part, markup=False, highlight=False, soft_wrap=isinstance(part, str))
-    assert isinstance(console.file, io.StringIO)
-    return console.file.getvalue().rstrip()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -57,7 +58,7 @@ class Layers(tuple[LayerRow, ...]):
         yield self.table()
 
     def __str__(self) -> str:
-        return recorded(self.table()).export_text()
+        return as_text(self.table())
 
     __repr__ = __str__
 
@@ -91,13 +92,28 @@ def format_count(count: Any) -> str:
     return str(count) if type(count) is Dim else f"{int(count):,}"
 
 
-def recorded(shown: Any, width: int = 240) -> Console:
-    """Return a console that something was printed on, for its text or its HTML; wide by default, for long paths."""
-    console = Console(width=width, record=True, file=io.StringIO())
-    console.print(shown)
-    return console
+class _Stream(io.StringIO):
+    """A stream in whose place the standard output will be: it has the same characters."""
+
+    @property
+    def encoding(self) -> str:  # pyright: ignore[reportIncompatibleVariableOverride]
+        return getattr(sys.stdout, "encoding", None) or "utf-8"
+
+
+def as_text(*shown: Any, width: int = 240) -> str:
+    """Return what prints as tables, and sentences, as text: the same in a terminal, a pipe and a notebook.
+
+    Characters that the standard output does not have are replaced. The width is for long paths.
+    """
+    stream = _Stream()
+    console = Console(file=stream, width=width, color_system=None, force_jupyter=False)
+    for one in shown:
+        console.print(one, markup=False, highlight=False, soft_wrap=isinstance(one, str))
+    return stream.getvalue().encode(stream.encoding, "replace").decode(stream.encoding)
 
 
 def table_as_html(shown: Any, width: int = 240) -> str:
     """Return what prints as a table as HTML."""
-    return recorded(shown, width).export_html(inline_styles=True, code_format="<pre>{code}</pre>")
+    console = Console(width=width, record=True, file=io.StringIO(), force_jupyter=False)
+    console.print(shown)
+    return console.export_html(inline_styles=True, code_format="<pre>{code}</pre>")

@@ -13,6 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from hybridflow.analysis.formulas import differentiable, formula_of, has_row, names_of, value_text, visible_outputs_of
+from hybridflow.analysis.layers import as_text
 from hybridflow.analysis.report import titled_table
 from hybridflow.autodiff.tape import GradientTape
 from hybridflow.core.context import context_of
@@ -169,10 +170,7 @@ class ValueTable:
         yield from map(Text, self.notes())
 
     def __str__(self) -> str:
-        console = Console(width=120, color_system=None)
-        with console.capture() as captured:
-            console.print(self)
-        return "\n".join(line.rstrip() for line in captured.get().rstrip().splitlines())
+        return "\n".join(line.rstrip() for line in as_text(self, width=120).rstrip().splitlines())
 
     __repr__ = __str__
 

@@ -8,7 +8,7 @@ from rich.console import Console, ConsoleOptions, RenderResult
 from rich.table import Table
 from rich.text import Text
 
-from hybridflow.analysis.layers import recorded, table_as_html
+from hybridflow.analysis.layers import as_text, table_as_html
 from hybridflow.analysis.report import titled_table
 
 _WIDTH = 140
@@ -31,7 +31,7 @@ class Printed(ABC):
             yield Text(line)
 
     def __str__(self) -> str:
-        return recorded(self, _WIDTH).export_text().rstrip()
+        return as_text(self, width=_WIDTH).rstrip()
 
     __repr__ = __str__
 

@@ -10,7 +10,7 @@ from rich.console import Console, ConsoleOptions, RenderResult
 from rich.table import Table
 
 from hybridflow.analysis.cost import CostReport
-from hybridflow.analysis.layers import LayerRow, layer_table, recorded, table_as_html
+from hybridflow.analysis.layers import LayerRow, as_text, layer_table, table_as_html
 from hybridflow.core.errors import ArgumentTypeError, message
 from hybridflow.core.functions import Whole
 from hybridflow.core.module_calls import module_calls
@@ -55,7 +55,7 @@ class Summary:
         yield self._table()
 
     def __str__(self) -> str:
-        return recorded(self._table()).export_text()
+        return as_text(self._table())
 
     __repr__ = __str__
 

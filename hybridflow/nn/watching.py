@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import fnmatch
-import io
 import weakref
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
@@ -15,6 +14,7 @@ from rich.console import Console, ConsoleOptions, RenderResult
 from rich.table import Table
 from rich.text import Text
 
+from hybridflow.analysis.layers import as_text
 from hybridflow.analysis.report import titled_table
 from hybridflow.autodiff.requires_grad import register_hook
 from hybridflow.core.context import current, is_tracing
@@ -286,9 +286,7 @@ class Watch:
         return rich_table_html(self.table())
 
     def __str__(self) -> str:
-        console = Console(width=120, file=io.StringIO(), record=True)
-        console.print(self.table())
-        return console.export_text().rstrip()
+        return as_text(self.table(), width=120).rstrip()
 
     __repr__ = __str__
 

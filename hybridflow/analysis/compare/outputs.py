@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import json
 import math
 import os
@@ -15,6 +14,7 @@ from rich.console import Console, ConsoleOptions, RenderResult
 from rich.table import Table
 from rich.text import Text
 
+from hybridflow.analysis.layers import as_text
 from hybridflow.analysis.report import figure_svg, save_figure, titled_table
 from hybridflow.backend.files import write_text
 from hybridflow.pictures.html import page, table_html
@@ -119,14 +119,8 @@ class Shown(ABC):
         yield Text(self.verdict(), "green" if self.same else "bold red")
 
     def __str__(self) -> str:
-        text = io.StringIO()
-        console = Console(file=text, width=WIDTH, color_system=None)
-        for table in self.tables():
-            console.print(table)
-        for line in (*self.findings(), self.caution(), self.verdict()):
-            if line:
-                console.print(line, markup=False, highlight=False, soft_wrap=True)
-        return text.getvalue().rstrip()
+        lines = [line for line in (*self.findings(), self.caution(), self.verdict()) if line]
+        return as_text(*self.tables(), *lines, width=WIDTH).rstrip()
 
     __repr__ = __str__
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import json
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
@@ -15,6 +14,7 @@ from rich.console import Console, ConsoleOptions, RenderResult
 from rich.table import Table
 from rich.text import Text
 
+from hybridflow.analysis.layers import as_text
 from hybridflow.analysis.profile.chart import Axis, Span, flame_svg, legend_svg, memory_svg, spans_of, trace_events
 from hybridflow.analysis.profile.compiled import Call
 from hybridflow.analysis.profile.events import Kernel, covered
@@ -262,9 +262,7 @@ class Profile:
         yield Text(self.summary())
 
     def __str__(self) -> str:
-        text = io.StringIO()
-        Console(file=text, width=120, color_system=None).print(self._printed())
-        return text.getvalue() + self.summary()
+        return as_text(self._printed(), width=120) + self.summary()
 
     __repr__ = __str__
 

@@ -13,7 +13,7 @@ from rich.text import Text
 
 from hybridflow.analysis.communication import CollectiveRow
 from hybridflow.analysis.cost import CostReport, cost
-from hybridflow.analysis.layers import recorded, table_as_html
+from hybridflow.analysis.layers import as_text, table_as_html
 from hybridflow.analysis.memory import format_size
 from hybridflow.analysis.simulation.hardware import Hardware, as_hardware
 from hybridflow.analysis.simulation.links import link_of
@@ -147,7 +147,7 @@ class Simulation:
         yield Text(self._text())
 
     def __str__(self) -> str:
-        return "".join([recorded(one).export_text() for one in self.tables()]) + self._text()
+        return as_text(*self.tables()) + self._text()
 
     __repr__ = __str__
 

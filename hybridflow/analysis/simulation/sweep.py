@@ -11,7 +11,7 @@ from rich.console import Console, ConsoleOptions, RenderResult
 from rich.table import Table
 from rich.text import Text
 
-from hybridflow.analysis.layers import recorded, table_as_html
+from hybridflow.analysis.layers import as_text, table_as_html
 from hybridflow.analysis.memory import format_size
 from hybridflow.analysis.simulation.hardware import Hardware, as_hardware
 from hybridflow.analysis.simulation.simulate import Simulation, format_seconds, simulate
@@ -95,7 +95,7 @@ class MeshSweep:
         yield Text(self._text())
 
     def __str__(self) -> str:
-        return recorded(self.table()).export_text() + self._text()
+        return as_text(self.table()) + self._text()
 
     __repr__ = __str__
 
