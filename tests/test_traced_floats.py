@@ -1,6 +1,7 @@
 """Python floats among the arguments: one trace for every value, unless the code needs the number."""
 
 import collections
+import contextlib
 import copy
 import dataclasses
 import functools
@@ -419,3 +420,58 @@ class Measured:
 )
 def test_what_c_takes_only_from_a_float(fn):
     both(fn, *[(ones(2), s) for s in (0.5, 2.5, -1.0)])
+
+
+def divided(s):
+    return 1.0 / s
+
+
+def in_a_try(x, s):
+    try:
+        return x * (1.0 / s)
+    except ZeroDivisionError:
+        return x - 7.0
+
+
+def in_a_helper(x, s):
+    try:
+        return x * divided(s)
+    except Exception:
+        return x - 7.0
+
+
+def suppressed(x, s):
+    y = x - 7.0
+    with contextlib.suppress(ArithmeticError):
+        y = x * (5.0 % s)
+    return y
+
+
+def to_a_power(x, s):
+    try:
+        return x * s**-1
+    except (ValueError, ArithmeticError):
+        return x - 7.0
+
+
+def by_a_number(x, s):
+    try:
+        return x * (s / 2.0)
+    except ArithmeticError:
+        return x - 7.0
+
+
+def for_another_error(x, s):
+    try:
+        return x * divided(s + 1.0)
+    except KeyError:
+        return x - 7.0
+
+
+@pytest.mark.parametrize(
+    ("fn", "traces"),
+    [(in_a_try, 4), (in_a_helper, 4), (suppressed, 4), (to_a_power, 4), (by_a_number, 1), (for_another_error, 1)],
+)
+def test_a_division_that_fails_where_the_code_handles_it(fn, traces):
+    calls = [(ones(2), s) for s in (2.0, 3.0, 0.0, 2.0, -0.0)]
+    assert both(fn, *calls).trace_count == traces

@@ -14,6 +14,8 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any
 
+import jax
+
 from hybridflow.convert.cells import Cells
 from hybridflow.convert.outside import Outside
 from hybridflow.convert.poison import UNSET
@@ -134,6 +136,12 @@ def handled_name(error: NameError) -> None:
     runtime: Any = frame.f_locals.get(RUNTIME)
     if runtime is not None and name in runtime.cells:
         observe.read_free(runtime.cells[name], name, MISSING)
+
+
+def may_be_handled(kind: type[BaseException]) -> bool:
+    """Whether an enclosing ``except`` would handle exceptions of a class, or some of its subclasses."""
+    classes = jax.tree_util.tree_leaves([handler() for handler in _HANDLERS.get()])
+    return any(isinstance(one, type) and (issubclass(kind, one) or issubclass(one, kind)) for one in classes)
 
 
 def require_unhandled(error: BaseException) -> None:

@@ -12,6 +12,7 @@ import operator
 from collections.abc import Callable
 from typing import Any, NamedTuple, Protocol
 
+from hybridflow.core.attached import attached
 from hybridflow.core.dtypes import DType, float32, kind_of
 from hybridflow.core.errors import LeakError, message
 from hybridflow.core.node import Where, user_place
@@ -123,6 +124,8 @@ class TracedFloat:
                 return NotImplemented
         result = TracedFloat(self._tracer, Step(function, operands, user_place(2)), arguments)
         if function in _FALLIBLE:
+            if not _is_safe(function, operands[-1]) and attached("may_be_handled")(ArithmeticError):
+                result.needed()  # what the code does next depends on it
             self._tracer.may_fail(result)
         return result
 
@@ -167,6 +170,11 @@ class TracedFloat:
 
 _FALLIBLE = frozenset({operator.truediv, operator.floordiv, operator.mod, operator.pow})
 _EXACT = frozenset({bool, int, float})
+
+
+def _is_safe(function: Callable[..., Any], divisor: Any) -> bool:
+    """Whether an operation cannot fail, whatever the other operand is."""
+    return function is not operator.pow and type(divisor) in _EXACT and divisor != 0
 
 
 def _forward(function: Callable[..., Any]) -> Callable[..., Any]:
