@@ -153,11 +153,10 @@ def make_trace(
     finally:
         builder.scope.alive = False
     record.trace_ms = (time.perf_counter() - start) * 1e3
-    plan = OutputPlan(tree, len(outputs), skeleton(result) if has_order(result) else None)
-    symbols = symbol_axes(list(named), specs)
     trace = Trace(
-        graph, builder, plan, named, signature.tree, signature.types, record, symbols, leaves, orders, budget, layouts
-    )
+        graph, builder, OutputPlan(tree, len(outputs), skeleton(result) if has_order(result) else None), named,
+        signature.tree, signature.types, record, symbol_axes(list(named), specs), leaves, orders, budget, layouts,
+    )  # fmt: skip
     trace.note = note
     floats.close()
     return trace
