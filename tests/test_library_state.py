@@ -554,6 +554,8 @@ def test_objects_die_when_they_do_in_eager_code(restarts):
             results.append(step(hf.asarray(1.0)).item())
         return results, log
 
+    if restarts and sys.version_info < (3, 12):
+        pytest.skip("Python 3.11 does not tell of a __del__ of a frame that is cleared: its write is not undone")
     gc.collect()
     gc.disable()  # what is in a cycle would live on
     try:
