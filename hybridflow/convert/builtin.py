@@ -166,13 +166,12 @@ _STOOD_FOR: dict[type, type] = {TracedFloat: float, SizeFloat: float, Dim: int, 
 
 def type_of(*args: Any, **more: Any) -> Any:
     """Return ``type``; for a stand-in, the type of the number, array or Variable that it stands for."""
-    if len(args) == 1 and type(args[0]) in _STOOD_FOR:
-        return _STOOD_FOR[type(args[0])]
-    if len(args) == 1 and type(args[0]) is TracedArray:
+    if len(args) != 1 or more:
+        return type(*args, **more)
+    kind = type(args[0])
+    if kind is TracedArray:
         return numpy_rules.kind_of(args[0])
-    if len(args) == 1 and type(args[0]) is StagedNumber:
-        return staged_reads.type_of(args[0])
-    return type(*args, **more)
+    return staged_reads.type_of(args[0]) if kind is StagedNumber else _STOOD_FOR.get(kind, kind)
 
 
 class _Addend:

@@ -27,16 +27,11 @@ from hybridflow.core.node import Where, format_where, user_place
 from hybridflow.core.traced_float import NeedsNumber
 from hybridflow.guards import observe
 from hybridflow.guards.access import MISSING
+from hybridflow.guards.calls import CHANGES
 from hybridflow.ir.variables import NeedsIdentity
 
 _HINT = "Return the new value through a variable, or make the object inside."
 _CONTAINERS = (list, dict, set, deque, bytearray)
-CHANGES = frozenset({
-    "append", "extend", "insert", "remove", "pop", "clear", "sort", "reverse", "update", "setdefault", "popitem", "add",
-    "discard", "difference_update", "intersection_update", "symmetric_difference_update", "appendleft", "extendleft",
-    "popleft", "rotate", "__iadd__", "__ior__", "__iand__", "__isub__", "__ixor__", "__imul__", "__setitem__",
-    "__delitem__",
-})  # fmt: skip
 
 
 class Region:

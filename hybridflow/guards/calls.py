@@ -29,7 +29,8 @@ CHANGES = frozenset({
     "append", "extend", "insert", "remove", "pop", "clear", "sort", "reverse", "update", "setdefault", "popitem",
     "add", "discard", "difference_update", "intersection_update", "symmetric_difference_update", "appendleft",
     "extendleft", "popleft", "rotate", "fill", "resize", "put", "itemset", "__iadd__", "__ior__", "__iand__",
-    "__isub__", "__ixor__", "__imul__", "__setitem__", "__delitem__",
+    "__isub__", "__ixor__", "__imul__", "__itruediv__", "__ifloordiv__", "__imod__", "__ipow__", "__imatmul__",
+    "__ilshift__", "__irshift__", "__setitem__", "__delitem__",
 })  # fmt: skip
 """Methods of Python's and NumPy's containers that change them."""
 _BY_PROTOCOL = frozenset({

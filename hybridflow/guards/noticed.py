@@ -156,13 +156,16 @@ def _functions_of(observations: Observations, frame: FrameType, given: Any) -> l
     """
     code = frame.f_code
     free = [name for name in code.co_freevars if name != "__class__"]
-    if observations.runs_first(code) and (free or code.co_argcount or code.co_kwonlyargcount):
+    first = observations.runs_first(code)
+    if first and (free or code.co_argcount or code.co_kwonlyargcount):
         for one in _found(observations, code):
             observe.called(one)
     if free:
         known = [one for one in (found() for found in observations.functions.get(id(code), ())) if one is not None]
         held = [one for one in known if all(_holds(one, name, given) for name in free)]
-        return held or [one for one in _found(observations, code) if all(_holds(one, name, given) for name in free)]
+        if held or first:
+            return held
+        return [one for one in _found(observations, code) if all(_holds(one, name, given) for name in free)]
     return [FunctionType(code, frame.f_globals, code.co_name, None, tuple([CellType() for _ in code.co_freevars]))]
 
 

@@ -402,9 +402,9 @@ def importing(name: str, module: str) -> None:
             if find_spec(module) is not None:
                 return
             observations.answered(Question(found_module, (module,), {}), None)
-        observations.read(observations.root(sys.modules, "sys.modules"), ITEM, module, MISSING)
+        reading.module_of(observations, module)
     elif name and not hasattr(source, name) and is_watched_module(source):
-        observations.read(observations.root(sys.modules, "sys.modules"), ITEM, module, source)
+        reading.module_of(observations, module)
         reading.attribute(observations, source, name, MISSING)
 
 
@@ -421,7 +421,7 @@ def imported(name: str, value: Any, module: str) -> Any:
     if observations is None or source is None or not is_watched_module(source):
         return value
     for one in (module, *(() if name else (module.partition(".")[0],))):
-        observations.read(observations.root(sys.modules, "sys.modules"), ITEM, one, sys.modules[one])
+        reading.module_of(observations, one)
     return reading.attribute(observations, source, name, value) if name and value is not source else value
 
 

@@ -184,6 +184,13 @@ def kind_of(observations: Observations, obj: Any) -> None:
         observations.read(origin, TYPE, None, type(obj))
 
 
+def module_of(observations: Observations, name: str) -> Any:
+    """Record which module Python holds under a name, and return it; `MISSING` if there is none."""
+    module = sys.modules.get(name, MISSING)
+    observations.read(observations.root(sys.modules, "sys.modules"), ITEM, name, module)
+    return module
+
+
 def class_attribute(observations: Observations, obj: Any, name: str) -> Any:
     """Record what an object's class defines under a name, and return it; a descriptor is returned itself."""
     kind = type(obj)

@@ -9,15 +9,14 @@ from __future__ import annotations
 
 import builtins
 import dis
-import sys
 import weakref
 from collections.abc import Iterator, Mapping
 from types import CellType, CodeType, FunctionType, MethodType, ModuleType
 from typing import Any
 
-from hybridflow.guards.access import CELL, GLOBAL, IN_CLASS, ITEM, MISSING, Access
+from hybridflow.guards.access import CELL, GLOBAL, IN_CLASS, MISSING, Access
 from hybridflow.guards.observations import Observations
-from hybridflow.guards.reading import attribute, builtin, class_attribute
+from hybridflow.guards.reading import attribute, builtin, class_attribute, module_of
 from hybridflow.guards.users import is_users_class, is_users_module
 
 _FREE = frozenset({"LOAD_DEREF", "LOAD_CLASSDEREF", "LOAD_FROM_DICT_OR_DEREF"})
@@ -90,9 +89,8 @@ def _changed(
 
 def _imported(observations: Observations, name: str) -> Any:
     """Return the user's module that an import statement finds; else `MISSING`."""
-    module = sys.modules.get(name)
-    observations.read(observations.root(sys.modules, "sys.modules"), ITEM, name, MISSING if module is None else module)
-    return MISSING if module is None or not is_users_module(module) else module
+    module = module_of(observations, name)
+    return MISSING if module is None or module is MISSING or not is_users_module(module) else module
 
 
 def _loaded(
