@@ -447,17 +447,14 @@ def size_float(function: Callable[..., Any], *operands: Any) -> Any:
 
 
 def _add_int_methods() -> None:
-    """Let operators on bits, which give no polynomial, take the number."""
+    """Let operators on bits and roundings, which give no polynomial, take the number."""
 
     def of_number(name: str) -> Callable[..., Any]:
         return lambda self, *args: getattr(int(self), name)(*map(_as_number, args))
 
-    for name in ("and", "or", "xor", "lshift", "rshift"):
-        for method in (f"__{name}__", f"__r{name}__"):
-            setattr(Dim, method, of_number(method))
-    for method in ("__invert__", "__pos__", "__trunc__", "__floor__", "__ceil__", "__round__"):
-        if method not in vars(Dim):
-            setattr(Dim, method, of_number(method))
+    both_ways = [f"__{side}{name}__" for name in ("and", "or", "xor", "lshift", "rshift") for side in ("", "r")]
+    for method in (*both_ways, "__invert__", "__pos__", "__trunc__", "__floor__", "__ceil__", "__round__"):
+        setattr(Dim, method, of_number(method))
 
 
 def _add_float_methods() -> None:
