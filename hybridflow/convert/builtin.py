@@ -19,18 +19,19 @@ from hybridflow.convert.rows import Stream, TensorRange, enumerated, ranged, rev
 from hybridflow.convert.sorting import sorted_items
 from hybridflow.convert.staged import staged
 from hybridflow.convert.staged_math import NUMBER_FUNCTIONS, summed
+from hybridflow.convert.texts import printed as text_of
 from hybridflow.convert.values import is_staged, is_tensor, negated, truth
 from hybridflow.core.dims import Dim, SizeFloat
 from hybridflow.core.staged_number import BOOL, StagedNumber
 from hybridflow.core.tensor import as_tensor
 from hybridflow.core.traced_array import TracedArray
 from hybridflow.core.traced_float import TracedFloat
+from hybridflow.core.traced_text import TracedText
 from hybridflow.core.variable import Variable
 from hybridflow.guards import numpy_rules, observe
 from hybridflow.guards.access import IN_CLASS, MISSING
 from hybridflow.ir.variables import ArgumentVariable
 from hybridflow.ops import effects
-from hybridflow.ops.host_values import Joined
 
 
 def concerned(value: Any) -> bool:
@@ -96,11 +97,11 @@ def printed(
     *values: Any, sep: str | None = " ", end: str | None = "\n", file: Any = None, flush: bool = False
 ) -> None:
     """Print; if there are tensors among the values, print at every call."""
-    tensors = any(is_staged(leaf) or type(leaf) is Joined for leaf in jax.tree_util.tree_leaves(values))
-    if tensors:
-        effects.print(*values, sep=sep, end=end, file=file)
+    texts = [one if any(map(is_staged, jax.tree_util.tree_leaves(one))) else text_of(one) for one in values]
+    if all([type(one) is str for one in texts]):
+        builtins.print(*texts, sep=sep, end=end, file=file, flush=flush)
     else:
-        builtins.print(*values, sep=sep, end=end, file=file, flush=flush)
+        effects.print(*texts, sep=sep, end=end, file=file)
 
 
 def contains(item: Any, container: Any) -> Any:
@@ -161,7 +162,8 @@ _MOST = 256
 """The number of items of a set or range up to which a number that a tensor decides is compared with each."""
 
 
-_STOOD_FOR: dict[type, type] = {TracedFloat: float, SizeFloat: float, Dim: int, ArgumentVariable: Variable}
+_STOOD_FOR: dict[type, type] = {TracedFloat: float, SizeFloat: float, Dim: int, ArgumentVariable: Variable,
+                               TracedText: str}  # fmt: skip
 
 
 def type_of(*args: Any, **more: Any) -> Any:

@@ -24,7 +24,7 @@ from typing import Any, cast
 import jax
 import numpy as np
 
-from hybridflow.convert import builtin, protocols, regions, staged_reads, wrappers
+from hybridflow.convert import builtin, protocols, regions, staged_reads, texts, wrappers
 from hybridflow.convert.regions import before_change
 from hybridflow.convert.rows import require_known
 from hybridflow.core.attached import attached
@@ -545,11 +545,14 @@ def _call_other(function: Any, /, *args: Any, **kwargs: Any) -> Any:
     if type(function) in (_BUILTIN, type):
         for one in (getattr(function, "__self__", None), *args):
             require_known(one)
+        if (text := texts.made_by(function, args, kwargs)) is not None:
+            return text
         given, args = args, protocols.drives(function, args)
         if any(map(operator.is_not, given, args)):
-            return protocols.driven(function, *args, **kwargs)
+            return texts.seen(protocols.driven(function, *args, **kwargs))
     if before_change(function, args):
         return None
+    args, kwargs = texts.handed_on(function, args, kwargs)
     first = observe.recorded()
     calls.before_call(function, args, kwargs)
     last = observe.recorded()
@@ -561,7 +564,9 @@ def _call_other(function: Any, /, *args: Any, **kwargs: Any) -> Any:
         if type(error) is TypeError and (TracedFloat.__name__ in str(error) or _holds_size(args, kwargs)):
             observe.settle()  # C takes only numbers of its own
         raise
-    if type(result) is function or makes_random_source(function):
+    if type(result) is str:
+        result = texts.seen(result)
+    elif type(result) is function or makes_random_source(function):
         return observe.made(result)
     return observe.answer(function, args, kwargs, result)
 
@@ -593,6 +598,8 @@ def _argument(value: Any) -> Any:
     if type(value) in (FunctionType, MethodType, functools.partial):
         stand_in = target(value)
         return value if stand_in is None else stand_in
+    if type(value) in (_BUILTIN, type) and value in texts.MAKERS:
+        return callee(value)
     if type(value) in (_BUILTIN, MethodWrapperType) and value.__name__ in _CHANGING_METHODS:
         return callee(value)
     return value

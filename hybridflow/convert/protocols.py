@@ -29,7 +29,7 @@ from weakref import WeakKeyDictionary
 
 import numpy as np
 
-from hybridflow.convert import regions
+from hybridflow.convert import regions, texts
 from hybridflow.convert.values import negated
 from hybridflow.core.attached import attached
 from hybridflow.core.staged_number import BOOL, INT, StagedNumber
@@ -375,11 +375,18 @@ _NAMES = {
     "Add": "add", "Sub": "sub", "Mult": "mul", "Div": "truediv", "FloorDiv": "floordiv", "Mod": "mod", "Pow": "pow",
     "MatMult": "matmul", "BitAnd": "and", "BitOr": "or", "BitXor": "xor", "LShift": "lshift", "RShift": "rshift",
 }  # fmt: skip
+
+
+def _plain(operation: Any) -> Any:
+    return texts.of_text(operation) if operation in (operator.mod, operator.imod) else operation
+
+
 _REFLECTED = {"Eq": "eq", "NotEq": "eq", "Lt": "gt", "LtE": "ge", "Gt": "lt", "GtE": "le"}
 _ORDER = frozenset({f"__{name}__" for name in _REFLECTED.values()})
 _COMPARED = {"Eq": "eq", "NotEq": "ne", "Lt": "lt", "LtE": "le", "Gt": "gt", "GtE": "ge"}
 BINARY = {
-    kind: _binary((f"__{name}__", f"__r{name}__"), getattr(operator, f"__{name}__")) for kind, name in _NAMES.items()
+    kind: _binary((f"__{name}__", f"__r{name}__"), _plain(getattr(operator, f"__{name}__")))
+    for kind, name in _NAMES.items()
 }
 """Binary operators by the name of their node."""
 COMPARISONS = {
@@ -393,7 +400,8 @@ UNARY = {kind: _unary(f"__{name}__", getattr(operator, f"__{name}__")) for kind,
 IN_PLACE = {kind: getattr(operator, f"__i{name}__") for kind, name in _NAMES.items()}
 """Python's augmented assignments by the name of their operator's node."""
 AUGMENTED = {
-    kind: _augmented((f"__i{name}__", f"__{name}__", f"__r{name}__"), IN_PLACE[kind]) for kind, name in _NAMES.items()
+    kind: _augmented((f"__i{name}__", f"__{name}__", f"__r{name}__"), _plain(IN_PLACE[kind]))
+    for kind, name in _NAMES.items()
 }
 """Augmented assignments by the name of their operator's node; each returns the value to store."""
 OPERATORS: dict[str, Callable[..., Any]] = {**BINARY, **COMPARISONS, **UNARY}
@@ -420,6 +428,8 @@ def items_of(obj: Any) -> Any:
 _OF_BUILTINS: dict[Any, tuple[str, ...]] = {
     **dict.fromkeys((list, tuple, set, frozenset, sum, min, max, any, all, sorted, enumerate, zip, map, filter, iter),
                     _ITERATION),
+    **dict.fromkeys((repr, ascii), ("__repr__",)), str: ("__str__", "__repr__"),
+    format: ("__format__", "__str__", "__repr__"),
     dict: (*_ITERATION, "keys"), abs: ("__abs__",), len: ("__len__",), round: ("__round__",), next: ("__next__",),
     reversed: ("__reversed__", "__len__", "__getitem__"), divmod: ("__divmod__", "__rdivmod__"),
     pow: ("__pow__", "__rpow__"), bool: _TRUTH,
@@ -444,7 +454,7 @@ def drives(function: Any, args: tuple[Any, ...]) -> tuple[Any, ...]:
     return tuple([*args[:start], *[stand_in(one, names) for one in args[start:end]], *(args[end:] if end else ())])
 
 
-_OF_FIRST = frozenset({sum, next, enumerate, round, sorted, iter})
+_OF_FIRST = frozenset({sum, next, enumerate, round, sorted, iter, str, format})
 """Builtins that use only their first argument so."""
 
 

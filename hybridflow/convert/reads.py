@@ -8,7 +8,7 @@ from typing import Any, cast
 from hybridflow.convert.exits import RESULT, inside, is_python
 from hybridflow.convert.protocols import METHODS
 from hybridflow.convert.scopes import GLOBAL, LOCAL, Scope
-from hybridflow.convert.syntax import at, constant, is_runtime, load, one_line, pack, runtime, store, thunk
+from hybridflow.convert.syntax import at, constant, is_runtime, load, one_line, runtime, store, thunk
 from hybridflow.guards.calls import CHANGES
 
 OF_THE_FRAME = frozenset(
@@ -125,9 +125,7 @@ class Reads(ast.NodeTransformer):
             return node
         if name in _REDUCTIONS and len(node.args) in (1, 2) and self.is_filtered(node):
             return self.reduction(node)
-        printed = [name == "print" and isinstance(one, ast.JoinedStr) for one in node.args]
         node.args = [self.visit(one) for one in node.args]
-        node.args = [pieces(one) if text else one for one, text in zip(node.args, printed, strict=True)]
         for keyword in node.keywords:
             keyword.value = self.spread(keyword.value) if keyword.arg is None else self.visit(keyword.value)
         if (name in OF_THE_FRAME and not (name in _OF_ARGUMENTS and node.args)) or self.is_super(node):
@@ -338,25 +336,18 @@ class Reads(ast.NodeTransformer):
         node.args.kw_defaults = [None if one is None else self.visit(one) for one in node.args.kw_defaults]
 
     def visit_JoinedStr(self, node: ast.JoinedStr) -> Any:
+        told = getattr(node, "told", False)
+        made: list[Any] = []
         for one in node.values:
             if isinstance(one, ast.FormattedValue):
-                value = runtime(one.value, "shown", self.visit(one.value))
-                one.value = runtime(one.value, "told", value) if getattr(node, "told", False) else value
-                if isinstance(one.format_spec, ast.JoinedStr):
-                    self.visit_JoinedStr(one.format_spec)
-        return node
-
-
-def pieces(node: Any) -> Any:
-    """Return a printed f-string as a call of the runtime with its texts, and its values with their formats."""
-    made: list[Any] = []
-    for one in node.values:
-        if isinstance(one, ast.FormattedValue):
-            text = constant(one, "") if one.format_spec is None else one.format_spec
-            made.append(pack(one, [one.value, constant(one, one.conversion), text]))
-        else:
-            made.append(one)
-    return runtime(node, "joined", *made)
+                value, spec = self.visit(one.value), one.format_spec
+                if told:
+                    one.value = runtime(one.value, "told", runtime(one.value, "shown", value))
+                spec = constant(one, "") if spec is None else self.visit(spec)
+                made.append(runtime(one, "formatted", value, constant(one, one.conversion), spec))
+            else:
+                made.append(one)
+        return node if told else runtime(node, "joined", *made)
 
 
 def _is_with_constant(node: ast.Compare) -> bool:

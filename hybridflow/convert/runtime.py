@@ -11,7 +11,7 @@ from typing import Any
 import jax
 
 from hybridflow.autodiff.namespaces import PUBLIC
-from hybridflow.convert import builtin, protocols, regions, staged_reads
+from hybridflow.convert import builtin, protocols, regions, staged_reads, texts
 from hybridflow.convert import callee as callees
 from hybridflow.convert.branches import ENDLESS, RAISED, branch_on_tensor, endless, value_on_tensor
 from hybridflow.convert.cells import Cells
@@ -25,12 +25,12 @@ from hybridflow.convert.values import is_staged, is_tensor, negated, truth
 from hybridflow.core.context import current
 from hybridflow.core.errors import CheckError, TraceError
 from hybridflow.core.staged_number import BOOL, StagedNumber, needed
+from hybridflow.core.traced_text import TracedText
 from hybridflow.guards import calls, observe
 from hybridflow.guards.access import MISSING
 from hybridflow.guards.users import is_users_class
 from hybridflow.ir.builder import add_check
 from hybridflow.ir.effects import has_effect
-from hybridflow.ops.host_values import Joined
 
 _COMPARISONS: dict[str, Callable[[Any, Any], Any]] = {
     **protocols.COMPARISONS, "Is": staged_reads.same, "IsNot": lambda a, b: negated(staged_reads.same(a, b)),
@@ -132,7 +132,9 @@ class Runtime:
         is_bool = type(subject) is StagedNumber and subject.kinds == BOOL
         return is_bool or staged_reads.same(subject, value)
 
-    told = staticmethod(staged_reads.told)
+    told = staticmethod(texts.told)
+    formatted = staticmethod(texts.formatted)
+    joined = staticmethod(texts.joined)
 
     def without_temporaries(self, names: Any) -> Any:
         """Return the result of ``locals()`` or ``dir()`` without the names that the conversion made."""
@@ -299,7 +301,8 @@ class Runtime:
         if not is_staged(test):
             return test
         regions.require_unhandled(AssertionError())
-        add_check(truth(test), CheckError, str(text()))
+        said = text()
+        add_check(truth(test), CheckError, said.placeholder() if type(said) is TracedText else str(said))
         return True
 
     trying = staticmethod(regions.trying)
@@ -321,7 +324,7 @@ class Runtime:
         return sys.exc_info()[1]
 
     def shown(self, value: Any) -> Any:
-        """Return a value that an f-string shows."""
+        """Return a value that the f-string of an error's message shows."""
         observe.special(value, "__format__", "__str__", "__repr__")
         return value
 
@@ -352,12 +355,6 @@ class Runtime:
     def imported(self, name: str, value: Any, module: str) -> Any:
         """Return what an import statement in a function imported."""
         return observe.imported(name, value, module)
-
-    def joined(self, *parts: Any) -> Any:
-        """Return the text of a printed f-string; if it has tensors, a `Joined`, which each call turns into the text."""
-        text = Joined(parts)
-        values = [one[0] for one in parts if type(one) is tuple]
-        return text if any(map(is_staged, jax.tree_util.tree_leaves(values))) else text.text()
 
     def raised(self, error: Any) -> Any:
         """Return what a ``raise`` statement raises. In a branch on a tensor, only the calls that take it fail."""

@@ -264,23 +264,3 @@ def item_at(items: Sequence[Any], key: Any) -> Any:
         return value_on_tensor(position < middle, lambda: between(low, middle), lambda: between(middle, high))
 
     return between(0, size)
-
-
-# -- texts ----------------------------------------------------------------------------------------------------------
-
-
-class Spoken(str):
-    """The text that stands for a number in the message of an error, in any format."""
-
-    __slots__ = ()
-
-    def __format__(self, spec: str) -> str:
-        return str.__str__(self)
-
-    def __repr__(self) -> str:
-        return str.__str__(self)
-
-
-def told(value: Any) -> Any:
-    """Return what an f-string shows in the message of an error: for a number that a tensor decides, what it is."""
-    return Spoken(shown(value)) if type(value) is StagedNumber else value

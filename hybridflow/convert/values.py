@@ -21,6 +21,7 @@ from hybridflow.core.staged_number import BOOL, StagedNumber
 from hybridflow.core.tensor import Tensor, as_tensor
 from hybridflow.core.traced_array import TracedArray
 from hybridflow.core.traced_float import TracedFloat
+from hybridflow.core.traced_text import TracedText
 from hybridflow.core.variable import Variable
 from hybridflow.guards import observe
 from hybridflow.guards.guards import describe
@@ -178,7 +179,7 @@ def same_python(a: Any, b: Any) -> bool:
     """Whether two leaves are the same Python value."""
     if a is b:
         return True
-    if type(a) is not type(b) or is_tensor(a) or type(a) in (TracedFloat, StagedNumber):
+    if type(a) is not type(b) or is_tensor(a) or type(a) in (TracedFloat, StagedNumber, TracedText):
         return False
     if isinstance(a, np.ndarray | jax.Array) or is_object(a):
         return False  # objects that compare equal may hold different tensors

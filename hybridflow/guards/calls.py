@@ -174,11 +174,13 @@ def watched(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any
     reads_files = opened.is_watched(function) and question_of(function, args, kwargs) is None
     if observations is None or not (reads_files or MONITORING is None):
         return function(*args, **kwargs)
-    with opened.opened() as names:
-        result = function(*args, **kwargs)
-    if names and reads_files:
-        observations.not_again(f"{names[0]}() in {getattr(function, '__name__', '?')}()", moves=False)
-    return result
+
+    def asks(name: str) -> None:
+        if reads_files:
+            observations.not_again(f"{name}() in {getattr(function, '__name__', '?')}()")
+
+    with opened.opened(asks):
+        return function(*args, **kwargs)
 
 
 def _taken_apart(observations: Observations, values: Any) -> None:

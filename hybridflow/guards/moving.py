@@ -9,6 +9,7 @@ import random
 import sys
 import time
 from collections.abc import Mapping, Sequence
+from types import BuiltinFunctionType
 from typing import Any, Protocol
 
 import numpy as np
@@ -16,7 +17,7 @@ import numpy as np
 from hybridflow.core.errors import EffectWarning, message
 from hybridflow.core.node import Where, format_where, warn_at, where_file_line
 from hybridflow.guards.found_by_name import FoundByName
-from hybridflow.guards.questions import LRU_CACHE
+from hybridflow.guards.questions import LRU_CACHE, ONLY_READ
 
 
 class OutsideObjects(Protocol):
@@ -44,8 +45,7 @@ _OUTSIDE_OF_PYTHON: Mapping[str, str] = {
     "lzma": "open LZMAFile",
     "mmap": "mmap",
     "numpy": "fromfile fromregex genfromtxt load loadtxt memmap",
-    "os": "fstat fwalk getloadavg getrandom lstat popen pread read readlink scandir stat statvfs system times urandom "
-    "walk",
+    "os": "fwalk popen walk",
     "pandas": "read_csv read_excel read_feather read_fwf read_hdf read_html read_json read_parquet read_pickle "
     "read_sql read_sql_query read_sql_table read_table read_xml",
     "pathlib": "Path.glob Path.iterdir Path.lstat Path.open Path.readlink Path.rglob Path.stat Path.walk",
@@ -71,13 +71,23 @@ _SETS_STATE: Mapping[str, str] = {
     "locale": "setlocale",
     "logging": "Logger.setLevel basicConfig disable",
     "numpy": "set_printoptions setbufsize seterr seterrcall",
-    "os": "chdir putenv umask unsetenv",
     "signal": "signal",
     "socket": "setdefaulttimeout",
     "sys": "setrecursionlimit setswitchinterval",
     "warnings": "filterwarnings resetwarnings simplefilter",
 }
 """Functions that set state of Python, a library or the process, which each call must set again; written as above."""
+_SYSTEM = frozenset({"posix", "nt"})
+"""The modules of Python's functions that call the system."""
+_ALIKE = frozenset(
+    {"_path_normpath", "_path_splitroot_ex", "confstr", "ctermid", "device_encoding", "fspath", "get_terminal_size",
+     "getegid", "geteuid", "getgid", "getgroups", "getlogin", "getuid", "major", "makedev", "minor",
+     "sched_get_priority_max", "sched_get_priority_min", "strerror", "sysconf", "uname", "waitstatus_to_exitcode",
+     "WCOREDUMP", "WEXITSTATUS", "WIFCONTINUED", "WIFEXITED", "WIFSIGNALED", "WIFSTOPPED", "WSTOPSIG", "WTERMSIG"}
+)  # fmt: skip
+"""Their functions that change nothing and answer alike as long as a process lives."""
+_OPEN = ("_socket", "socket", "mmap", "_multiprocessing", "multiprocessing.connection", "select")
+"""The modules of types whose objects are open to the world outside of the process; `io.IOBase` is the other one."""
 _OF_PYTHON = " (vectorized)"
 """The ending of the names of ufuncs from `np.frompyfunc`. The Python function inside cannot be found."""
 _ASKS_THE_SYSTEM = FoundByName(_OUTSIDE_OF_PYTHON)
@@ -97,13 +107,25 @@ def warn_once(label: str, why: str, where: Where | None) -> None:
     file_line = where_file_line(where)
     if file_line in _WARNED:
         return
-    _WARNED.add(file_line)
     text = message(
         f"compile: {label} is traced again at every call, because what it reads cannot be watched",
         got=f"{why} at {format_where(where)}",
         hint="Read it before the call and pass what was read as an argument; draw random numbers with hf.random.",
     )
     warn_at(where, text, EffectWarning)
+    _WARNED.add(file_line)
+
+
+def is_open(value: Any) -> bool:
+    """Whether a value is an object through which others read and write: a file, a connection, shared memory."""
+    return isinstance(value, io.IOBase) or type(value).__module__ in _OPEN
+
+
+def calls_the_system(function: Any) -> bool:
+    """Whether a function of Python's asks or changes the system: nothing tells later calls of it."""
+    if type(function) is not BuiltinFunctionType or function.__module__ not in _SYSTEM:
+        return False
+    return function.__name__ not in _ALIKE and function not in ONLY_READ
 
 
 RANDOM = (random.Random, np.random.Generator, np.random.RandomState)
@@ -128,7 +150,7 @@ def moving(
         return None if name == "seed" or observations.is_made_here(owner) else f"{module}{name}()"
     stream = kwargs.get("file") if function is builtins.print else owner
     standard = stream is sys.stdout or stream is sys.stderr
-    if isinstance(stream, io.IOBase) and not standard and observations.is_outside(stream):
+    if is_open(stream) and not standard and observations.is_outside(stream):
         return f"{type(stream).__name__}.{name}()" if stream is owner else f"print(file={type(stream).__name__})"
     if makes_random_source(function) and (not args or args[0] is None):
         return f"{name}() without a seed"
@@ -141,5 +163,5 @@ def moving(
     called = owner if isinstance(owner, np.ufunc) else function
     if isinstance(called, np.ufunc) and called.__name__.endswith(_OF_PYTHON):
         return f"{called.__name__}, a ufunc that calls a Python function"
-    known = function is builtins.input or function is builtins.open
+    known = function is builtins.input or function is builtins.open or calls_the_system(function)
     return f"{name}()" if known or function in _ASKS_THE_SYSTEM or function in _SETS else None

@@ -14,7 +14,7 @@ from hybridflow.core.attached import attached
 from hybridflow.core.context import current
 from hybridflow.core.dims import NeedsSizes
 from hybridflow.core.errors import MutationError, message
-from hybridflow.core.node import format_where, user_place
+from hybridflow.core.node import Where, format_where, user_place
 from hybridflow.core.tensor import Tensor
 from hybridflow.core.trainable_flags import TrainableFlags
 from hybridflow.core.variable import Variable
@@ -87,6 +87,7 @@ class Observations:
         self.may_close = False
         """Whether the trace has open sizes and may restart without them."""
         self.again: str | None = None
+        self._unwatched: dict[str, Where | None] = {}
         """Why the trace can serve only its own call; None if it can serve others."""
         self._changed: set[int] = set()
         self.choices = Choices()
@@ -174,7 +175,12 @@ class Observations:
         if moves:
             self.settle()
         self.again = self.again or why
-        warn_once(self.label, why, user_place(3))
+        self._unwatched[why] = user_place(3)
+
+    def warn(self) -> None:
+        """Warn of what cannot be watched: after the user's code, which may catch the warnings of its own."""
+        for why, where in self._unwatched.items():
+            warn_once(self.label, why, where)
 
     def settle(self) -> None:
         """Make the trace restart now if it may have to later: what comes next cannot be undone.

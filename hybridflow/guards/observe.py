@@ -39,6 +39,7 @@ from hybridflow.guards.effects import (
     item,
 )
 from hybridflow.guards.guards import CHANGING, CONTAINERS, PLAIN
+from hybridflow.guards.moving import is_open
 from hybridflow.guards.observations import Observations
 from hybridflow.guards.parts import is_watched_module
 from hybridflow.guards.questions import Question, found_module, question_of
@@ -588,7 +589,9 @@ def write_item(obj: Any, key: Any, value: Any, *, augmented: bool = False) -> No
 
 def _written_by_library(observations: Observations, obj: Any) -> None:
     """Record that a library's own method is about to change an object, and may read and change what it holds."""
-    if not isinstance(obj, (*CONTAINERS, *CHANGING, *ARRAYS)):
+    if is_open(obj) and observations.is_outside(obj):
+        observations.not_again(f"an item of a {type(obj).__name__}")
+    elif not isinstance(obj, (*CONTAINERS, *CHANGING, *ARRAYS)):
         reading.whole(observations, obj)
 
 

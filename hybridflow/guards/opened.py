@@ -1,23 +1,20 @@
-"""Notice through Python's profiling hook when a library reads the file system or calls the user's code."""
+"""Notice through Python's profiling hook when a library asks the system or calls the user's code."""
 
 from __future__ import annotations
 
 import builtins
-import os
 import sys
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from types import FrameType, FunctionType, MethodType
 from typing import Any
 
 from hybridflow.guards import noticed
+from hybridflow.guards.moving import calls_the_system
 from hybridflow.guards.users import OWN_LIBRARIES
 
-_ASKS = frozenset({builtins.open, *[
-    getattr(os, name) for name in ("open", "listdir", "scandir", "stat", "lstat", "readlink", "urandom", "fork")
-    if hasattr(os, name)
-]})  # fmt: skip
-"""The C functions of Python that every access to a file goes through."""
+_KEPT = frozenset({"putenv", "unsetenv"})
+"""The functions by which a library changes what Python holds too."""
 _DATABASES = ("_sqlite3",)
 """Modules written in C whose functions open files themselves."""
 _FOR_ITSELF = ("importlib", "linecache", "logging", "warnings", "traceback", "inspect", "zipimport")
@@ -35,12 +32,14 @@ def is_watched(function: Any) -> bool:
 
 
 @contextmanager
-def opened() -> Generator[list[str]]:
-    """Collect the names of functions that read files in a ``with`` block; before Python 3.12, notice the user's code.
+def opened(asks: Callable[[str], None]) -> Generator[None]:
+    """Tell of functions that ask the system in a ``with`` block; before Python 3.12, notice the user's code.
+
+    Args:
+        asks: is called with the name of each such function before that runs.
 
     A user's profiler goes on, unless it is written in C: then nothing is collected.
     """
-    events: list[str] = []
     before: Any = sys.getprofile()
 
     def heard(frame: FrameType, event: str, called: Any) -> None:
@@ -48,25 +47,27 @@ def opened() -> Generator[list[str]]:
             before(frame, event, called)
         if event == "c_call":
             if _asks(called) and not _is_for_itself(frame):
-                events.append(called.__name__)
+                asks(called.__name__)
             if noticed.MONITORING is None and noticed.is_unconverted(frame):
                 noticed.calls(called, ())
         elif event == "call" and noticed.MONITORING is None and noticed.is_unconverted(frame):
             noticed.notice(frame)
 
     if before is not None and not callable(before):
-        yield events
+        yield
         return
     sys.setprofile(heard)
     try:
-        yield events
+        yield
     finally:
         sys.setprofile(before)
 
 
 def _asks(function: Any) -> bool:
-    """Whether a function written in C looks at files."""
-    return function in _ASKS or (getattr(function, "__module__", None) in _DATABASES and function.__name__ == "connect")
+    """Whether a function written in C goes to the system."""
+    if function is builtins.open or (function.__module__ in _DATABASES and function.__name__ == "connect"):
+        return True
+    return calls_the_system(function) and function.__name__ not in _KEPT
 
 
 def _is_for_itself(frame: FrameType | None) -> bool:

@@ -47,7 +47,7 @@ _READERS: dict[str, str] = {
     "threading": "active_count current_thread get_ident get_native_id main_thread stack_size",
 }
 """Functions that only read, by module; methods are written ``CLASS.METHOD``."""
-_ONLY_READ = FoundByName(_READERS)
+ONLY_READ = FoundByName(_READERS)
 INSPECTING = FoundByName({
     "builtins": "__import__ eval exec globals",
     "gc": "get_objects get_referents get_referrers",
@@ -143,7 +143,7 @@ def question_of(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) ->
         return Question(function, args, kwargs)
     if name in _METHODS_OF_FUNCTIONS and _is_of_functools(function, owner):
         return Question(function, args, kwargs)
-    return Question(function, args, kwargs) if function in _ONLY_READ else None
+    return Question(function, args, kwargs) if function in ONLY_READ else None
 
 
 def found_module(name: str, package: str | None = None) -> tuple[str, str | None] | None:

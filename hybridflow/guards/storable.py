@@ -19,6 +19,7 @@ from hybridflow.core.staged_number import StagedNumber
 from hybridflow.core.tensor import Tensor
 from hybridflow.core.traced_array import TracedArray
 from hybridflow.core.traced_float import TracedFloat
+from hybridflow.core.traced_text import TracedText
 from hybridflow.core.variable import Variable
 from hybridflow.guards.guards import CONTAINERS, PLAIN
 from hybridflow.ir.variables import ArgumentVariable
@@ -32,7 +33,7 @@ _MOST = 10_000
 def is_traced(value: Any) -> bool:
     """Whether only the trace knows a value."""
     kind = type(value)
-    stands_in = kind in (TracedArray, TracedFloat, StagedNumber) or isinstance(value, ArgumentVariable)
+    stands_in = kind in (TracedArray, TracedFloat, StagedNumber, TracedText) or isinstance(value, ArgumentVariable)
     return stands_in or (kind is Tensor and value._value is None)
 
 

@@ -12,34 +12,13 @@ from hybridflow.core.dtypes import int32
 from hybridflow.core.staged_number import StagedNumber, several_kinds
 from hybridflow.core.tensor import Tensor
 from hybridflow.core.traced_array import TracedArray
+from hybridflow.core.traced_text import TracedText
 from hybridflow.core.variable import Variable
 from hybridflow.ops.creation import full
 
 Fill = Callable[[str, Any, Any], Any]
 """A function ``(kind, array, name)`` that returns the value to fill in. The kind is ``tensor``, ``size``, ``number``,
 ``array`` (its name is the type) or ``variable`` (its name is the Variable's)."""
-
-
-class Joined:
-    """An f-string of which some values are not known yet.
-
-    Attributes:
-        parts: texts, and tuples ``(value, conversion, format)`` for the braces.
-    """
-
-    __slots__ = ("parts",)
-
-    def __init__(self, parts: Sequence[Any]) -> None:
-        self.parts = tuple(parts)
-
-    def text(self) -> str:
-        """Return the string; all values must be known."""
-        return "".join([one if isinstance(one, str) else _formatted(*one) for one in self.parts])
-
-
-def _formatted(value: Any, conversion: int, spec: str) -> str:
-    convert = {ord("r"): repr, ord("s"): str, ord("a"): ascii}.get(conversion)
-    return format(value if convert is None else convert(value), spec)
 
 
 class _Hole:
@@ -89,8 +68,8 @@ class Template:
             if len(value.kinds) > 1:
                 raise several_kinds(value, "is printed or handed to Python")
             return self._hole(value.raw, "number")
-        if type(value) is Joined:
-            return _JoinedHoles(self._taken_apart(list(value.parts)))
+        if type(value) is TracedText:
+            return _TextHoles(value.make, *map(self._taken_apart, value.given))
         if isinstance(value, Dim):
             return self._hole(full((), value, dtype=int32), "size")
         if type(value) in (list, tuple):
@@ -112,8 +91,8 @@ class Template:
                 return type(part)([build(item) for item in part])
             if type(part) is dict:
                 return {key: build(item) for key, item in cast("dict[Any, Any]", part).items()}
-            if isinstance(part, _JoinedHoles):
-                return Joined(build(part.parts)).text()
+            if isinstance(part, _TextHoles):
+                return part.make(*build(part.args), **build(part.kwargs))
             if isinstance(part, _Other):
                 return jax.tree_util.tree_unflatten(part.tree, [build(leaf) for leaf in part.leaves])
             return part
@@ -121,13 +100,15 @@ class Template:
         return build(self._template)
 
 
-class _JoinedHoles:
-    """An f-string with holes."""
+class _TextHoles:
+    """A function that makes a text, and its arguments with holes."""
 
-    __slots__ = ("parts",)
+    __slots__ = ("args", "kwargs", "make")
 
-    def __init__(self, parts: Any) -> None:
-        self.parts = parts
+    def __init__(self, make: Callable[..., str], args: Any, kwargs: Any) -> None:
+        self.make = make
+        self.args = args
+        self.kwargs = kwargs
 
 
 class _Other:

@@ -128,6 +128,7 @@ def make_trace(
                     raise
                 finally:
                     builder.dims.open = False
+            observations.warn()
             check_unchanged(label, arguments, values, signature, static)
             observations.returned(result)
             observations.require_numbers_outside()

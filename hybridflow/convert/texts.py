@@ -1,0 +1,178 @@
+"""Texts that a traced function makes: those that show a tensor are made by each call."""
+
+from __future__ import annotations
+
+import operator
+import re
+import sys
+import warnings
+from collections import deque
+from collections.abc import Callable, Iterator
+from typing import Any, cast
+
+from hybridflow.convert.staged import shown
+from hybridflow.convert.values import is_staged
+from hybridflow.core.attached import attached
+from hybridflow.core.staged_number import StagedNumber
+from hybridflow.core.traced_text import TEXT_METHODS, TracedText, traced_text
+from hybridflow.guards import observe
+from hybridflow.guards.guards import PLAIN
+from hybridflow.guards.users import is_hybridflows
+
+_TRACED = re.compile(r"\(traced [a-z]+[0-9]*\[")
+"""What is in a text that a library or a dataclass made of a traced tensor."""
+_BUILTIN = type(len)
+MAKERS = frozenset({str, repr, ascii, format})
+_HOLDERS = (list, tuple, set, frozenset, deque)
+_LOGS = frozenset({"debug", "info", "warning", "error", "exception", "critical", "log"})
+_LOOKS_AT_NO_TEXT = frozenset({isinstance, issubclass, callable, id, list, tuple, iter})
+
+
+class Spoken(str):
+    """The text that stands for a value in the message of an error, in any format."""
+
+    __slots__ = ()
+
+    def __format__(self, spec: str) -> str:
+        return str.__str__(self)
+
+    def __repr__(self) -> str:
+        return str.__str__(self)
+
+
+def told(value: Any) -> Any:
+    """Return what an f-string shows in the message of an error: for a value that only each call knows, what it is."""
+    if type(value) is StagedNumber:
+        return Spoken(shown(value))
+    return Spoken(repr(value)) if is_staged(value) else value
+
+
+def formatted(value: Any, conversion: int, spec: str) -> str:
+    """Return the text of the braces of an f-string."""
+    observe.special(value, "__format__", "__str__", "__repr__")
+    if type(value) in PLAIN or _shows_tensors((value, spec)):
+        return made(_formatted, value, conversion, spec)
+    call = attached("callee")
+    if conversion in _CONVERSIONS:
+        value = call(_CONVERSIONS[conversion])(value)
+    return call(format)(value, spec)
+
+
+_CONVERSIONS: dict[int, Callable[..., str]] = {ord("r"): repr, ord("s"): str, ord("a"): ascii}
+
+
+def printed(value: Any) -> str:
+    """Return the text that ``print`` shows of a value."""
+    return value if type(value) is str else attached("callee")(str)(value)
+
+
+def joined(*parts: str) -> str:
+    """Return an f-string, of its texts and those of its braces."""
+    return made(_joined, *parts)
+
+
+def made(make: Callable[..., str], *args: Any, **kwargs: Any) -> str:
+    """Return the text that a function makes; a `TracedText` if the text shows a tensor."""
+    if not _shows_tensors(args, kwargs):
+        return seen(make(*args, **kwargs))
+    try:
+        text = make(*_told_all(args), **{name: told(one) for name, one in kwargs.items()})
+    except (TypeError, ValueError):  # a format of numbers
+        text = " ".join(map(str, _told_all(args)))
+    return traced_text(text, make, *args, **kwargs)
+
+
+def _told_all(values: tuple[Any, ...]) -> tuple[Any, ...]:
+    return tuple([_told_all(cast("tuple[Any, ...]", one)) if type(one) is tuple else told(one) for one in values])
+
+
+def _formatted(value: Any, conversion: int, spec: str) -> str:
+    return format(_CONVERSIONS[conversion](value) if conversion in _CONVERSIONS else value, spec)
+
+
+def _joined(*parts: str) -> str:
+    return "".join(parts)
+
+
+def _shows_tensors(*values: Any) -> bool:
+    pending: list[Any] = list(values)
+    seen: set[int] = set()
+    while pending:
+        one = pending.pop()
+        if is_staged(one) or type(one) is TracedText:
+            return True
+        if isinstance(one, (dict, *_HOLDERS)) and id(cast("Any", one)) not in seen:
+            seen.add(id(cast("Any", one)))
+            pending += [*one, *one.values()] if isinstance(one, dict) else one
+    return False
+
+
+def seen(result: Any) -> Any:
+    """Return what a call returned; a text that shows traced tensors is one that cannot be looked at."""
+    return traced_text(result, str, result) if type(result) is str and _TRACED.search(result) else result
+
+
+def of_text(operation: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
+    """Return the operator ``%``, which may format a text."""
+    return lambda a, b: made(operation, a, b) if isinstance(a, str) else operation(a, b)
+
+
+def made_by(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> TracedText | None:
+    """Return the text that a function or a text's method makes, if it shows a tensor; else None."""
+    if type(function) is _BUILTIN and type(function.__self__) is str and function.__name__ in TEXT_METHODS:
+        if function.__name__ == "join" and len(args) == 1 and isinstance(args[0], Iterator):
+            return cast("TracedText", made(function, list(cast("Any", args[0]))))
+    elif function not in MAKERS:
+        return None
+    return cast("TracedText", made(function, *args, **kwargs)) if _shows_tensors(args, kwargs) else None
+
+
+def handed_on(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Return the arguments of a call of Python's or a library's function.
+
+    Errors, logging and warnings are told at the trace, and say what is traced, from the user's line.
+
+    Raises:
+        TracedValueError: the function would look at a text that shows a tensor.
+    """
+    if _logs(function) and args:
+        first = 1 if function.__name__ == "log" else 0
+        if args[first + 1 :] and _shows_tensors(args):
+            args = (*args[:first], made(operator.mod, args[first], args[first + 1 :]))
+        kwargs = {**kwargs, "stacklevel": _frames(kwargs.get("stacklevel", 1))}
+    elif function is warnings.warn:
+        args, kwargs = args[:2], {**kwargs, "stacklevel": _frames(args[2] if args[2:] else kwargs.get("stacklevel", 1))}
+    texts = [one for one in (*args, *kwargs.values()) if type(one) is TracedText]
+    if not texts or _is_holder(function):
+        return args, kwargs
+    if not _logs(function) and function is not warnings.warn and not _is_error(function):
+        raise texts[0].unknown()
+    return tuple(map(_placeholder, args)), {name: _placeholder(one) for name, one in kwargs.items()}
+
+
+def _logs(function: Any) -> bool:
+    return getattr(function, "__module__", None) == "logging" and getattr(function, "__name__", None) in _LOGS
+
+
+def _frames(level: Any) -> Any:
+    """Return the level of a frame of the user's for a function that counts hybridflow's frames too."""
+    frame, count = sys._getframe(2), 1
+    while type(level) is int and level > 0 and frame is not None:
+        count += 1
+        level -= not is_hybridflows(frame.f_code)
+        frame = frame.f_back
+    return count if level == 0 else level
+
+
+def _is_error(function: Any) -> bool:
+    return isinstance(function, type) and issubclass(function, BaseException)
+
+
+def _is_holder(function: Any) -> bool:
+    if type(function) is _BUILTIN and isinstance(function.__self__, (dict, *_HOLDERS)):
+        return True
+    return type(function) in (_BUILTIN, type) and function in _LOOKS_AT_NO_TEXT
+
+
+def _placeholder(value: Any) -> Any:
+    return value.placeholder() if type(value) is TracedText else value
