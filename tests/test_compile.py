@@ -234,17 +234,17 @@ def test_where_a_traced_tensor_was_made():
         hf.compile(model, autograph=False)(hf.asarray(1))
 
 
-def test_a_traced_tensor_prints_as_such():
-    texts = []
+def test_what_a_traced_tensor_tells_of_itself():
+    facts = []
 
     @hf.compile
     def f(x):
         y = x * 2
-        texts.extend([repr(y), str(y), f"{y}", repr([y]), y.device, len(y), y.shape, y.ndim, y.size])
+        facts.extend([y.device, len(y), y.shape, y.ndim, y.size])
         return y
 
     f(hf.asarray([1.0, 2.0]))
-    assert texts == [*["Tensor(traced f32[2])"] * 3, "[Tensor(traced f32[2])]", "cpu", 2, (2,), 1, 2]
+    assert facts == ["cpu", 2, (2,), 1, 2]
 
 
 def test_errors_name_the_users_line_and_the_operations_before():

@@ -407,3 +407,29 @@ def test_exceptions_that_depend_on_tensors_are_not_handled_around():
         return x
 
     assert hf.compile(inside)(X).item() == 20.0
+
+
+def test_a_variable_without_a_value_is_told_as_in_eager_code():
+    def deleted(x):
+        for _ in range(2):
+            y = x
+            del y
+            try:
+                x = x + y  # noqa: F821
+            except UnboundLocalError as error:
+                x = x * (2 if "'y'" in str(error) else 3)
+        return x
+
+    def in_a_loop(x):
+        while hf.sum(x) < 5:
+            try:
+                x = x + y
+            except NameError as error:
+                x = x * (2 if type(error) is UnboundLocalError else 3)
+            break
+        else:
+            y = 1  # noqa: F841
+        return x
+
+    for function in (deleted, in_a_loop):
+        assert hf.compile(function)(hf.ones(2)).tolist() == function(hf.ones(2)).tolist()

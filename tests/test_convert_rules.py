@@ -791,7 +791,7 @@ RULES: dict[Rule, tuple[Any, str]] = {
     (Runtime, "matched"): (lambda self, value, *_: value, "flags_in_patterns"),
     (Runtime, "other_bool"): (lambda self, subject, value: subject is value, "both_flags_are_matched"),
     (Runtime, "made_class"): (staticmethod(lambda made: made), "sees_what_bases_read"),
-    (Runtime, "shown"): (lambda self, value: value, "sees_what_is_shown"),
+    (Runtime, "formatted"): (lambda self, value, conversion, spec: format(value, spec), "sees_what_is_shown"),
     (Runtime, "imported"): (lambda self, name, value, module: value, "sees_imported_names"),
     (Runtime, "evaluated"): (lambda self, source: source, "sees_what_eval_reads"),
     (Runtime, "importing"): (nothing, "sees_imports_that_fail"),

@@ -609,9 +609,8 @@ def test_copying_and_pickling_under_a_tape_and_in_a_trace():
         p = pickle.loads(pickle.dumps(t))
         y = u * p * w
     assert tape.gradient(y, v).item() == 36.0
-    for call in (lambda t: pickle.dumps(t), lambda t: f"{t:.2f}"):
-        with pytest.raises(TracedValueError):
-            hf.compile(lambda t, call=call: call(t))(hf.asarray(1.0))
+    with pytest.raises(TracedValueError):
+        hf.compile(lambda t: pickle.dumps(t))(hf.asarray(1.0))
 
 
 @pytest.mark.parametrize(
@@ -631,9 +630,6 @@ def test_printing_other_things():
     assert "..." in long
     assert "shape=(1000,)" in long
     assert repr(hf.Variable(1.0, name="w")) == "Variable(1., dtype=float32, name='w')"
-    texts: list[str] = []
-    hf.compile(lambda t: texts.append(f"{t!r} {t}"))(tensor(1, 2))
-    assert texts == ["Tensor(traced f32[2]) Tensor(traced f32[2])"]
     np.set_printoptions(precision=2)
     try:
         assert repr(hf.asarray(1 / 3)) == "Tensor(0.33, dtype=float32)"

@@ -1,10 +1,16 @@
 """`hf.print`, `hf.pure_callback`, `hf.debugging.check`: what a compiled function does at every call."""
 
 import contextlib
+import dataclasses
 import io
+import json
+import logging
+import pickle
+import re
 import sys
 import threading
-from typing import NamedTuple
+import warnings
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
@@ -596,3 +602,118 @@ def test_printing_fails_as_in_eager_code(monkeypatch):
             prints(hf.asarray(1.0))
     with pytest.raises(TypeError, match="unexpected keyword"):
         hf.compile(lambda x: print(x, colour=1))(hf.asarray(1.0))
+
+
+# -- texts of traced values -----------------------------------------------------------------------------------------
+
+
+class Shown:
+    def __init__(self, value):
+        self.value = value
+
+    def __repr__(self):
+        return f"Shown({self.value})"
+
+
+@dataclasses.dataclass
+class Kept:
+    value: Any
+
+
+def a_loop_prints(x):
+    for i in range(2):
+        text = f"{i} {x:.2f}"
+        print(text)
+    while x < 9.0:
+        text = f"in {x:.2f}"
+        print(text)
+        x = x * 2
+    return x
+
+
+def a_number_is_printed(x):
+    n = 0
+    while x > n:
+        n += 1
+    print(f"n={n:03d}", "%d!" % n, str(n), "{:>4}".format(n), f"{[n]}")  # noqa: UP031, UP032
+    return x
+
+
+def parts_are_added(x):
+    text = "a"
+    text += f"{x!r:>30}"
+    print((text + "b").upper() * 2, "%".join(["<", text, str(x)]))
+    return x
+
+
+TEXTS = [
+    a_loop_prints, a_number_is_printed, parts_are_added,
+    lambda x: print("loss %.3f %s %s" % (x, "a", [x])) or x,  # noqa: UP031
+    lambda x: print("a{:.2f}b{k}".format(x, k=x)) or x,  # noqa: UP032
+    lambda x: print(", ".join(f"{v:.1f}" for v in [x, x + 1]), ", ".join(map(str, [x, x + 1]))) or x,
+    lambda x: print(Shown(x), f"{Shown(x)!s:>40}", repr(Shown(x)) + "!") or x,
+    lambda x: hf.print(f"{x:.3f}".rjust(9)) or x,
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("function", TEXTS)
+def test_texts_that_are_printed_are_made_by_each_call(function, capsys):
+    printed = []
+    for call in (function, hf.compile(function)):
+        for number in (1.5, 2.25):
+            call(hf.asarray(number))
+            hf.synchronize()
+        printed.append(capsys.readouterr().out)
+    assert printed[0] == printed[1]
+    assert "traced" not in printed[0]
+
+
+LOOKS = {
+    "in": lambda x: x * 2 if "nan" in str(x) else x,
+    "==": lambda x: x * 2 if f"{x}" == "a" else x,
+    "len": lambda x: x * len(f"{x:.1f}"),
+    "key": lambda x: x * len({f"{x}": 1}),
+    "split": lambda x: x * len("%s" % x),  # noqa: UP031
+    "a library": lambda x: x * len(re.findall("n", f"{x}")),
+    "kept": lambda x: KEPT.append(f"loss {x}") or x,
+    "kept by a library's words": lambda x: KEPT.append(json.dumps({"a": x}, default=str)) or x,
+    "kept by a class's words": lambda x: KEPT.append(str(Shown(x))) or x,
+    "kept by a dataclass's words": lambda x: KEPT.append(f"{Kept(x)}") or x,
+    "kept in a dict": lambda x: KEPT.append({"text": [str(x).strip()]}) or x,
+    "hidden": lambda x: x * len(Shown(x).__repr__()),
+    "pickled": lambda x: x * len(pickle.dumps(f"{x}")),
+    "returned": lambda x: f"{x}",
+}
+KEPT: list[Any] = []
+
+
+@pytest.mark.parametrize("way", LOOKS)
+def test_a_text_that_each_call_makes_cannot_be_looked_at(way):
+    KEPT.clear()
+    with pytest.raises((errors.TracedValueError, errors.MutationError, errors.ArgumentTypeError)):
+        hf.compile(LOOKS[way])(hf.asarray(1.5))
+    assert not KEPT
+
+
+def test_errors_logs_and_warnings_say_what_is_traced_from_the_users_line(caplog):
+    def told(x):
+        logging.getLogger("told").warning("loss %.3f", x)
+        logging.getLogger("told").warning(f"loss {x}")
+        warnings.warn("w" + str(x), stacklevel=1)
+
+        def inner():
+            warnings.warn("of the caller", stacklevel=2)
+
+        inner()
+        if x.ndim == 0:
+            raise ValueError("bad " + str(x) + f"{x:.2f}" + "%d" % x)  # noqa: UP031
+        return x
+
+    compiled = hf.compile(told)
+    says = pytest.raises(ValueError, match=r"bad Tensor\(traced f32\[\]")
+    with warnings.catch_warnings(record=True, action="always") as caught, says:
+        compiled(hf.asarray(1.5))
+    first = told.__code__.co_firstlineno
+    assert [(one.filename, one.lineno - first) for one in caught] == [(__file__, 3), (__file__, 8)]
+    assert [(one.pathname, one.lineno - first) for one in caplog.records] == [(__file__, 1), (__file__, 2)]
+    assert all("Tensor(traced f32[])" in one.getMessage() for one in caplog.records)

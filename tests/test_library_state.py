@@ -2,6 +2,8 @@
 
 import abc
 import collections
+import concurrent.futures
+import contextvars
 import ctypes
 import decimal
 import functools
@@ -13,11 +15,15 @@ import io
 import itertools
 import locale
 import logging
+import math
+import mmap
+import multiprocessing
 import numbers
 import operator
 import os
 import pickle
 import queue
+import shutil
 import sys
 import threading
 import warnings
@@ -886,3 +892,205 @@ def test_a_partial_that_a_call_makes_keeps_the_users_function():
         assert compiled(hf.ones(1), "compiled").item() == step(hf.ones(1), "eager").item()
         assert held["compiled"].func is times
         assert held["compiled"].args == held["eager"].args
+
+
+# -- the system: what asks or changes it happens at every call, and once -----------------------------------------------
+
+
+def appended(place):
+    (place / "text").write_text((place / "text").read_text() + "1")
+
+
+def an_item_of_shared_memory(place):
+    with open(place / "text", "r+b") as file, mmap.mmap(file.fileno(), 1) as shared:
+        read = shared[0]
+        shared[0:1] = bytes([read + 1])
+
+
+def sent(place):
+    sender, receiver = PIPE
+    sender.send(5)
+    (place / "text").write_text(str(receiver.recv()))
+
+
+PIPE = multiprocessing.Pipe()
+SYSTEM = {
+    "written by pathlib": appended,
+    "written by os": lambda place: os.write(FILES[0], b"1"),
+    "sent": sent,
+    "shared memory": an_item_of_shared_memory,
+    "made": lambda place: (place / "folder").mkdir(),
+    "renamed": lambda place: os.rename(place / "text", place / "other"),
+    "removed": lambda place: os.unlink(place / "text"),
+    "copied": lambda place: shutil.copy(place / "text", place / f"copy{len(os.listdir(place))}"),
+}
+FILES: list[int] = []
+
+
+@pytest.mark.parametrize("way", SYSTEM)
+@pytest.mark.filterwarnings("ignore::hybridflow.EffectWarning")
+def test_the_system_is_changed_as_in_eager_code(way, tmp_path):
+    def f(x, n):
+        SYSTEM[way](place)
+        return x * math.sqrt(n)  # asks for the number, so that the trace restarts
+
+    found = []
+    for number, call in enumerate((f, hf.compile(f))):
+        place = tmp_path / str(number)
+        place.mkdir()
+        (place / "text").write_text("2")
+        FILES[:] = [os.open(place / "text", os.O_WRONLY)]
+        for n in (2.5, 3.5, 4.5):
+            try:
+                found.append(call(hf.asarray([1.0]), n).tolist())
+            except OSError as error:
+                found.append(type(error).__name__)
+            found.append({one.name: one.read_text() if one.is_file() else "" for one in place.iterdir()})
+        os.close(FILES[0])
+    assert found[: len(found) // 2] == found[len(found) // 2 :]
+
+
+def test_a_warning_of_hybridflow_is_none_of_the_functions():
+    def counted(x):
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            warnings.warn("told", stacklevel=1)
+        return x + len(caught)
+
+    compiled = hf.compile(counted)
+    with pytest.warns(hf.EffectWarning):
+        assert compiled(hf.asarray(1.0)).item() == 2.0
+    assert compiled(hf.asarray(1.0)).item() == 2.0
+
+
+def test_a_generator_of_a_dropped_run_ends_once():
+    log = []
+
+    def averages():
+        try:
+            value = 0.0
+            while True:
+                value = value + (yield value)
+        finally:
+            log.append("closed")
+
+    def f(x, n):
+        generator = averages()
+        next(generator)
+        x = generator.send(x) * math.sqrt(n)  # asks for the number, so that the trace restarts
+        generator.close()
+        return x
+
+    assert hf.compile(f)(hf.ones(2), 2.25).tolist() == [1.5, 1.5]
+    assert log == ["closed"]
+
+
+def object_array(one):
+    made = np.empty(1, object)
+    made[0] = one
+    return made
+
+
+def structured_array(one):
+    made = np.zeros(1, dtype=[("k", object), ("n", int)])
+    made[0]["k"] = one
+    return made
+
+
+def future_of(one):
+    made = concurrent.futures.Future()
+    made.set_result(one)
+    return made
+
+
+def in_a_context(one):
+    made = contextvars.ContextVar("made")
+    made.set(one)
+    return made
+
+
+def endlessly(one):
+    while True:
+        yield one
+
+
+HOLDERS = {
+    "array": (object_array, lambda held: held[0]),
+    "array.flat": (object_array, lambda held: held.flat[0]),
+    "array.item": (object_array, lambda held: held.item(0)),
+    "array.tolist": (object_array, lambda held: held.tolist()[0]),
+    "array in a loop": (object_array, lambda held: next(one for one in held)),
+    "array through NumPy": (object_array, lambda held: np.take(held, 0)),
+    "structured array": (structured_array, lambda held: held[0]["k"]),
+    "series": (lambda one: pd.Series([one]), lambda held: held.iloc[0]),
+    "frame": (lambda one: pd.DataFrame({"a": [one]}), lambda held: next(held.itertuples()).a),
+    "queue": (lambda one: queue.Queue(), lambda held: held.queue[0]),
+    "future": (future_of, lambda held: held.result()),
+    "context variable": (in_a_context, lambda held: held.get()),
+    "generator": (endlessly, next),
+    "cycle": (lambda one: itertools.cycle([one]), next),
+    "repeat": (itertools.repeat, next),
+    "tee": (lambda one: itertools.tee([one] * 9)[0], next),
+    "chain": (lambda one: itertools.chain([one] * 9), next),
+    "zip": (lambda one: zip([one] * 9, range(9), strict=True), lambda held: next(held)[0]),
+    "map": (lambda one: map(lambda _: one, range(9)), next),
+    "getter": (lambda one: {"a": one}, operator.itemgetter("a")),
+    "partial": (lambda one: functools.partial(len, one), lambda held: held.args[0]),
+    "ChainMap": (lambda one: collections.ChainMap({}, {"a": one}), lambda held: held["a"]),
+    "values": (lambda one: {"a": one}.values(), lambda held: next(iter(held))),
+    "method": (lambda one: one.append, lambda held: held.__self__),
+    "default": (lambda one: lambda a=one: a, lambda held: held.__defaults__[0]),
+    "cell": (lambda one: lambda: one, lambda held: held.__closure__[0].cell_contents),
+    "cache": (lambda one: functools.cache(lambda: one), lambda held: held()),
+    "ctypes": (ctypes.py_object, lambda held: held.value),
+    "error": (ValueError, lambda held: held.args[0]),
+    "referents": (lambda one: (one,), lambda held: gc.get_referents(held)[0]),
+}
+
+
+@pytest.mark.parametrize("name", HOLDERS)
+@pytest.mark.filterwarnings("ignore::hybridflow.EffectWarning")
+def test_a_list_is_outside_whatever_holds_it(name):
+    make, get = HOLDERS[name]
+    found = []
+
+    def appends(kept):
+        held = make(kept)
+        if name == "queue":
+            held.put(kept)
+
+        def f(x, value):
+            get(held).append(value)
+            return x * value
+
+        return f
+
+    for way in (lambda function: function, hf.compile):
+        kept = [1]
+        call = way(appends(kept))
+        found.append([[call(hf.asarray(1.0), float(n)).item() for n in (2, 3, 4)], kept])
+    assert found[0] == found[1]
+    with pytest.raises(MutationError, match="outside of itself"):
+        hf.compile(appends([]))(hf.asarray(1.0), hf.asarray(1.0))
+
+
+def test_an_error_holds_the_numbers_of_the_call():
+    def f(x, n):
+        raise LookupError(f"at {n}", n)
+
+    for n in (2.5, 3.5):
+        with pytest.raises(LookupError) as caught:
+            hf.compile(f)(hf.asarray(1.0), n)
+        assert caught.value.args == (f"at {n}", n)
+
+
+def test_bytes_that_others_look_at_are_put_back():
+    kept = bytearray(b"\1\2")
+
+    def f(x, n):
+        kept[0] += 1
+        return x * math.sqrt(n)  # asks for the number, so that the trace restarts
+
+    with memoryview(kept) as seen:
+        assert hf.compile(f)(hf.asarray(2.0), 2.25).item() == 3.0
+        assert bytes(seen) == b"\2\2"

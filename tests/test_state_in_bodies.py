@@ -6,8 +6,13 @@ the state may live and for each kind of body. Compiled it gives eager's results,
 
 from __future__ import annotations
 
+import copy
+import functools
+import itertools
+import json
 import linecache
 import logging
+import pickle
 import queue
 import textwrap
 import threading
@@ -264,3 +269,43 @@ def test_a_trace_does_not_look_through_a_whole_data_set():
     assert len(before.known) < 30_000
     held.far.append([1])
     assert before.changed() is held.far
+
+
+def partly(kept):
+    held = functools.partial(len, kept)
+    return lambda: held()
+
+
+READ_IN_A_LOOP = {
+    "text": lambda kept: lambda: len(str({"a": kept})),
+    "f-string": lambda kept: lambda: len(f"{(kept,)}"),
+    "json": lambda kept: lambda: len(json.dumps({"a": kept})),
+    "pickle": lambda kept: lambda: len(pickle.dumps([kept])),
+    "copy": lambda kept: lambda: len(copy.deepcopy({"a": kept})["a"]),
+    "==": lambda kept: lambda: 2 if {"a": kept} == {"a": [1]} else 3,
+    "chained": lambda kept: lambda: len(list(itertools.chain.from_iterable({"a": kept}.values()))),
+    "sum": lambda kept: lambda: len(sum([kept], [])),  # noqa: RUF017
+    "array": lambda kept: lambda: np.array([kept]).size,
+    "vars": lambda kept: lambda: len(str(vars(types.SimpleNamespace(kept=kept)))),
+    "partial": partly,
+}
+
+
+@pytest.mark.parametrize("first", [False, True])
+@pytest.mark.parametrize("way", READ_IN_A_LOOP)
+def test_a_list_that_a_loop_appends_to_is_not_read_in_it_through_whatever_holds_it(way, first):
+    kept = [1]
+    read = READ_IN_A_LOOP[way](kept)
+
+    def f(x, n):
+        total = 0.0
+        for row in x:
+            if first:
+                kept.append(n)
+            total = total + row * read()
+            if not first:
+                kept.append(n)
+        return total
+
+    with pytest.raises(MutationError, match="read in the loop over rows"):
+        hf.compile(f)(hf.ones(3), 2)

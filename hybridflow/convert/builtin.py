@@ -11,7 +11,7 @@ from typing import Any
 import jax
 
 from hybridflow.autodiff.namespaces import PUBLIC
-from hybridflow.convert import filtered, protocols, staged_reads
+from hybridflow.convert import filtered, protocols, regions, staged_reads
 from hybridflow.convert.branches import ENDLESS, endless, value_on_tensor
 from hybridflow.convert.chains import kept_by, mapped, rest_of
 from hybridflow.convert.filtered import Filtered, truths
@@ -193,6 +193,7 @@ _add = protocols.BINARY["Add"]
 
 
 def _addend(value: Any) -> Any:
+    regions.read(value)
     return value if protocols.is_plain(value) else _Addend(value)
 
 

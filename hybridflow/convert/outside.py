@@ -86,6 +86,13 @@ class Outside:
         self._look_at(self._global)  # stores there are observed, and layers may set their sizes there
         self.known = reached
 
+    @classmethod
+    def of(cls, values: Iterable[Any]) -> Outside:
+        """Return what is reachable from values."""
+        made = cls((), None)
+        made._look_at(deque(values))
+        return made
+
     def changed(self) -> Any:
         """Return an object whose content is no longer what it was; `UNSET` if there is none."""
         return next((value for value, state, before in self._states if not _same(state(value), before)), UNSET)

@@ -310,7 +310,7 @@ def truth_of(obj: Any) -> Any:
     """Return a value with the truth of an object: the result of the user's own method if there is one."""
     if type(obj) in _PLAIN:
         if type(obj) in _COLLECTIONS:
-            observe.looked_at(obj)
+            _looked_at(obj)
         return obj
     stand = stand_in(obj, _TRUTH)
     if stand is not obj:
@@ -325,6 +325,12 @@ def truth_of(obj: Any) -> Any:
 _TRUTH = ("__bool__", "__len__")
 
 
+def _looked_at(*values: Any) -> None:
+    observe.looked_at(*values)
+    for one in values:
+        regions.read(one)
+
+
 # -- operators ----------------------------------------------------------------------------------------------------
 
 
@@ -335,7 +341,7 @@ def _binary(names: tuple[str, ...], plain: Callable[[Any, Any], Any]) -> Callabl
     def operate(a: Any, b: Any) -> Any:
         if type(a) in _PLAIN and type(b) in _PLAIN:
             if type(a) in _COLLECTIONS:
-                observe.looked_at(a, b)
+                _looked_at(a, b)
                 if compares:
                     observe.whole(a, b)
             return plain(a, b)

@@ -342,7 +342,7 @@ class Reads(ast.NodeTransformer):
             if isinstance(one, ast.FormattedValue):
                 value, spec = self.visit(one.value), one.format_spec
                 if told:
-                    one.value = runtime(one.value, "told", runtime(one.value, "shown", value))
+                    one.value = runtime(one.value, "told", value)
                 spec = constant(one, "") if spec is None else self.visit(spec)
                 made.append(runtime(one, "formatted", value, constant(one, one.conversion), spec))
             else:

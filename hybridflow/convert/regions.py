@@ -28,6 +28,7 @@ from hybridflow.core.traced_float import NeedsNumber
 from hybridflow.guards import observe
 from hybridflow.guards.access import MISSING
 from hybridflow.guards.calls import CHANGES
+from hybridflow.guards.users import is_hybridflows
 from hybridflow.ir.variables import NeedsIdentity
 
 _HINT = "Return the new value through a variable, or make the object inside."
@@ -111,26 +112,40 @@ def trying(classes: Callable[[], Any]) -> Generator[None, None, None]:
     try:
         yield
     except NameError as error:
-        handled_name(error)
-        raise
+        local = handled_name(error)
+        if local is None:
+            raise
+        raise local from None
     finally:
         _HANDLERS.reset(token)
 
 
-def handled_name(error: NameError) -> None:
-    """Record a read of a name without a value, whose error is handled: in later calls the name may have a value."""
+def handled_name(error: NameError) -> UnboundLocalError | None:
+    """Record a read of a name without a value, whose error is handled: in later calls the name may have a value.
+
+    Returns:
+        the error that Python raises if the name is a variable of the user's function, and only free in a block of it.
+    """
     place, name = error.__traceback__, error.name
     if place is None or name is None or isinstance(error, UnboundLocalError):
-        return
+        return None
     while place.tb_next is not None:
         place = place.tb_next
-    frame = place.tb_frame
+    frame: Any = place.tb_frame
     if name not in frame.f_code.co_freevars:
         observe.read_global(frame.f_globals, name, MISSING)
-        return
+        return None
     runtime: Any = frame.f_locals.get(RUNTIME)
     if runtime is not None and name in runtime.cells:
         observe.read_free(runtime.cells[name], name, MISSING)
+    function = frame.f_code.co_filename, frame.f_code.co_qualname  # that of its blocks too
+    while frame is not None and name not in frame.f_code.co_cellvars:
+        own = is_hybridflows(frame.f_code) or (frame.f_code.co_filename, frame.f_code.co_qualname) == function
+        frame = frame.f_back if own else None
+    if frame is None:
+        return None
+    text = f"cannot access local variable {name!r} where it is not associated with a value"
+    return UnboundLocalError(text).with_traceback(error.__traceback__)
 
 
 def may_be_handled(kind: type[BaseException]) -> bool:
@@ -293,6 +308,17 @@ def read(obj: Any) -> None:
             raise _read_too_early()
         if type(obj) is list and one.rows:
             one.seen.add(id(obj))
+
+
+def read_whole(values: Iterable[Any]) -> None:
+    """Raise, as `read` does, for lists in whatever holds them: code whose reads are not seen gets these values.
+
+    Raises:
+        MutationError: a step of a current loop has appended to one of the lists.
+    """
+    if any([one.rows for one in _REGIONS.get()]):
+        for one in Outside.of(values).known.values():
+            read(one)
 
 
 def _read_too_early() -> MutationError:

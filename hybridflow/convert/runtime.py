@@ -323,11 +323,6 @@ class Runtime:
         """Return the exception that is being handled."""
         return sys.exc_info()[1]
 
-    def shown(self, value: Any) -> Any:
-        """Return a value that the f-string of an error's message shows."""
-        observe.special(value, "__format__", "__str__", "__repr__")
-        return value
-
     def spread(self, mapping: Any) -> Any:
         """Return the operand of ``**``."""
         observe.iterate(mapping)

@@ -11,9 +11,10 @@ from collections.abc import Callable, Iterator
 from typing import Any, cast
 
 from hybridflow.convert.staged import shown
-from hybridflow.convert.values import is_staged
+from hybridflow.convert.values import is_staged, is_tensor
 from hybridflow.core.attached import attached
-from hybridflow.core.staged_number import StagedNumber
+from hybridflow.core.errors import TracedValueError
+from hybridflow.core.staged_number import StagedNumber, text_for_messages
 from hybridflow.core.traced_text import TEXT_METHODS, TracedText, traced_text
 from hybridflow.guards import observe
 from hybridflow.guards.guards import PLAIN
@@ -42,9 +43,11 @@ class Spoken(str):
 
 def told(value: Any) -> Any:
     """Return what an f-string shows in the message of an error: for a value that only each call knows, what it is."""
+    if type(value) not in PLAIN:
+        observe.special(value, "__format__", "__str__", "__repr__")
     if type(value) is StagedNumber:
         return Spoken(shown(value))
-    return Spoken(repr(value)) if is_staged(value) else value
+    return Spoken(repr(value)) if is_tensor(value) else value
 
 
 def formatted(value: Any, conversion: int, spec: str) -> str:
@@ -76,14 +79,16 @@ def made(make: Callable[..., str], *args: Any, **kwargs: Any) -> str:
     if not _shows_tensors(args, kwargs):
         return seen(make(*args, **kwargs))
     try:
-        text = make(*_told_all(args), **{name: told(one) for name, one in kwargs.items()})
-    except (TypeError, ValueError):  # a format of numbers
-        text = " ".join(map(str, _told_all(args)))
+        text = make(*_told_within(args), **_told_within(kwargs))
+    except (TypeError, ValueError, TracedValueError):  # a format of numbers
+        text = " ".join(map(text_for_messages, _told_within(args)))
     return traced_text(text, make, *args, **kwargs)
 
 
-def _told_all(values: tuple[Any, ...]) -> tuple[Any, ...]:
-    return tuple([_told_all(cast("tuple[Any, ...]", one)) if type(one) is tuple else told(one) for one in values])
+def _told_within(value: Any) -> Any:
+    if type(value) in (list, tuple):
+        return type(value)(map(_told_within, value))
+    return {key: _told_within(one) for key, one in value.items()} if type(value) is dict else told(value)
 
 
 def _formatted(value: Any, conversion: int, spec: str) -> str:
@@ -99,7 +104,7 @@ def _shows_tensors(*values: Any) -> bool:
     seen: set[int] = set()
     while pending:
         one = pending.pop()
-        if is_staged(one) or type(one) is TracedText:
+        if type(one) is TracedText or (is_staged(one) and getattr(one, "_value", None) is None):
             return True
         if isinstance(one, (dict, *_HOLDERS)) and id(cast("Any", one)) not in seen:
             seen.add(id(cast("Any", one)))

@@ -20,7 +20,7 @@ from hybridflow.guards.effects import LOADED, OTHER, called_again
 from hybridflow.guards.guards import CHANGING, CONTAINERS
 from hybridflow.guards.noticed import MONITORING
 from hybridflow.guards.observations import Observations
-from hybridflow.guards.observe import ARRAYS, current_observations, require_untraced_key, run_over
+from hybridflow.guards.observe import current_observations, holds_numbers, require_untraced_key, run_over
 from hybridflow.guards.parts import is_closed
 from hybridflow.guards.questions import Question, is_asked_of_abstract_classes, is_leaf_class, question_of
 from hybridflow.guards.users import is_users, is_users_class
@@ -241,7 +241,7 @@ def before_call(
     if observations.moves(function, args, kwargs, nested=nested):
         _hand_out(observations, values)
         return
-    if owner is not None and not isinstance(owner, (ModuleType, type, *CONTAINERS, *ARRAYS)):
+    if owner is not None and not isinstance(owner, (ModuleType, type, *CONTAINERS)) and not holds_numbers(owner):
         reading.whole(observations, owner)
     if own:
         reading.made_array(observations, values)

@@ -276,7 +276,10 @@ def _refill(container: Any, before: Any) -> None:
             kind.clear(cast(Any, container))
             kind.update(cast(Any, container), before)
             return
-    for kind in (list, deque, bytearray):
+    if isinstance(container, bytearray):
+        bytearray.__setitem__(container, slice(None), before)  # in place, since views of it may be in use
+        return
+    for kind in (list, deque):
         if isinstance(container, kind):
             kind.clear(cast(Any, container))
             kind.extend(cast(Any, container), before)

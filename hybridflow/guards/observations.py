@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import types
 import weakref
 from collections import deque
@@ -193,6 +194,11 @@ class Observations:
             one.needed()
         if self.may_close:
             raise NeedsSizes
+
+    def release(self) -> None:
+        """Release the objects that the trace made: it is dropped, and what their end changes shall be undone too."""
+        for kept in (self._keys, self._frames, self._made):
+            kept.clear()
 
     def forget(self) -> None:
         """Release the objects of a trace that has ended."""
@@ -669,9 +675,18 @@ class Observations:
         source_name = moving(function, args, kwargs, self)
         if source_name is not None:
             self._refuse(source_name, (), nested=nested)
+            if function is next:  # the item is outside, whatever iterators led to it
+                attached("whole")(self, *self.held_by(args[0]))
             self.journal.random(getattr(function, "__self__", None))
             self.not_again(source_name, moves=not isinstance(getattr(function, "__self__", None), RANDOM))
         return source_name is not None
+
+    def held_by(self, iterator: Any) -> list[Any]:
+        """Return what an iterator from outside holds, which is outside as well."""
+        held = [one for one in gc.get_referents(iterator) if type(one) not in PLAIN]
+        for one in held:
+            self.object(one, type(one).__name__)
+        return held
 
     def calls_unseen(self, function: Any, args: Sequence[Any], *, nested: bool) -> None:
         """Record a call in code that is not converted.

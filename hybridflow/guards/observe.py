@@ -270,7 +270,7 @@ def _item(observations: Observations, obj: Any, key: Any) -> None:
             reading.special(observations, obj, ("__missing__",))
             if IN_CLASS.get(type(obj), "__missing__") is not MISSING:  # it may store the key
                 observations.may_store(obj, key)
-    elif not isinstance(obj, ARRAYS):
+    elif not holds_numbers(obj):
         reading.whole(observations, obj)
 
 
@@ -460,8 +460,13 @@ def run_over(observations: Observations, obj: Any) -> None:
     """Record that something iterates over an object's items."""
     observations.choices.read_one(obj)
     observations.use_order(obj)
-    if not isinstance(obj, (*CONTAINERS, *ARRAYS)) and observations.is_outside(obj):
+    if not isinstance(obj, CONTAINERS) and not holds_numbers(obj) and observations.is_outside(obj):
         reading.whole(observations, obj)
+
+
+def holds_numbers(value: Any) -> bool:
+    """Whether a value is an array of numbers; one of objects is a container that NumPy reads."""
+    return isinstance(value, ARRAYS) and not (isinstance(value, np.ndarray) and value.dtype.hasobject)
 
 
 def is_not_converted(function: Any, args: tuple[Any, ...]) -> None:

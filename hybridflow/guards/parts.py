@@ -195,6 +195,8 @@ def _of_object(value: Any, kind: type) -> Iterator[Part]:
                 yield Part(key, None, None, key)
     elif isinstance(value, set | frozenset):
         yield from (Part(item, None, None, item) for item in items_in(value))
+    elif isinstance(value, np.flatiter):
+        yield Part(value.base, None, None, value.base)
     elif isinstance(value, np.ndarray) and value.dtype.hasobject:
         yield from (Part(item, None, None, item) for item in value.ravel().tolist())
     elif _has_memory(value):

@@ -326,6 +326,7 @@ def runs_with(observations: Observations, function: FunctionType, given: Mapping
 def whole(observations: Observations, *values: Any) -> None:
     """Record that everything in these values may be read: they go to code whose reads are not seen."""
     waiting = list(values)
+    attached("read_whole")(waiting)
     scanned: set[tuple[CodeType, int]] = set()
     while waiting:
         value = waiting.pop()
@@ -384,6 +385,7 @@ def _read_parts(observations: Observations, value: Any) -> list[Any]:
     except Opaque as what:
         if observations.origin_of(value) is not None:  # otherwise the trace created it from values it has already read
             observations.not_again(f"a {what}")
+            inside += observations.held_by(value) if isinstance(value, Iterator) else ()
     if type(value) is FunctionType and is_users(value.__code__):
         inside += attached("named_by")(observations, value)
     return inside

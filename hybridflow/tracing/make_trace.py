@@ -45,6 +45,7 @@ from hybridflow.guards.signature import (
     counts_by_value,
     unflatten_arguments,
 )
+from hybridflow.guards.storable import require_numbers
 from hybridflow.ir.builder import GraphBuilder
 from hybridflow.ir.printer import format_node
 from hybridflow.ir.variables import ArgumentVariable, NeedsIdentity
@@ -122,9 +123,10 @@ def make_trace(
             with RECURSION.deeper(), floats.nothing_swallowed(), noticing():
                 builder.dims.open = True
                 try:
-                    result = call(arguments)
+                    result = _with_numbers(call, arguments)
                 except (NeedsNumber, NeedsIdentity, NeedsSizes) as need:
                     traceback.clear_frames(need.__traceback__)  # what only they hold dies now: its writes are undone
+                    observations.release()
                     raise
                 finally:
                     builder.dims.open = False
@@ -161,6 +163,15 @@ def make_trace(
     trace.note = note
     floats.close()
     return trace
+
+
+def _with_numbers(call: Callable[[dict[str, Any]], Any], arguments: dict[str, Any]) -> Any:
+    """Call the user's function; an error that leaves it holds numbers, and no stand-ins for them."""
+    try:
+        return call(arguments)
+    except Exception as error:
+        require_numbers((error.args, vars(error)), lambda _: False)
+        raise
 
 
 def _observe(
