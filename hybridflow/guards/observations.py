@@ -683,9 +683,15 @@ class Observations:
 
     def held_by(self, iterator: Any) -> list[Any]:
         """Return what an iterator from outside holds, which is outside as well."""
-        held = [one for one in gc.get_referents(iterator) if type(one) not in PLAIN]
-        for one in held:
-            self.object(one, type(one).__name__)
+        held: list[Any] = []
+        pending = [iterator]
+        while pending:
+            for one in gc.get_referents(pending.pop()):
+                if type(one).__module__ == "itertools":
+                    pending.append(one)
+                elif type(one) not in PLAIN:
+                    self.object(one, type(one).__name__)
+                    held.append(one)
         return held
 
     def calls_unseen(self, function: Any, args: Sequence[Any], *, nested: bool) -> None:
