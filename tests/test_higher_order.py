@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import itertools
 from collections.abc import Callable
 from typing import Any
 
@@ -12,6 +14,7 @@ import pytest
 from modes import both, close, tensor
 
 import hybridflow as hf
+from hybridflow.core.op import REGISTRY
 
 Program = Callable[[Any, Any], Any]
 
@@ -255,3 +258,39 @@ def test_low_precision_second_order():
     first, second = both(f, tensor(1, 2, dtype=np.float16))
     assert first.dtype == second.dtype == np.float16
     close([first, second], [np.array([3.0, 12.0]), np.array([6.0, 12.0])])
+
+
+# -- special points ----------------------------------------------------------------------------------------------------
+
+
+def curved_ops() -> dict[str, int]:
+    """Return the names of the pointwise ops of floats that have gradients, each with how many operands it takes."""
+    found: dict[str, int] = {}
+    for name, op in REGISTRY.items():
+        if op.has("pointwise") and op.vjp is not None and op.public is not None:
+            for count in (1, 2):
+                with contextlib.suppress(Exception):  # it takes another number of operands
+                    if op.public(*[hf.asarray(0.5, dtype=hf.float64)] * count).dtype == hf.float64:
+                        found[name] = count
+                        break
+    return found
+
+
+CURVED = curved_ops()
+NEARBY = np.array([[1.0, 2.3], [-1.7, 1.0], [-1.0, -1.9]]) * 1e-4
+
+
+@pytest.mark.parametrize("name", sorted(CURVED))
+def test_second_derivatives_at_special_points_are_those_nearby(name: str):
+    """A rule that gives a constant at a point (a tie, a zero, an exponent of 0) loses what is differentiated again."""
+    count, function = CURVED[name], REGISTRY[name].public
+    assert function is not None
+    hessian = hf.hessian(lambda v: function(*[v[i] for i in range(count)]))
+    for place in itertools.product((-1.0, 0.0, 1.0, 2.0), repeat=count):
+        here, *near = [
+            hessian(hf.asarray(np.array(place) + step[:count], dtype=hf.float64)).numpy()
+            for step in (np.zeros(2), *NEARBY)
+        ]
+        scale = 0.01 + 0.01 * np.max(np.abs(near))
+        if np.isfinite(near).all() and max(np.max(np.abs(one - near[0])) for one in near) < scale:
+            assert np.max(np.abs(here - near[0])) < 5 * scale, f"{name} at {place}: {here}, but {near[0]} nearby"

@@ -15,6 +15,7 @@ from hybridflow.convert.values import is_staged, is_tensor
 from hybridflow.core.attached import attached
 from hybridflow.core.errors import TracedValueError
 from hybridflow.core.staged_number import StagedNumber, text_for_messages
+from hybridflow.core.traced_float import TracedFloat
 from hybridflow.core.traced_text import TEXT_METHODS, TracedText, traced_text
 from hybridflow.guards import observe
 from hybridflow.guards.guards import PLAIN
@@ -77,7 +78,12 @@ def joined(*parts: str) -> str:
 def made(make: Callable[..., str], *args: Any, **kwargs: Any) -> str:
     """Return the text that a function makes; a `TracedText` if the text shows a tensor."""
     if not _shows_tensors(args, kwargs):
-        return seen(make(*args, **kwargs))
+        try:
+            return seen(make(*args, **kwargs))
+        except TypeError as error:
+            if TracedFloat.__name__ in str(error):
+                observe.settle()  # C takes only numbers of its own
+            raise
     try:
         text = make(*_told_within(args), **_told_within(kwargs))
     except (TypeError, ValueError, TracedValueError):  # a format of numbers

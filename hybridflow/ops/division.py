@@ -433,7 +433,7 @@ def _power_lower(a: Any, b: Any) -> Any:
 
 def _power_of_base(F: Any, g: Any, y: Any, a: Any, b: Any) -> Any:
     del y
-    constant = b == 0
+    constant = F.logical_and(b == 0, F.logical_not(F.abs(a) > 0))  # 0 ** 0; elsewhere the slope depends on b
     slope = b * F.power(a, F.where(constant, 1, b - 1))
     return unbroadcast(F, g * F.where(constant, 0, slope), a)
 

@@ -250,7 +250,8 @@ def _logaddexp_lower(a: Any, b: Any) -> Any:
 
 
 def _logaddexp_share(F: Any, g: Any, x: Any, other: Any) -> Any:
-    return unbroadcast(F, g / (1 + F.exp(F.where(F.equal(x, other), 0, other - x))), x)
+    equal_infinities = F.logical_and(F.equal(x, other), F.isinf(x))  # of others, the difference is differentiated again
+    return unbroadcast(F, g / (1 + F.exp(F.where(equal_infinities, 0, other - x))), x)
 
 
 def _logaddexp_samples(rng: np.random.Generator) -> Any:
