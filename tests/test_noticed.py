@@ -951,3 +951,78 @@ def test_a_package_that_needs_hybridflow_or_comes_from_a_folder_is_the_users(tmp
     other = importlib.import_module("other_c")
     with pytest.raises(TracedValueError, match="it belongs to a library"):
         hf.compile(lambda x: other.f(x))(X)
+
+
+# -- what the call itself made is not outside, whoever changes it ------------------------------------------------------
+
+
+def by_a_pattern(x):
+    kept = []
+    re.sub("a", lambda match: kept.append(x) or "", "aa")
+    return kept[0] * len(kept)
+
+
+def by_a_pattern_in_a_dict(x):
+    kept = {"n": 0}
+
+    def count(match):
+        kept["n"] += 1
+        kept["x"] = x * kept["n"]
+        return ""
+
+    re.sub("a", count, "aaa")
+    return kept["x"]
+
+
+def by_a_fold(x):
+    made = types.SimpleNamespace()
+    functools.reduce(lambda _, number: setattr(made, "x", x * number), [1, 2], 0)
+    return made.x
+
+
+def by_a_manager(x):
+    kept = {}
+
+    class Closes:
+        def close(self):
+            kept["x"] = x * 2
+
+    with contextlib.closing(Closes()), contextlib.ExitStack() as stack:
+        stack.callback(kept.update, y=x)
+    return kept["x"] + kept["y"]
+
+
+def by_a_sort(x):
+    seen, numbers = [], [1, 3, 2]
+
+    def key(number):
+        seen.append(x * number)
+        return -number
+
+    numbers.sort(key=key)
+    return sum(seen) * numbers[0] + len(seen)
+
+
+@pytest.mark.parametrize("function", [by_a_pattern, by_a_pattern_in_a_dict, by_a_fold, by_a_manager, by_a_sort])
+def test_what_the_call_made_may_be_changed_by_a_callback(function):
+    compiled = hf.compile(function)
+    for number in (2.0, 3.0):
+        assert compiled(hf.asarray(number)).item() == function(hf.asarray(number)).item()
+
+
+def test_what_is_outside_is_outside_in_a_callback():
+    outer = []
+
+    def by_its_name(x):
+        re.sub("a", lambda match: outer.append(x) or "", "a")
+        return x
+
+    def by_another_name(x):
+        other = outer
+        re.sub("a", lambda match: other.append(x) or "", "a")
+        return x
+
+    for function in (by_its_name, by_another_name):
+        with pytest.raises(hf.core.errors.MutationError, match="outside of itself"):
+            hf.compile(function)(hf.asarray(1.0))
+    assert outer == []

@@ -21,6 +21,7 @@ from hybridflow.convert.loops import LoopNames, for_on_range, for_on_rows, while
 from hybridflow.convert.poison import Late, Poison
 from hybridflow.convert.rows import Rows, Stream, TensorRange, note_stopped, require_known, rows_of
 from hybridflow.convert.staged import staged
+from hybridflow.convert.syntax import RUNTIME
 from hybridflow.convert.values import is_staged, is_tensor, negated, truth
 from hybridflow.core.context import current
 from hybridflow.core.errors import CheckError, TraceError
@@ -36,6 +37,12 @@ _COMPARISONS: dict[str, Callable[[Any, Any], Any]] = {
     **protocols.COMPARISONS, "Is": staged_reads.same, "IsNot": lambda a, b: negated(staged_reads.same(a, b)),
     "In": builtin.contains, "NotIn": lambda a, b: negated(builtin.contains(a, b)),
 }  # fmt: skip
+
+
+def is_own_variable(function: FunctionType, name: str) -> bool:
+    """Whether a free variable of a function is one of the converted function that the trace made it in."""
+    held = dict(zip(function.__code__.co_freevars, function.__closure__ or (), strict=True))
+    return RUNTIME in held and name not in held[RUNTIME].cell_contents.cells
 
 
 class Runtime:

@@ -11,7 +11,7 @@ import decimal
 import functools
 import sys
 from collections.abc import Iterable, Iterator, Mapping
-from types import BuiltinMethodType, CodeType, FunctionType, MethodType, ModuleType
+from types import BuiltinMethodType, CodeType, FunctionType, MethodType, MethodWrapperType, ModuleType
 from typing import Any, ParamSpec, TypeVar, TypeVarTuple, cast
 from weakref import WeakKeyDictionary, WeakSet
 
@@ -24,7 +24,7 @@ from hybridflow.core.tensor import Tensor
 from hybridflow.core.traced_array import TracedArray
 from hybridflow.core.variable import Variable
 from hybridflow.guards import numpy_rules
-from hybridflow.guards.access import ATTRIBUTE, GLOBAL, IN_CLASS, IN_INSTANCE, ITEM, METHOD, MISSING, TYPE, Access
+from hybridflow.guards.access import ATTRIBUTE, CELL, GLOBAL, IN_CLASS, IN_INSTANCE, ITEM, METHOD, MISSING, TYPE, Access
 from hybridflow.guards.contents import keys_of
 from hybridflow.guards.guards import CONTAINERS, MAPPINGS, PLAIN, Origin
 from hybridflow.guards.kinds import holds_attributes, is_leaf
@@ -392,6 +392,8 @@ def _read_parts(observations: Observations, value: Any) -> list[Any]:
 
 
 def _read_part(observations: Observations, value: Any, origin: Origin | None, part: Part) -> None:
+    if part.access is CELL and attached("is_own_variable")(value, part.name):
+        return
     if part.access is None:
         if not observations.is_made_here(part.holder):
             observations.object(part.holder, type(part.holder).__name__)
@@ -400,10 +402,15 @@ def _read_part(observations: Observations, value: Any, origin: Origin | None, pa
         return  # its container's guard covers it
     if part.holder is not None:
         origin = observations.root(part.holder, part.name)
-    elif origin is None and part.access is not ITEM and not observations.is_made_here(value):
+    elif origin is None and part.access is not ITEM and not _is_made_here(observations, value):
         origin = observations.doubtful(value)
     if origin is not None:
         observations.look(origin, part.access, part.name, part.value)
+
+
+def _is_made_here(observations: Observations, value: Any) -> bool:
+    """Whether the trace made a value; a bound method that was not read from outside, it did."""
+    return observations.is_made_here(value) or type(value) in (MethodType, BuiltinMethodType, MethodWrapperType)
 
 
 def _function_of(value: Any) -> FunctionType | None:

@@ -14,6 +14,7 @@ from collections.abc import Iterator, Mapping
 from types import CellType, CodeType, FunctionType, MethodType, ModuleType
 from typing import Any
 
+from hybridflow.core.attached import attached
 from hybridflow.guards.access import CELL, GLOBAL, IN_CLASS, MISSING, Access
 from hybridflow.guards.observations import Observations
 from hybridflow.guards.reading import attribute, builtin, class_attribute, module_of
@@ -82,7 +83,7 @@ def _changed(
 ) -> None:
     """Guard the value of a name that the code is about to change."""
     holder: Any = function.__globals__ if access is GLOBAL else cells.get(name)
-    if holder is not None:
+    if holder is not None and (access is GLOBAL or not attached("is_own_variable")(function, name)):
         label = "globals" if access is GLOBAL else name
         observations.look(observations.root(holder, label), access, name, access.get(holder, name))
 
@@ -102,7 +103,7 @@ def _loaded(
         return _global(observations, function.__globals__, name)
     if step in _FREE and name in cells:
         value = CELL.get(cells[name], name)
-        if value is not MISSING:
+        if value is not MISSING and not attached("is_own_variable")(function, name):
             observations.look(observations.root(cells[name], name), CELL, name, value)
         return value
     return given.get(name, MISSING) if "LOAD_FAST" in step or step in _FREE else MISSING
