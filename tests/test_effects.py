@@ -683,6 +683,9 @@ LOOKS = {
     "hidden": lambda x: x * len(Shown(x).__repr__()),
     "pickled": lambda x: x * len(pickle.dumps(f"{x}")),
     "returned": lambda x: f"{x}",
+    "named": lambda x: x if hasattr(x, f"{x}") else x * 2,
+    "named to be set": lambda x: setattr(Kept(1), f"{x}", 1) or x,
+    "named for hybridflow": lambda x: hf.Variable(1.0, name=f"{x}") + x,
 }
 KEPT: list[Any] = []
 

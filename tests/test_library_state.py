@@ -4,6 +4,7 @@ import abc
 import collections
 import concurrent.futures
 import contextvars
+import csv
 import ctypes
 import decimal
 import functools
@@ -25,6 +26,7 @@ import pickle
 import queue
 import shutil
 import sys
+import tempfile
 import threading
 import warnings
 import weakref
@@ -1009,6 +1011,16 @@ def in_a_context(one):
     return made
 
 
+KEPT = contextvars.ContextVar("kept")
+
+
+def copied_with(one):
+    token = KEPT.set(one)
+    made = contextvars.copy_context()
+    KEPT.reset(token)
+    return made
+
+
 def endlessly(one):
     while True:
         yield one
@@ -1034,6 +1046,7 @@ HOLDERS = {
     "chain": (lambda one: itertools.chain([one] * 9), next),
     "zip": (lambda one: zip([one] * 9, range(9), strict=True), lambda held: next(held)[0]),
     "map": (lambda one: map(lambda _: one, range(9)), next),
+    "context": (lambda one: copied_with(one), lambda held: held[KEPT]),
     "getter": (lambda one: {"a": one}, operator.itemgetter("a")),
     "partial": (lambda one: functools.partial(len, one), lambda held: held.args[0]),
     "ChainMap": (lambda one: collections.ChainMap({}, {"a": one}), lambda held: held["a"]),
@@ -1094,3 +1107,66 @@ def test_bytes_that_others_look_at_are_put_back():
     with memoryview(kept) as seen:
         assert hf.compile(f)(hf.asarray(2.0), 2.25).item() == 3.0
         assert bytes(seen) == b"\2\2"
+
+
+STREAMS = {
+    "enumerated": lambda file: next(int(line) for _, line in enumerate(file)),
+    "iterated": lambda file: sum(int(line) for line in file),
+    "mapped": lambda file: sum(map(int, file)),
+    "joined": lambda file: len("".join(file)),
+    "unpacked": lambda file: len([*file]),
+    "in": lambda file: 2 if "3\n" in file else 5,
+    "sliced": lambda file: int(next(itertools.islice(file, 1))),
+    "extended": lambda file: len(operator.iadd([], file)),
+    "zipped": lambda file: int(next(iter(zip(file, [1], strict=False)))[0]),
+    "csv": lambda file: int(next(csv.reader(file))[0]),
+    "held": lambda file: int({"file": file}["file"].readline()),
+    "pickle": pickle.load,
+}
+
+
+@pytest.mark.parametrize("way", STREAMS)
+@pytest.mark.filterwarnings("ignore::hybridflow.EffectWarning")
+def test_an_open_stream_is_read_at_every_call(way, tmp_path):
+    place = tmp_path / "text"
+    text, place = "1\n2\n3\n4\n", tmp_path / "bytes"
+    place.write_bytes(b"".join([pickle.dumps(number) for number in (1, 2, 3)]))
+    opened = [
+        lambda: open(place, "rb"),  # noqa: SIM115
+        lambda: open(tmp_path / "text", "w+", encoding="utf-8"),  # noqa: SIM115
+        lambda: io.StringIO(text),
+        lambda: tempfile.NamedTemporaryFile("w+"),  # noqa: SIM115
+    ]
+
+    def reads(file):
+        return lambda x: x * STREAMS[way](file)
+
+    for make in opened[:1] if way == "pickle" else opened[1:]:
+        found = []
+        for call in (lambda function: function, hf.compile):
+            with make() as file:
+                if file.seek(0, 2) == 0:
+                    file.write(text)
+                file.seek(0)
+                run = call(reads(file))
+                found.append([run(hf.asarray(1.0)).item() for _ in range(3)])
+        assert found[0] == found[1]
+
+
+def test_loggers_and_their_streams_are_no_reason_to_trace_again(tmp_path):
+    log = logging.getLogger("with_a_file")
+    handler = logging.FileHandler(tmp_path / "log")
+    log.addHandler(handler)
+    kept = {"log": log}
+
+    @hf.compile
+    def f(x):
+        kept["log"].warning("told")
+        print("told", file=sys.stderr)
+        return x
+
+    for _ in range(3):
+        f(hf.asarray(1.0))
+    assert f.trace_count == 1
+    log.removeHandler(handler)
+    handler.close()

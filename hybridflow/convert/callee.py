@@ -511,6 +511,7 @@ def _is_hybridflows(function: Any) -> bool:
 
 def _call_own(function: Any, /, *args: Any, **kwargs: Any) -> Any:
     """Call a function of hybridflow: functions among its arguments run inside the trace, so they are converted."""
+    args, kwargs = texts.handed_on(function, args, kwargs)
     if getattr(function, "__name__", None) not in _KEEPS_FUNCTIONS:
         args, kwargs = _converted_arguments(args, kwargs)
     calls.before_call(function, args, kwargs, own=True)
@@ -643,11 +644,11 @@ def augment(kind: str, target: Any, operand: Any) -> Any:
 
 
 _OPERATORS: dict[Any, Callable[..., Any]] = {
-    getattr: _get_attribute,
-    hasattr: _has_attribute,
-    setattr: write_attribute,
+    getattr: texts.by_name(_get_attribute),
+    hasattr: texts.by_name(_has_attribute),
+    setattr: texts.by_name(write_attribute),
     sys.getrecursionlimit: lambda: observe.answer(sys.getrecursionlimit, (), {}, RECURSION.limit),
-    delattr: delete_attribute,
+    delattr: texts.by_name(delete_attribute),
     operator.getitem: read_item,
     operator.setitem: write_item,
     operator.delitem: delete_item,

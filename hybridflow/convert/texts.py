@@ -8,6 +8,7 @@ import sys
 import warnings
 from collections import deque
 from collections.abc import Callable, Iterator
+from types import FunctionType
 from typing import Any, cast
 
 from hybridflow.convert.staged import shown
@@ -20,6 +21,7 @@ from hybridflow.core.traced_text import TEXT_METHODS, TracedText, traced_text
 from hybridflow.guards import observe
 from hybridflow.guards.guards import PLAIN
 from hybridflow.guards.users import is_hybridflows
+from hybridflow.ops import effects
 
 _TRACED = re.compile(r"\(traced [a-z]+[0-9]*\[")
 """What is in a text that a library or a dataclass made of a traced tensor."""
@@ -27,7 +29,7 @@ _BUILTIN = type(len)
 MAKERS = frozenset({str, repr, ascii, format})
 _HOLDERS = (list, tuple, set, frozenset, deque)
 _LOGS = frozenset({"debug", "info", "warning", "error", "exception", "critical", "log"})
-_LOOKS_AT_NO_TEXT = frozenset({isinstance, issubclass, callable, id, list, tuple, iter})
+_LOOKS_AT_NO_TEXT = frozenset({isinstance, issubclass, callable, id, list, tuple, iter, effects.print})
 
 
 class Spoken(str):
@@ -128,14 +130,14 @@ def of_text(operation: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
     return lambda a, b: made(operation, a, b) if isinstance(a, str) else operation(a, b)
 
 
-def made_by(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> TracedText | None:
-    """Return the text that a function or a text's method makes, if it shows a tensor; else None."""
+def made_by(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str | None:
+    """Return the text that a function or a text's method makes, if it may show a tensor; else None."""
     if type(function) is _BUILTIN and type(function.__self__) is str and function.__name__ in TEXT_METHODS:
         if function.__name__ == "join" and len(args) == 1 and isinstance(args[0], Iterator):
-            return cast("TracedText", made(function, list(cast("Any", args[0]))))
+            return made(function, attached("callee")(list)(args[0]))
     elif function not in MAKERS:
         return None
-    return cast("TracedText", made(function, *args, **kwargs)) if _shows_tensors(args, kwargs) else None
+    return made(function, *args, **kwargs) if _shows_tensors(args, kwargs) else None
 
 
 def handed_on(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
@@ -161,6 +163,16 @@ def handed_on(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> t
     return tuple(map(_placeholder, args)), {name: _placeholder(one) for name, one in kwargs.items()}
 
 
+def by_name(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a function of an object and a name, which must be known."""
+
+    def call(*args: Any) -> Any:
+        handed_on(function, args, {})
+        return function(*args)
+
+    return call
+
+
 def _logs(function: Any) -> bool:
     return getattr(function, "__module__", None) == "logging" and getattr(function, "__name__", None) in _LOGS
 
@@ -182,7 +194,7 @@ def _is_error(function: Any) -> bool:
 def _is_holder(function: Any) -> bool:
     if type(function) is _BUILTIN and isinstance(function.__self__, (dict, *_HOLDERS)):
         return True
-    return type(function) in (_BUILTIN, type) and function in _LOOKS_AT_NO_TEXT
+    return type(function) in (_BUILTIN, type, FunctionType) and function in _LOOKS_AT_NO_TEXT
 
 
 def _placeholder(value: Any) -> Any:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import dis
 import functools
+import logging
 from collections import deque
 from collections.abc import Iterable
 from contextlib import suppress
@@ -66,6 +68,9 @@ _WITH_MODULE = (BuiltinFunctionType, FunctionType, type)
 """Types of callables that tell their own module; others have that of their type."""
 _SHOWS_ARRAYS = frozenset({np.array2string, np.array_repr, np.array_str})
 """Functions whose result depends on NumPy's print options."""
+_SEEN_APART = (ModuleType, type, *CONTAINERS, logging.Logger)
+"""Types of objects whose methods do not count as reading all that is in them; what a logger does changes no result."""
+_REDIRECTS = (contextlib.redirect_stdout, contextlib.redirect_stderr)
 _OF_MEMORY = frozenset({np.shares_memory, np.may_share_memory, np.lib.array_utils.byte_bounds})
 """Functions whose result depends on where arrays lie in memory."""
 _OF_TREES = frozenset({jax.tree_util.tree_flatten.__module__, jax.tree.flatten.__module__, "jax.tree_util", "jax.tree"})
@@ -122,6 +127,8 @@ def _is_changed(
 
 def _goes_out(observations: Observations, function: Any, args: tuple[Any, ...]) -> None:
     """Record what an unconverted call may read of its arguments."""
+    if isinstance(function, type) and issubclass(function, _REDIRECTS):
+        observations.streams.update(map(id, args))
     builtin = type(function) in (BuiltinFunctionType, type)
     if builtin and function in _SPECIAL:
         for one in () if is_asked_of_abstract_classes(function, args) else args:
@@ -241,7 +248,7 @@ def before_call(
     if observations.moves(function, args, kwargs, nested=nested):
         _hand_out(observations, values)
         return
-    if owner is not None and not isinstance(owner, (ModuleType, type, *CONTAINERS)) and not holds_numbers(owner):
+    if owner is not None and not isinstance(owner, _SEEN_APART) and not holds_numbers(owner):
         reading.whole(observations, owner)
     if own:
         reading.made_array(observations, values)

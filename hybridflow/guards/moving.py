@@ -77,7 +77,7 @@ _SETS_STATE: Mapping[str, str] = {
     "warnings": "filterwarnings resetwarnings simplefilter",
 }
 """Functions that set state of Python, a library or the process, which each call must set again; written as above."""
-_SYSTEM = frozenset({"posix", "nt"})
+_SYSTEM = frozenset({"posix", "nt", "fcntl", "resource", "select", "termios", "syslog", "msvcrt"})
 """The modules of Python's functions that call the system."""
 _ALIKE = frozenset(
     {"_path_normpath", "_path_splitroot_ex", "confstr", "ctermid", "device_encoding", "fspath", "get_terminal_size",
@@ -86,7 +86,10 @@ _ALIKE = frozenset(
      "WCOREDUMP", "WEXITSTATUS", "WIFCONTINUED", "WIFEXITED", "WIFSIGNALED", "WIFSTOPPED", "WSTOPSIG", "WTERMSIG"}
 )  # fmt: skip
 """Their functions that change nothing and answer alike as long as a process lives."""
-_OPEN = ("_socket", "socket", "mmap", "_multiprocessing", "multiprocessing.connection", "select")
+_OPEN = frozenset(
+    {"_multiprocessing", "_socket", "codecs", "fileinput", "mmap", "multiprocessing.connection", "select", "socket",
+     "ssl", "tempfile"}
+)  # fmt: skip
 """The modules of types whose objects are open to the world outside of the process; `io.IOBase` is the other one."""
 _OF_PYTHON = " (vectorized)"
 """The ending of the names of ufuncs from `np.frompyfunc`. The Python function inside cannot be found."""
@@ -118,7 +121,11 @@ def warn_once(label: str, why: str, where: Where | None) -> None:
 
 def is_open(value: Any) -> bool:
     """Whether a value is an object through which others read and write: a file, a connection, shared memory."""
-    return isinstance(value, io.IOBase) or type(value).__module__ in _OPEN
+    return type(value).__module__ in _OPEN or (isinstance(value, io.IOBase) and not _is_standard(value))
+
+
+def _is_standard(stream: Any) -> bool:
+    return stream is sys.stdout or stream is sys.stderr
 
 
 def calls_the_system(function: Any) -> bool:
@@ -149,8 +156,7 @@ def moving(
         module = "random." if isinstance(owner, random.Random) else "numpy.random's "
         return None if name == "seed" or observations.is_made_here(owner) else f"{module}{name}()"
     stream = kwargs.get("file") if function is builtins.print else owner
-    standard = stream is sys.stdout or stream is sys.stderr
-    if is_open(stream) and not standard and observations.is_outside(stream):
+    if is_open(stream) and observations.is_outside(stream):
         return f"{type(stream).__name__}.{name}()" if stream is owner else f"print(file={type(stream).__name__})"
     if makes_random_source(function) and (not args or args[0] is None):
         return f"{name}() without a seed"

@@ -28,6 +28,7 @@ from hybridflow.core.variable import Variable
 from hybridflow.guards.access import ATTRIBUTE, BYTES, CALLED, CELL, CURRENT, ITEM, MISSING, RAW, STATE, TYPE, Access
 from hybridflow.guards.contents import in_sequence, items_in, pairs_of
 from hybridflow.guards.guards import CONTAINERS, MAPPINGS, PLAIN
+from hybridflow.guards.moving import is_open
 from hybridflow.guards.users import OWN_LIBRARIES, is_hybridflows, is_users_class, is_users_module
 
 _VIEWS = (type({}.keys()), type({}.values()), type({}.items()))
@@ -187,6 +188,8 @@ def _of_function(value: types.FunctionType) -> Iterator[Part]:
 
 
 def _of_object(value: Any, kind: type) -> Iterator[Part]:
+    if is_open(value):
+        raise Opaque(kind.__name__)
     inside = isinstance(value, (*CONTAINERS, set, frozenset, np.ndarray))
     if isinstance(value, CONTAINERS):
         for key, item in items_of(value):
@@ -195,6 +198,8 @@ def _of_object(value: Any, kind: type) -> Iterator[Part]:
                 yield Part(key, None, None, key)
     elif isinstance(value, set | frozenset):
         yield from (Part(item, None, None, item) for item in items_in(value))
+    elif isinstance(value, contextvars.Context):
+        yield from (Part(item, None, None, item) for item in value.values())
     elif isinstance(value, np.flatiter):
         yield Part(value.base, None, None, value.base)
     elif isinstance(value, np.ndarray) and value.dtype.hasobject:

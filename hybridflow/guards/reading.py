@@ -9,6 +9,7 @@ from __future__ import annotations
 import builtins
 import decimal
 import functools
+import logging
 import sys
 from collections.abc import Iterable, Iterator, Mapping
 from types import BuiltinMethodType, CodeType, FunctionType, MethodType, MethodWrapperType, ModuleType
@@ -27,7 +28,9 @@ from hybridflow.guards import numpy_rules
 from hybridflow.guards.access import ATTRIBUTE, CELL, GLOBAL, IN_CLASS, IN_INSTANCE, ITEM, METHOD, MISSING, TYPE, Access
 from hybridflow.guards.contents import keys_of
 from hybridflow.guards.guards import CONTAINERS, MAPPINGS, PLAIN, Origin
+from hybridflow.guards.held import attributes_of
 from hybridflow.guards.kinds import holds_attributes, is_leaf
+from hybridflow.guards.moving import is_open
 from hybridflow.guards.observations import Observations
 from hybridflow.guards.parts import Opaque, Part, is_watched_module, items_of, of_call, parts_of
 from hybridflow.guards.questions import Question
@@ -378,17 +381,30 @@ def _read_parts(observations: Observations, value: Any) -> list[Any]:
     if origin is not None:
         observations.before.inside(value)  # the code that reads it may write to it
     inside: list[Any] = []
+    if _is_of_a_library(value):  # such as a logger's handler: what it writes to is no state of the user's code
+        observations.streams.update([id(one) for one in attributes_of(value).values() if is_open(one)])
     try:
         for part in parts_of(value):
             _read_part(observations, value, origin, part)
-            inside.append(part.value)
+            if not (is_open(part.value) and id(part.value) in observations.streams):
+                inside.append(part.value)
     except Opaque as what:
-        if observations.origin_of(value) is not None:  # otherwise the trace created it from values it has already read
+        # What has no origin, the trace created from values that it has already read.
+        if observations.origin_of(value) is not None and id(value) not in observations.streams:
             observations.not_again(f"a {what}")
             inside += observations.held_by(value) if isinstance(value, Iterator) else ()
     if type(value) is FunctionType and is_users(value.__code__):
         inside += attached("named_by")(observations, value)
     return inside
+
+
+def _is_of_a_library(value: Any) -> bool:
+    kind = type(value)
+    return isinstance(value, logging.Handler) or not (is_users_class(kind) or kind.__module__ in _OF_PYTHON)
+
+
+_OF_PYTHON = frozenset({"builtins", "collections", "functools", "itertools", "types", "_csv", "_pickle"})
+"""Modules of types whose objects hold what users put there."""
 
 
 def _read_part(observations: Observations, value: Any, origin: Origin | None, part: Part) -> None:

@@ -48,8 +48,8 @@ class Scope:
     """For messages: what is wrong with a tensor that is used outside the trace; `hint` says what to do."""
     hint = "Return the value from the function instead of storing it."
     elsewhere = (
-        "The function is still being traced, and this is outside of the trace: in another thread, in hf.init_scope or "
-        "in a function of the host. Use the value in the function itself."
+        "The function is still being traced, and this is outside of the trace: in another thread, in a context of "
+        "contextvars, in hf.init_scope or in a function of the host. Use the value in the function itself."
     )
     """What to do if the trace goes on."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
@@ -10,8 +11,9 @@ from typing import Any
 import jax
 import numpy as np
 
+from hybridflow.core.dtypes import float64, int64
 from hybridflow.core.errors import ArgumentTypeError, DepthError, MutationError, message
-from hybridflow.core.tensor import Tensor, as_tensor
+from hybridflow.core.tensor import Tensor, as_tensor, asarray
 from hybridflow.core.variable import Variable
 from hybridflow.guards.fields import opened
 from hybridflow.guards.guards import describe
@@ -30,6 +32,7 @@ from hybridflow.nested.tensor_array import looking
 
 _ARRAYS = (np.ndarray, np.generic, jax.Array)
 _NUMBERS = (bool, int, float, complex)
+_LARGEST = float(np.finfo(np.float32).max)
 
 
 @contextmanager
@@ -69,6 +72,10 @@ def output_tensor(label: str, leaf: Any) -> Tensor:
     Raises:
         ArgumentTypeError: the leaf is no tensor, number or array.
     """
+    if type(leaf) is int and not -(2**31) <= leaf < 2**31:
+        return asarray(leaf, dtype=int64)
+    if type(leaf) is float and _LARGEST < abs(leaf) < math.inf:
+        return asarray(leaf, dtype=float64)
     if isinstance(leaf, (Tensor, Variable, *_NUMBERS, *_ARRAYS)):
         return as_tensor(leaf)
     raise ArgumentTypeError(
