@@ -1,5 +1,6 @@
 """`hf.print`, `hf.pure_callback`, `hf.debugging.check`: what a compiled function does at every call."""
 
+import collections
 import contextlib
 import dataclasses
 import io
@@ -9,6 +10,7 @@ import pickle
 import re
 import sys
 import threading
+import types
 import warnings
 from typing import Any, NamedTuple
 
@@ -646,6 +648,7 @@ def parts_are_added(x):
     return x
 
 
+V = hf.Variable(0.0, name="v")
 TEXTS = [
     a_loop_prints, a_number_is_printed, parts_are_added,
     lambda x: print("loss %.3f %s %s" % (x, "a", [x])) or x,  # noqa: UP031
@@ -653,6 +656,9 @@ TEXTS = [
     lambda x: print(", ".join(f"{v:.1f}" for v in [x, x + 1]), ", ".join(map(str, [x, x + 1]))) or x,
     lambda x: print(Shown(x), f"{Shown(x)!s:>40}", repr(Shown(x)) + "!") or x,
     lambda x: hf.print(f"{x:.3f}".rjust(9)) or x,
+    lambda x: print(Kept(x), f"{Kept(Kept(x))!r:>70}", [Kept(x)], {"a": Kept(x)}, "%s" % Kept(x)) or x,  # noqa: UP031
+    lambda x: print("{a.ndim} {b[0]}".format(a=x, b=[x]), str.format("{}", x), str.join(",", [str(x)])) or x,  # noqa: UP032
+    lambda x: [V.assign_add(x), print(V, f"{V} {V!r} {V:.2f}", str(V), repr([V]), Kept(V), f"{Shown(V)}"), x][2],
 ]  # fmt: skip
 
 
@@ -660,6 +666,7 @@ TEXTS = [
 def test_texts_that_are_printed_are_made_by_each_call(function, capsys):
     printed = []
     for call in (function, hf.compile(function)):
+        V.assign(0.0)
         for number in (1.5, 2.25):
             call(hf.asarray(number))
             hf.synchronize()
@@ -683,6 +690,14 @@ LOOKS = {
     "hidden": lambda x: x * len(Shown(x).__repr__()),
     "pickled": lambda x: x * len(pickle.dumps(f"{x}")),
     "returned": lambda x: f"{x}",
+    "a variable": lambda x: V.assign_add(x) * len(str(V)),
+    "a variable kept": lambda x: KEPT.append(repr(V)) or x,
+    "its method": lambda x: x * len(x.__repr__()),
+    "its method kept": lambda x: KEPT.append(x.__format__("")) or x,
+    "in an object of a library": lambda x: print(types.SimpleNamespace(a=x)) or x,
+    "in a list of objects": lambda x: print([Shown(x)]) or x,
+    "in a deque": lambda x: print(collections.deque([x])) or x,
+    "between": lambda x: print(1, 2, sep=f"{x}") or x,
     "named": lambda x: x if hasattr(x, f"{x}") else x * 2,
     "named to be set": lambda x: setattr(Kept(1), f"{x}", 1) or x,
     "named for hybridflow": lambda x: hf.Variable(1.0, name=f"{x}") + x,
@@ -720,3 +735,16 @@ def test_errors_logs_and_warnings_say_what_is_traced_from_the_users_line(caplog)
     assert [(one.filename, one.lineno - first) for one in caught] == [(__file__, 3), (__file__, 8)]
     assert [(one.pathname, one.lineno - first) for one in caplog.records] == [(__file__, 1), (__file__, 2)]
     assert all("Tensor(traced f32[])" in one.getMessage() for one in caplog.records)
+
+
+def test_a_text_that_outlives_the_trace_is_named():
+    kept = []
+
+    def f(x):
+        text = f"{x}"
+        kept.append(lambda: text)
+        return x
+
+    hf.compile(f)(hf.asarray(1.5))
+    with pytest.raises(errors.LeakError, match="the text of a traced tensor was kept"):
+        str(kept[0]())

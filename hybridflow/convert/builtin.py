@@ -19,6 +19,7 @@ from hybridflow.convert.rows import Stream, TensorRange, enumerated, ranged, rev
 from hybridflow.convert.sorting import sorted_items
 from hybridflow.convert.staged import staged
 from hybridflow.convert.staged_math import NUMBER_FUNCTIONS, summed
+from hybridflow.convert.texts import handed_on
 from hybridflow.convert.texts import printed as text_of
 from hybridflow.convert.values import is_staged, is_tensor, negated, truth
 from hybridflow.core.dims import Dim, SizeFloat
@@ -97,6 +98,7 @@ def printed(
     *values: Any, sep: str | None = " ", end: str | None = "\n", file: Any = None, flush: bool = False
 ) -> None:
     """Print; if there are tensors among the values, print at every call."""
+    handed_on(builtins.input, (sep, end), {})  # they must be known
     texts = [one if any(map(is_staged, jax.tree_util.tree_leaves(one))) else text_of(one) for one in values]
     if all([type(one) is str for one in texts]):
         builtins.print(*texts, sep=sep, end=end, file=file, flush=flush)

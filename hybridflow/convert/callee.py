@@ -515,7 +515,11 @@ def _call_own(function: Any, /, *args: Any, **kwargs: Any) -> Any:
     if getattr(function, "__name__", None) not in _KEEPS_FUNCTIONS:
         args, kwargs = _converted_arguments(args, kwargs)
     calls.before_call(function, args, kwargs, own=True)
-    return function(*args, **kwargs)
+    result = function(*args, **kwargs)
+    return texts.seen(result) if type(result) is str and function.__name__ in _OF_TEXT else result
+
+
+_OF_TEXT = frozenset({"__repr__", "__str__", "__format__"})
 
 
 def _call_builtin(function: Any, /, *args: Any, **kwargs: Any) -> Any:
@@ -541,6 +545,8 @@ _BUILTIN = type(len)
 
 def _call_other(function: Any, /, *args: Any, **kwargs: Any) -> Any:
     """Call a function that is neither the user's nor hybridflow's."""
+    if getattr(function, "__objclass__", None) is str and args and isinstance(args[0], str):
+        return callee(getattr(args[0], function.__name__))(*args[1:], **kwargs)
     if _calls_arguments(function):
         args, kwargs = _converted_arguments(args, kwargs)
     if type(function) in (_BUILTIN, type):

@@ -6,16 +6,18 @@ import operator
 import re
 import sys
 import warnings
-from collections import deque
+from collections import OrderedDict, defaultdict, deque
 from collections.abc import Callable, Iterator
 from types import FunctionType
-from typing import Any, cast
+from typing import Any
 
 from hybridflow.convert.staged import shown
 from hybridflow.convert.values import is_staged, is_tensor
 from hybridflow.core.attached import attached
 from hybridflow.core.errors import TracedValueError
+from hybridflow.core.held import attributes_of, shows_fields
 from hybridflow.core.staged_number import StagedNumber, text_for_messages
+from hybridflow.core.tensor import Tensor
 from hybridflow.core.traced_float import TracedFloat
 from hybridflow.core.traced_text import TEXT_METHODS, TracedText, traced_text
 from hybridflow.guards import observe
@@ -27,7 +29,9 @@ _TRACED = re.compile(r"\(traced [a-z]+[0-9]*\[")
 """What is in a text that a library or a dataclass made of a traced tensor."""
 _BUILTIN = type(len)
 MAKERS = frozenset({str, repr, ascii, format})
-_HOLDERS = (list, tuple, set, frozenset, deque)
+_CONTAINERS = (dict, list, tuple, set, frozenset, deque)
+_SHOWN_BY_ITEMS = frozenset({list, tuple, dict, OrderedDict, defaultdict})
+"""Types of containers that each call can make again with its own tensors."""
 _LOGS = frozenset({"debug", "info", "warning", "error", "exception", "critical", "log"})
 _LOOKS_AT_NO_TEXT = frozenset({isinstance, issubclass, callable, id, list, tuple, iter, effects.print})
 
@@ -88,7 +92,7 @@ def made(make: Callable[..., str], *args: Any, **kwargs: Any) -> str:
             raise
     try:
         text = make(*_told_within(args), **_told_within(kwargs))
-    except (TypeError, ValueError, TracedValueError):  # a format of numbers
+    except (TypeError, ValueError, LookupError, AttributeError, TracedValueError):  # a format of what only calls know
         text = " ".join(map(text_for_messages, _told_within(args)))
     return traced_text(text, make, *args, **kwargs)
 
@@ -112,17 +116,22 @@ def _shows_tensors(*values: Any) -> bool:
     seen: set[int] = set()
     while pending:
         one = pending.pop()
-        if type(one) is TracedText or (is_staged(one) and getattr(one, "_value", None) is None):
+        known = type(one) is Tensor and one._value is not None
+        if type(one) is TracedText or (is_staged(one) and not known):
             return True
-        if isinstance(one, (dict, *_HOLDERS)) and id(cast("Any", one)) not in seen:
-            seen.add(id(cast("Any", one)))
+        if id(one) in seen:
+            continue
+        seen.add(id(one))
+        if type(one) in _SHOWN_BY_ITEMS or (isinstance(one, tuple) and hasattr(one, "_fields")):
             pending += [*one, *one.values()] if isinstance(one, dict) else one
+        elif shows_fields(one):
+            pending += attributes_of(one).values()
     return False
 
 
 def seen(result: Any) -> Any:
     """Return what a call returned; a text that shows traced tensors is one that cannot be looked at."""
-    return traced_text(result, str, result) if type(result) is str and _TRACED.search(result) else result
+    return traced_text(result, None) if type(result) is str and _TRACED.search(result) else result
 
 
 def of_text(operation: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
@@ -192,7 +201,7 @@ def _is_error(function: Any) -> bool:
 
 
 def _is_holder(function: Any) -> bool:
-    if type(function) is _BUILTIN and isinstance(function.__self__, (dict, *_HOLDERS)):
+    if type(function) is _BUILTIN and isinstance(function.__self__, _CONTAINERS):
         return True
     return type(function) in (_BUILTIN, type, FunctionType) and function in _LOOKS_AT_NO_TEXT
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, NoReturn
 
-from hybridflow.core.errors import TracedValueError, message
+from hybridflow.core.context import current
+from hybridflow.core.errors import LeakError, TracedValueError, message
 from hybridflow.core.node import Where, format_where, user_place
 from hybridflow.core.staged_number import refused
 
@@ -16,16 +17,17 @@ class TracedText(str):
     As a `str` it says what is traced, for errors and for what Python logs at the time of the trace.
 
     Attributes:
-        make: the function that makes the text.
+        make: the function that makes the text; None for a text that others made of a traced tensor.
         given: its arguments: a tuple, and a dict of those by name.
         where: the line.
     """
 
-    __slots__ = ("given", "make", "where")
+    __slots__ = ("given", "make", "scope", "where")
 
-    make: Callable[..., str]
+    make: Callable[..., str] | None
     given: tuple[tuple[Any, ...], dict[str, Any]]
     where: Where | None
+    scope: Any
 
     def placeholder(self) -> str:
         """Return the text that says what is traced."""
@@ -40,18 +42,25 @@ class TracedText(str):
         ))  # fmt: skip
 
     def __str__(self) -> str:
+        if self.scope is not None and not self.scope.alive:
+            raise LeakError(
+                message("str: the text of a traced tensor was kept while the function was traced, and used outside of "
+                        f"it. It was made at {format_where(self.where)}", got=repr(self.placeholder()),
+                        hint="Return the tensor, and make the text of it outside.")
+            )  # fmt: skip
         return self
 
     def __reduce_ex__(self, protocol: Any) -> NoReturn:
         raise self.unknown()
 
 
-def traced_text(text: str, make: Callable[..., str], *args: Any, **kwargs: Any) -> TracedText:
+def traced_text(text: str, make: Callable[..., str] | None, *args: Any, **kwargs: Any) -> TracedText:
     """Return the text that a function makes of these arguments, which is ``text`` while the function is traced."""
     made = TracedText(text)
     made.make = make
     made.given = args, kwargs
     made.where = user_place(2)
+    made.scope = getattr(current().tracer, "scope", None)
     return made
 
 

@@ -15,7 +15,7 @@ import numpy as np
 
 from hybridflow.backend.host import run_quietly
 from hybridflow.backend.parallel import LARGE
-from hybridflow.core.context import HOST_FUNCTION, Context, context_now, context_of
+from hybridflow.core.context import HOST_FUNCTION, Context, context_now, context_of, is_tracing
 from hybridflow.core.convert import Wide
 from hybridflow.core.device import DeviceLike, device_of, device_string, place
 from hybridflow.core.dtypes import DType, is_differentiable
@@ -469,9 +469,11 @@ class Variable(TensorMethods):
         return _unpickle_variable, parts
 
     def __format__(self, spec: str) -> str:
-        return format(self.read(), spec)
+        return format(self.read(), spec) if spec else str(self)
 
     def __repr__(self) -> str:
+        if is_tracing():  # each call of the traced function has its own value
+            return f"Variable(traced {self.spec}, name={self._name!r})"
         return format_tensor("Variable", make_tensor(self.current()), self._name)
 
     def __rich__(self) -> Any:

@@ -13,9 +13,9 @@ from typing import Any, cast
 import jax
 
 from hybridflow.core.functions import is_whole
+from hybridflow.core.held import Opened, attributes_of, is_by_fields, made_of
 from hybridflow.core.tensor import Tensor
 from hybridflow.core.variable import Variable
-from hybridflow.guards.held import Opened, attributes_of, is_by_fields, made_of
 from hybridflow.guards.order import has_order, in_order_of
 
 

@@ -10,8 +10,8 @@ from collections import deque
 from collections.abc import Sequence
 from typing import Any, NamedTuple, cast
 
+from hybridflow.core.held import Opened, is_by_fields
 from hybridflow.guards.guards import CONTAINERS, Origin
-from hybridflow.guards.held import Opened, is_by_fields
 from hybridflow.guards.shown import shown
 
 Way = tuple[Any, ...]

@@ -9,10 +9,10 @@ import jax
 import numpy as np
 
 from hybridflow.core.functions import is_own
+from hybridflow.core.held import is_by_fields
 from hybridflow.core.tensor import Tensor
 from hybridflow.core.variable import Variable
 from hybridflow.guards.guards import CHANGING, CONTAINERS, PLAIN
-from hybridflow.guards.held import is_by_fields
 from hybridflow.guards.signature import is_array
 
 _LEAVES = (np.dtype, np.generic, np.ufunc, Tensor, Variable, types.CodeType)

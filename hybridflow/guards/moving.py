@@ -91,6 +91,8 @@ _OPEN = frozenset(
      "ssl", "tempfile"}
 )  # fmt: skip
 """The modules of types whose objects are open to the world outside of the process; `io.IOBase` is the other one."""
+_OF_NO_PLACE = frozenset({"fileno", "flush", "isatty", "readable", "seekable", "writable"})
+"""Methods of streams that neither read nor move."""
 _OF_PYTHON = " (vectorized)"
 """The ending of the names of ufuncs from `np.frompyfunc`. The Python function inside cannot be found."""
 _ASKS_THE_SYSTEM = FoundByName(_OUTSIDE_OF_PYTHON)
@@ -121,7 +123,8 @@ def warn_once(label: str, why: str, where: Where | None) -> None:
 
 def is_open(value: Any) -> bool:
     """Whether a value is an object through which others read and write: a file, a connection, shared memory."""
-    return type(value).__module__ in _OPEN or (isinstance(value, io.IOBase) and not _is_standard(value))
+    kind = type(value)
+    return kind.__module__ in _OPEN or (issubclass(kind, io.IOBase) and not _is_standard(value))
 
 
 def _is_standard(stream: Any) -> bool:
@@ -156,6 +159,11 @@ def moving(
         module = "random." if isinstance(owner, random.Random) else "numpy.random's "
         return None if name == "seed" or observations.is_made_here(owner) else f"{module}{name}()"
     stream = kwargs.get("file") if function is builtins.print else owner
+    if stream is owner and name in _OF_NO_PLACE:
+        return None
+    wrapped = getattr(function, "__wrapped__", None)  # as in `tempfile`
+    if type(wrapped) is BuiltinFunctionType and is_open(wrapped.__self__):
+        return f"{type(wrapped.__self__).__name__}.{name}()"
     if is_open(stream) and observations.is_outside(stream):
         return f"{type(stream).__name__}.{name}()" if stream is owner else f"print(file={type(stream).__name__})"
     if makes_random_source(function) and (not args or args[0] is None):

@@ -12,8 +12,8 @@ from typing import Any, NamedTuple
 
 import jax
 
+from hybridflow.core.held import attributes_of, made_of
 from hybridflow.guards import observe
-from hybridflow.guards.held import attributes_of, made_of
 from hybridflow.guards.order import flattened, has_order, in_order_of, skeleton
 
 _PYTHON_CLASS = 1 << 9

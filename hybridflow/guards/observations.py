@@ -15,6 +15,7 @@ from hybridflow.core.attached import attached
 from hybridflow.core.context import current
 from hybridflow.core.dims import NeedsSizes
 from hybridflow.core.errors import MutationError, message
+from hybridflow.core.held import attributes_of, is_by_fields
 from hybridflow.core.node import Where, format_where, user_place
 from hybridflow.core.tensor import Tensor
 from hybridflow.core.trainable_flags import TrainableFlags
@@ -24,7 +25,6 @@ from hybridflow.guards.choices import Choices
 from hybridflow.guards.contents import keys_of, values_of
 from hybridflow.guards.effects import Augmented, Change, Effects, is_constant
 from hybridflow.guards.guards import CHANGING, CONTAINERS, ITEM, PLAIN, Access, Guards, Origin, weak
-from hybridflow.guards.held import attributes_of, is_by_fields
 from hybridflow.guards.identities import Identities, Relation, Source, Way, at_way, mutable_in, order_at, path_of
 from hybridflow.guards.journal import Journal, Spot, Spots, new_journal
 from hybridflow.guards.kinds import is_leaf, is_one_of_several, is_structure

@@ -10,7 +10,7 @@ from types import FrameType, FunctionType, MethodType
 from typing import Any
 
 from hybridflow.guards import noticed
-from hybridflow.guards.moving import calls_the_system, is_open
+from hybridflow.guards.moving import calls_the_system
 from hybridflow.guards.users import OWN_LIBRARIES
 
 _KEPT = frozenset({"putenv", "unsetenv"})
@@ -67,7 +67,7 @@ def _asks(function: Any) -> bool:
     """Whether a function written in C goes to the system."""
     if function is builtins.open or (function.__module__ in _DATABASES and function.__name__ == "connect"):
         return True
-    return (calls_the_system(function) and function.__name__ not in _KEPT) or is_open(function.__self__)
+    return calls_the_system(function) and function.__name__ not in _KEPT
 
 
 def _is_for_itself(frame: FrameType | None) -> bool:

@@ -9,7 +9,7 @@ from typing import Any, cast
 import jax
 
 from hybridflow.core.errors import ArgumentTypeError, message
-from hybridflow.guards.held import Opened, attributes_of
+from hybridflow.core.held import Opened, attributes_of
 from hybridflow.guards.shown import shown
 
 DICTS = (dict, defaultdict)

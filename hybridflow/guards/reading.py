@@ -21,6 +21,7 @@ import numpy as np
 
 from hybridflow.core.attached import attached
 from hybridflow.core.functions import is_layers, is_of_users, is_own
+from hybridflow.core.held import attributes_of
 from hybridflow.core.tensor import Tensor
 from hybridflow.core.traced_array import TracedArray
 from hybridflow.core.variable import Variable
@@ -28,7 +29,6 @@ from hybridflow.guards import numpy_rules
 from hybridflow.guards.access import ATTRIBUTE, CELL, GLOBAL, IN_CLASS, IN_INSTANCE, ITEM, METHOD, MISSING, TYPE, Access
 from hybridflow.guards.contents import keys_of
 from hybridflow.guards.guards import CONTAINERS, MAPPINGS, PLAIN, Origin
-from hybridflow.guards.held import attributes_of
 from hybridflow.guards.kinds import holds_attributes, is_leaf
 from hybridflow.guards.moving import is_open
 from hybridflow.guards.observations import Observations

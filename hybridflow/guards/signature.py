@@ -17,6 +17,7 @@ import numpy as np
 
 from hybridflow.core.dtypes import as_dtype
 from hybridflow.core.functions import Whole, is_whole
+from hybridflow.core.held import Opened, attributes_of, is_by_fields
 from hybridflow.core.mesh import lies_on_several
 from hybridflow.core.spec import TensorSpec, format_spec, make_spec
 from hybridflow.core.tensor import Tensor, make_tensor, to_numpy
@@ -26,7 +27,6 @@ from hybridflow.core.variable import Variable
 from hybridflow.guards.access import MISSING
 from hybridflow.guards.contents import in_sequence, pairs_of
 from hybridflow.guards.fields import closed, opened
-from hybridflow.guards.held import Opened, attributes_of, is_by_fields
 from hybridflow.guards.order import DICTS, flattened, has_order, in_order_of
 from hybridflow.guards.shown import shown
 

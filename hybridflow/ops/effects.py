@@ -40,9 +40,13 @@ _CONSTANTS = (bool, int, float, complex, str, bytes, type(None))
 class _Text:
     """The printed form of a mutable Python object, as it was when the function was traced."""
 
-    def __init__(self, plain: str, quoted: str) -> None:
+    def __init__(self, plain: str, quoted: str, number: Any = None) -> None:
         self._plain = plain
         self._quoted = quoted
+        self._number = number
+
+    def __format__(self, spec: str) -> str:
+        return format(self._plain if self._number is None else self._number, spec) if spec else self._plain
 
     def __str__(self) -> str:
         return self._plain
@@ -116,7 +120,7 @@ def _printed(kind: str, array: Any, name: Any) -> Any:
         return _array(array, name)
     if kind == "variable":
         text = format_tensor("Variable", make_tensor(array), name)
-        return _Text(text, text)
+        return _Text(text, text, make_tensor(array))
     return make_tensor(array)
 
 

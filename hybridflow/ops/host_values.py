@@ -9,6 +9,7 @@ import jax
 
 from hybridflow.core.dims import Dim
 from hybridflow.core.dtypes import int32
+from hybridflow.core.held import attributes_of, made_of, shows_fields
 from hybridflow.core.staged_number import StagedNumber, several_kinds
 from hybridflow.core.tensor import Tensor
 from hybridflow.core.traced_array import TracedArray
@@ -69,6 +70,8 @@ class Template:
                 raise several_kinds(value, "is printed or handed to Python")
             return self._hole(value.raw, "number")
         if type(value) is TracedText:
+            if value.make is None:
+                raise value.unknown()
             return _TextHoles(value.make, *map(self._taken_apart, value.given))
         if isinstance(value, Dim):
             return self._hole(full((), value, dtype=int32), "size")
@@ -76,6 +79,9 @@ class Template:
             return type(value)([self._taken_apart(item) for item in cast("list[Any]", value)])
         if type(value) is dict:
             return {key: self._taken_apart(item) for key, item in cast("dict[Any, Any]", value).items()}
+        if shows_fields(value):
+            held = attributes_of(value)
+            return _Fields(type(value), list(held), self._taken_apart([*held.values()]))
         leaves, tree = jax.tree_util.tree_flatten(value)
         if len(leaves) == 1 and leaves[0] is value:
             return self._leaf(value)
@@ -93,6 +99,8 @@ class Template:
                 return {key: build(item) for key, item in cast("dict[Any, Any]", part).items()}
             if isinstance(part, _TextHoles):
                 return part.make(*build(part.args), **build(part.kwargs))
+            if isinstance(part, _Fields):
+                return made_of(part.kind, part.names, build(part.values))
             if isinstance(part, _Other):
                 return jax.tree_util.tree_unflatten(part.tree, [build(leaf) for leaf in part.leaves])
             return part
@@ -109,6 +117,17 @@ class _TextHoles:
         self.make = make
         self.args = args
         self.kwargs = kwargs
+
+
+class _Fields:
+    """An object of a dataclass, with the values of its fields."""
+
+    __slots__ = ("kind", "names", "values")
+
+    def __init__(self, kind: type, names: list[str], values: Any) -> None:
+        self.kind = kind
+        self.names = names
+        self.values = values
 
 
 class _Other:

@@ -14,6 +14,7 @@ import jax
 from hybridflow.core.context import Context, context_of
 from hybridflow.core.dims import NeedsSizes
 from hybridflow.core.errors import TraceError, message
+from hybridflow.core.held import attributes_of
 from hybridflow.core.node import user_place, where_file_line
 from hybridflow.core.recursion import RECURSION
 from hybridflow.core.sources import CONSTANT
@@ -22,7 +23,6 @@ from hybridflow.core.traced_float import NeedsNumber
 from hybridflow.core.variable import Variable
 from hybridflow.guards.access import ATTRIBUTE
 from hybridflow.guards.dynamic import symbol_axes, symbolic_specs
-from hybridflow.guards.held import attributes_of
 from hybridflow.guards.leaves import TracedLeaves
 from hybridflow.guards.noticed import noticing
 from hybridflow.guards.numpy_rules import array_argument

@@ -14,6 +14,13 @@ def is_by_fields(value: Any) -> bool:
     return parameters is not None and parameters.frozen and parameters.eq
 
 
+def shows_fields(value: Any) -> bool:
+    """Whether the text of a value is the one that `dataclasses` wrote for its class, of the values of its fields."""
+    kind = type(value)
+    method = getattr(kind, "__repr__", None) if hasattr(kind, "__dataclass_fields__") else None
+    return getattr(method, "__wrapped__", None) is not None and kind.__str__ is object.__str__
+
+
 def attributes_of(value: Any) -> dict[str, Any]:
     """Return all that an object of a user's class holds by name: what is in its slots and its ``__dict__``."""
     held: dict[str, Any] = {}
