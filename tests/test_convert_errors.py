@@ -431,5 +431,26 @@ def test_a_variable_without_a_value_is_told_as_in_eager_code():
             y = 1  # noqa: F841
         return x
 
-    for function in (deleted, in_a_loop):
+    def of_another(x):
+        def outer():
+            def inner():
+                return late
+
+            return inner()
+            late = 1
+
+        try:
+            outer()
+        except NameError as error:
+            return x * len(str(error)) * (2 if error.__context__ is None else 3)
+
+    def unhandled(x):
+        if x.shape[0] == 2:
+            y  # noqa: B018, F821
+        y = 3
+        return x * y
+
+    with pytest.raises(UnboundLocalError, match="cannot access local variable 'y'"):
+        hf.compile(unhandled)(hf.ones(2))
+    for function in (deleted, in_a_loop, of_another):
         assert hf.compile(function)(hf.ones(2)).tolist() == function(hf.ones(2)).tolist()

@@ -10,6 +10,7 @@ import pickle
 import re
 import sys
 import threading
+import traceback
 import types
 import warnings
 from typing import Any, NamedTuple
@@ -692,6 +693,9 @@ LOOKS = {
     "returned": lambda x: f"{x}",
     "a variable": lambda x: V.assign_add(x) * len(str(V)),
     "a variable kept": lambda x: KEPT.append(repr(V)) or x,
+    "an error's": lambda x: x * len(ValueError(f"{x}").args[0]),
+    "an error's kept": lambda x: KEPT.append(ValueError(f"{x}")) or x,
+    "an error's in a print": lambda x: print(f"{ValueError(x)}") or x,
     "its method": lambda x: x * len(x.__repr__()),
     "its method kept": lambda x: KEPT.append(x.__format__("")) or x,
     "in an object of a library": lambda x: print(types.SimpleNamespace(a=x)) or x,
@@ -748,3 +752,37 @@ def test_a_text_that_outlives_the_trace_is_named():
     hf.compile(f)(hf.asarray(1.5))
     with pytest.raises(errors.LeakError, match="the text of a traced tensor was kept"):
         str(kept[0]())
+
+
+def test_a_text_is_a_str():
+    @hf.compile
+    def f(x):
+        return x * isinstance(str(x), str) * (type(f"{x}") is str) * (f"{x}".__class__ is str)
+
+    assert f(hf.asarray(1.5)).item() == 1.5
+
+
+def test_errors_that_leave_hold_texts_of_python():
+    def f(x):
+        assert x.ndim == 9, str(x)
+
+    with pytest.raises(AssertionError) as caught:
+        hf.compile(f)(hf.asarray(1.5))
+    assert type(caught.value.args[0]) is str
+    assert "Tensor(traced f32[])" in "".join(traceback.format_exception(caught.value))
+
+
+def test_a_print_to_a_redirected_stream_is_made_by_each_call():
+    def f(x):
+        with contextlib.redirect_stdout(stream):
+            print("hello")
+        return x
+
+    texts = []
+    for call in (f, hf.compile(f)):
+        stream = io.StringIO()
+        for _ in range(3):
+            call(hf.asarray(1.5))
+        hf.synchronize()
+        texts.append(stream.getvalue())
+    assert texts == ["hello\n" * 3] * 2

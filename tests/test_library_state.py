@@ -1046,6 +1046,7 @@ HOLDERS = {
     "chain": (lambda one: itertools.chain([one] * 9), next),
     "zip": (lambda one: zip([one] * 9, range(9), strict=True), lambda held: next(held)[0]),
     "map": (lambda one: map(lambda _: one, range(9)), next),
+    "default of a context variable": (lambda one: contextvars.ContextVar("made", default=one), lambda held: held.get()),
     "context": (lambda one: copied_with(one), lambda held: held[KEPT]),
     "getter": (lambda one: {"a": one}, operator.itemgetter("a")),
     "partial": (lambda one: functools.partial(len, one), lambda held: held.args[0]),
@@ -1170,3 +1171,18 @@ def test_loggers_and_their_streams_are_no_reason_to_trace_again(tmp_path):
     assert f.trace_count == 1
     log.removeHandler(handler)
     handler.close()
+
+
+@pytest.mark.filterwarnings("ignore::hybridflow.EffectWarning")
+@pytest.mark.filterwarnings("ignore:unclosed file:ResourceWarning")
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+def test_a_stream_that_the_call_drops_is_closed(tmp_path):
+    def f(x):
+        open(place, "a").write("z")  # noqa: SIM115
+        return x * os.path.getsize(place)
+
+    sizes = []
+    for call in (f, hf.compile(f)):
+        place = tmp_path / str(len(sizes))
+        sizes.append([call(hf.asarray(1.0)).item() for _ in range(3)])
+    assert sizes == [[1.0, 2.0, 3.0]] * 2

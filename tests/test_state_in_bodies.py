@@ -276,6 +276,13 @@ def partly(kept):
     return lambda: held()
 
 
+def total_of(numbers):
+    total = 0
+    for number in numbers:
+        total += number
+    return total
+
+
 READ_IN_A_LOOP = {
     "text": lambda kept: lambda: len(str({"a": kept})),
     "f-string": lambda kept: lambda: len(f"{(kept,)}"),
@@ -288,6 +295,8 @@ READ_IN_A_LOOP = {
     "array": lambda kept: lambda: np.array([kept]).size,
     "vars": lambda kept: lambda: len(str(vars(types.SimpleNamespace(kept=kept)))),
     "partial": partly,
+    "for": lambda kept: lambda: total_of(kept),
+    "in": lambda kept: lambda: 2 if 5 in kept else 3,
 }
 
 

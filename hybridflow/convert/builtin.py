@@ -5,6 +5,7 @@ from __future__ import annotations
 import builtins
 import itertools
 import operator
+import sys
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -31,6 +32,7 @@ from hybridflow.core.traced_text import TracedText
 from hybridflow.core.variable import Variable
 from hybridflow.guards import numpy_rules, observe
 from hybridflow.guards.access import IN_CLASS, MISSING
+from hybridflow.guards.moving import is_open
 from hybridflow.ir.variables import ArgumentVariable
 from hybridflow.ops import effects
 
@@ -100,7 +102,9 @@ def printed(
     """Print; if there are tensors among the values, print at every call."""
     handed_on(builtins.input, (sep, end), {})  # they must be known
     texts = [one if any(map(is_staged, jax.tree_util.tree_leaves(one))) else text_of(one) for one in values]
-    if all([type(one) is str for one in texts]):
+    stream = sys.stdout if file is None else file
+    elsewhere = stream in (sys.stdout, sys.stderr) and is_open(stream) and observe.is_outside(stream)
+    if not elsewhere and all([type(one) is str for one in texts]):
         builtins.print(*texts, sep=sep, end=end, file=file, flush=flush)
     else:
         effects.print(*texts, sep=sep, end=end, file=file)
@@ -108,6 +112,7 @@ def printed(
 
 def contains(item: Any, container: Any) -> Any:
     """Return ``item in container``."""
+    regions.read(container)
     if type(container) is TracedArray:
         container = container == item
         return _bool(container.any())

@@ -524,7 +524,8 @@ _OF_TEXT = frozenset({"__repr__", "__str__", "__format__"})
 
 def _call_builtin(function: Any, /, *args: Any, **kwargs: Any) -> Any:
     """Call a builtin that has a replacement for tensors."""
-    args, kwargs = _converted_arguments(args, kwargs)
+    if function not in (isinstance, issubclass):
+        args, kwargs = _converted_arguments(args, kwargs)
     if not builtin.replaces(function, (*args, *kwargs.values())):
         return _call_other(function, *args, **kwargs)
     given, args = args, protocols.drives(function, args)

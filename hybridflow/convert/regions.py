@@ -142,7 +142,7 @@ def handled_name(error: NameError) -> UnboundLocalError | None:
     while frame is not None and name not in frame.f_code.co_cellvars:
         own = is_hybridflows(frame.f_code) or (frame.f_code.co_filename, frame.f_code.co_qualname) == function
         frame = frame.f_back if own else None
-    if frame is None:
+    if frame is None or (frame.f_code.co_filename, frame.f_code.co_qualname) != function:
         return None
     text = f"cannot access local variable {name!r} where it is not associated with a value"
     return UnboundLocalError(text).with_traceback(error.__traceback__)

@@ -196,6 +196,7 @@ class Runtime:
         live: Any,
     ) -> None:  # fmt: skip
         """Run a ``for``."""
+        regions.read(iterable)
         given, iterable = iterable, observe.iterate(protocols.items_of(iterable))
         names = LoopNames(bound, head, live)
         if not isinstance(iterable, Stream):
@@ -318,7 +319,10 @@ class Runtime:
 
     def handled(self) -> None:
         """Begin the block of an ``except``."""
-        regions.require_certain(sys.exc_info()[1])
+        error = sys.exc_info()[1]
+        if type(error) is UnboundLocalError and error.__suppress_context__:  # put in the place of a NameError
+            error.__context__, error.__suppress_context__ = None, False
+        regions.require_certain(error)
 
     def handled_name(self) -> None:
         """Begin the block of an ``except`` of a generator."""

@@ -165,9 +165,9 @@ def handed_on(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> t
     elif function is warnings.warn:
         args, kwargs = args[:2], {**kwargs, "stacklevel": _frames(args[2] if args[2:] else kwargs.get("stacklevel", 1))}
     texts = [one for one in (*args, *kwargs.values()) if type(one) is TracedText]
-    if not texts or _is_holder(function):
+    if not texts or _keeps_texts(function):
         return args, kwargs
-    if not _logs(function) and function is not warnings.warn and not _is_error(function):
+    if not _logs(function) and function is not warnings.warn:
         raise texts[0].unknown()
     return tuple(map(_placeholder, args)), {name: _placeholder(one) for name, one in kwargs.items()}
 
@@ -196,12 +196,11 @@ def _frames(level: Any) -> Any:
     return count if level == 0 else level
 
 
-def _is_error(function: Any) -> bool:
-    return isinstance(function, type) and issubclass(function, BaseException)
-
-
-def _is_holder(function: Any) -> bool:
-    if type(function) is _BUILTIN and isinstance(function.__self__, _CONTAINERS):
+def _keeps_texts(function: Any) -> bool:
+    owner = getattr(function, "__self__", None)
+    if isinstance(function, type) and issubclass(function, BaseException):
+        return True
+    if type(function) is _BUILTIN and isinstance(owner, (*_CONTAINERS, BaseException)):
         return True
     return type(function) in (_BUILTIN, type, FunctionType) and function in _LOOKS_AT_NO_TEXT
 

@@ -29,6 +29,10 @@ class TracedText(str):
     where: Where | None
     scope: Any
 
+    @property
+    def __class__(self) -> type[str]:  # pyright: ignore[reportIncompatibleMethodOverride]
+        return str
+
     def placeholder(self) -> str:
         """Return the text that says what is traced."""
         return str.__str__(self)
@@ -88,8 +92,8 @@ TEXT_METHODS = frozenset(
      "removeprefix", "removesuffix", "replace", "rjust", "rstrip", "strip", "swapcase", "title", "upper", "zfill"}
 )  # fmt: skip
 """Methods of `str` that return another text."""
-_OF_EVERY_TEXT = frozenset({"__new__", "__repr__", "__str__", "__doc__", "__sizeof__", "__getnewargs__", "maketrans"})
-for _name in set(vars(str)) - _OF_EVERY_TEXT:
+_LOOKS = {"__eq__", "__ne__", "__lt__", "__le__", "__gt__", "__ge__", "__hash__", "__format__"}
+for _name in set(vars(str)) - (set(dir(object)) - _LOOKS) - {"__getnewargs__", "maketrans"}:
     _derives = _name in TEXT_METHODS or _name in ("__add__", "__mul__", "__rmul__", "__mod__", "__format__")
     setattr(TracedText, _name, _derived(_name) if _derives else _unknown)
 setattr(TracedText, "__radd__", _added_to)  # noqa: B010 - type checkers know none of `str`

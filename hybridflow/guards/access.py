@@ -108,7 +108,10 @@ def _called(holder: Callable[[], Any], name: None) -> Any:
 
 def _current(holder: ContextVar[Any], name: None) -> Any:
     del name
-    return holder.get(MISSING)
+    try:
+        return holder.get()
+    except LookupError:
+        return MISSING
 
 
 def _state(holder: Any, name: None) -> Any:

@@ -14,6 +14,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from hybridflow.core.context import current
 from hybridflow.core.errors import EffectWarning, message
 from hybridflow.core.node import Where, format_where, warn_at, where_file_line
 from hybridflow.guards.found_by_name import FoundByName
@@ -128,7 +129,7 @@ def is_open(value: Any) -> bool:
 
 
 def _is_standard(stream: Any) -> bool:
-    return stream is sys.stdout or stream is sys.stderr
+    return any(stream is one for one in getattr(current().tracer, "streams", (sys.stdout, sys.stderr)))
 
 
 def calls_the_system(function: Any) -> bool:
@@ -164,7 +165,8 @@ def moving(
     wrapped = getattr(function, "__wrapped__", None)  # as in `tempfile`
     if type(wrapped) is BuiltinFunctionType and is_open(wrapped.__self__):
         return f"{type(wrapped.__self__).__name__}.{name}()"
-    if is_open(stream) and observations.is_outside(stream):
+    shown = function is builtins.print and (stream is sys.stdout or stream is sys.stderr)
+    if is_open(stream) and not shown and observations.is_outside(stream):
         return f"{type(stream).__name__}.{name}()" if stream is owner else f"print(file={type(stream).__name__})"
     if makes_random_source(function) and (not args or args[0] is None):
         return f"{name}() without a seed"

@@ -28,7 +28,7 @@ from hybridflow.guards.guards import CHANGING, CONTAINERS, ITEM, PLAIN, Access, 
 from hybridflow.guards.identities import Identities, Relation, Source, Way, at_way, mutable_in, order_at, path_of
 from hybridflow.guards.journal import Journal, Spot, Spots, new_journal
 from hybridflow.guards.kinds import is_leaf, is_one_of_several, is_structure
-from hybridflow.guards.moving import RANDOM, moving, warn_once
+from hybridflow.guards.moving import RANDOM, is_open, moving, warn_once
 from hybridflow.guards.outside_floats import OutsideFloats
 from hybridflow.guards.parts import WRAPPERS, items_of, parts_of
 from hybridflow.guards.questions import ANSWER, INSPECTING, LRU_CACHE, OF_ATTRIBUTES, Question, question_of
@@ -148,7 +148,7 @@ class Observations:
         Return None for objects that cannot be referenced weakly: whether they are gone cannot be told.
         """
         origin = self._doubtful.get(id(obj))
-        if origin is None and not is_leaf(obj):
+        if origin is None and not is_leaf(obj) and not is_open(obj):  # a stream closes when the code drops it
             try:
                 weakref.ref(obj)
             except TypeError:

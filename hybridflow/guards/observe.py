@@ -239,6 +239,12 @@ def special(obj: Any, *names: str) -> None:
         reading.special(observations, obj, names)
 
 
+def is_outside(obj: Any) -> bool:
+    """Whether an object existed before the trace."""
+    observations, _ = current_observations()
+    return observations is not None and observations.is_outside(obj)
+
+
 def whole(*values: Any) -> None:
     """Record that everything in these values may be read by code whose reads are not seen."""
     observations, _ = current_observations()

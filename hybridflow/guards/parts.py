@@ -141,7 +141,7 @@ def parts_of(value: Any) -> Iterator[Part]:
     elif isinstance(value, weakref.ref):
         yield Part(None, CALLED, None, value())
     elif kind is contextvars.ContextVar:
-        yield Part(None, CURRENT, None, value.get(MISSING))
+        yield Part(None, CURRENT, None, CURRENT.get(value, None))
     else:
         yield from _of_object(value, kind)
 

@@ -43,6 +43,8 @@ def holds_traced(value: Any) -> bool:
         return any(map(holds_traced, cast("dict[Any, Any]", value).values()))
     if isinstance(value, CONTAINERS):
         return any(map(holds_traced, cast("list[Any]", value)))
+    if isinstance(value, BaseException):
+        return holds_traced(value.args)
     return is_traced(value)
 
 

@@ -11,6 +11,7 @@ from typing import Any, cast
 
 import jax
 
+from hybridflow.core.attached import attached
 from hybridflow.core.context import Context, context_of
 from hybridflow.core.dims import NeedsSizes
 from hybridflow.core.errors import TraceError, message
@@ -20,6 +21,7 @@ from hybridflow.core.recursion import RECURSION
 from hybridflow.core.sources import CONSTANT
 from hybridflow.core.spec import TensorSpec
 from hybridflow.core.traced_float import NeedsNumber
+from hybridflow.core.traced_text import TracedText
 from hybridflow.core.variable import Variable
 from hybridflow.guards.access import ATTRIBUTE
 from hybridflow.guards.dynamic import symbol_axes, symbolic_specs
@@ -166,11 +168,18 @@ def make_trace(
 
 
 def _with_numbers(call: Callable[[dict[str, Any]], Any], arguments: dict[str, Any]) -> Any:
-    """Call the user's function; an error that leaves it holds numbers, and no stand-ins for them."""
+    """Call the user's function; an error that leaves it holds numbers and texts, and no stand-ins for them."""
     try:
         return call(arguments)
+    except NameError as error:
+        local = attached("handled_name")(error)
+        if local is None:
+            raise
+        raise local from None
     except Exception as error:
         require_numbers((error.args, vars(error)), lambda _: False)
+        error.args = tuple([one.placeholder() if type(one) is TracedText else one for one in error.args])
+        error.__dict__["__notes__"] = [str.__str__(one) for one in getattr(error, "__notes__", ())]
         raise
 
 
