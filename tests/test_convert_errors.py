@@ -454,3 +454,31 @@ def test_a_variable_without_a_value_is_told_as_in_eager_code():
         hf.compile(unhandled)(hf.ones(2))
     for function in (deleted, in_a_loop, of_another):
         assert hf.compile(function)(hf.ones(2)).tolist() == function(hf.ones(2)).tolist()
+
+
+def test_an_error_of_a_branch_keeps_its_class_whatever_it_holds():
+    class TooLarge(Exception):
+        def __init__(self, value):
+            super().__init__(value)
+            self.value = value
+
+    def f(x, text):
+        if hf.sum(x) > 1.0:
+            raise TooLarge(x) if text is None else ValueError(f"{text} {x}", x)
+        return x
+
+    for text, kind in ((None, TooLarge), ("loss", ValueError)):
+        with pytest.raises(kind, match=r"Tensor\(traced f32\[2\]\)"):
+            hf.compile(f)(hf.ones(2), text).tolist()
+
+
+def test_locals_are_those_of_the_function_in_its_branches_and_loops():
+    def f(x, n=2, again=True):
+        y = 1
+        if x.shape[0]:
+            n += len(locals()) + ("y" in vars()) + len(dir())
+        for _ in range(2):
+            n += len(locals())
+        return x * n + (f(x, n, False) if again and y else 0)
+
+    assert hf.compile(f)(hf.ones(1)).tolist() == f(hf.ones(1)).tolist()

@@ -650,7 +650,28 @@ def parts_are_added(x):
 
 
 V = hf.Variable(0.0, name="v")
+class Counts:
+    def __init__(self):
+        self.count = 0
+
+    def __str__(self):
+        self.count += 1
+        return f"count {self.count}"
+
+
+def what_is_shown_changes_later(x):
+    held, items, named, counts = Kept(1), [x, 1], {"a": x}, Counts()
+    texts = [str(items), "%s %s" % (held, x), "{} {}".format(named, x), f"{items}|{x}", "%s %s" % (counts, x)]  # noqa: UP031, UP032
+    items[0] = 0
+    items.append(2)
+    held.value = 5
+    named["a"] = 3
+    print(*texts, counts, x)
+    return x * counts.count
+
+
 TEXTS = [
+    what_is_shown_changes_later,
     a_loop_prints, a_number_is_printed, parts_are_added,
     lambda x: print("loss %.3f %s %s" % (x, "a", [x])) or x,  # noqa: UP031
     lambda x: print("a{:.2f}b{k}".format(x, k=x)) or x,  # noqa: UP032

@@ -297,6 +297,8 @@ READ_IN_A_LOOP = {
     "partial": partly,
     "for": lambda kept: lambda: total_of(kept),
     "in": lambda kept: lambda: 2 if 5 in kept else 3,
+    "hybridflow": lambda kept: lambda: hf.asarray(kept).size,
+    "hybridflow in a dict": lambda kept: lambda: hf.sum(hf.concat([hf.asarray([1]), hf.asarray(kept)])),
 }
 
 

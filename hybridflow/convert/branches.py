@@ -13,6 +13,7 @@ from hybridflow.convert.cells import Cells
 from hybridflow.convert.poison import UNSET, Late, Poison, set_in_one, spoken
 from hybridflow.convert.regions import DEPTH, is_set_by_loop, is_too_deep, region, require_unhandled
 from hybridflow.convert.staged import as_integer, kinds_of, magnitude, raw_dtype, staged, staged_int
+from hybridflow.convert.texts import plain
 from hybridflow.convert.values import (
     TakeApart,
     Value,
@@ -359,6 +360,8 @@ def dead(name: str) -> Poison:
 def add_raise(error: Exception) -> None:
     """Make the calls that reach this point fail with an error."""
     kind: type[Exception] = type(error)
+    error.args = tuple(map(plain, error.args))
+    error.__dict__.update({name: plain(value) for name, value in vars(error).items()})
     text = str(error)
     never: Any = as_tensor(np.asarray(False))
     if isinstance(error, TraceError) or _is_text(error):

@@ -511,6 +511,7 @@ def _is_hybridflows(function: Any) -> bool:
 
 def _call_own(function: Any, /, *args: Any, **kwargs: Any) -> Any:
     """Call a function of hybridflow: functions among its arguments run inside the trace, so they are converted."""
+    regions.read_whole((*args, *kwargs.values()))
     args, kwargs = texts.handed_on(function, args, kwargs)
     if getattr(function, "__name__", None) not in _KEEPS_FUNCTIONS:
         args, kwargs = _converted_arguments(args, kwargs)

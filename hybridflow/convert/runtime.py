@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 from contextlib import suppress
-from types import CellType, CodeType, FunctionType
+from types import CellType, CodeType, FrameType, FunctionType
 from typing import Any
 
 import jax
@@ -29,7 +29,7 @@ from hybridflow.core.staged_number import BOOL, StagedNumber, needed
 from hybridflow.core.traced_text import TracedText
 from hybridflow.guards import calls, observe
 from hybridflow.guards.access import MISSING
-from hybridflow.guards.users import is_users_class
+from hybridflow.guards.users import is_hybridflows, is_users_class
 from hybridflow.ir.builder import add_check
 from hybridflow.ir.effects import has_effect
 
@@ -37,6 +37,23 @@ _COMPARISONS: dict[str, Callable[[Any, Any], Any]] = {
     **protocols.COMPARISONS, "Is": staged_reads.same, "IsNot": lambda a, b: negated(staged_reads.same(a, b)),
     "In": builtin.contains, "NotIn": lambda a, b: negated(builtin.contains(a, b)),
 }  # fmt: skip
+
+
+def _all_locals(frame: Any) -> dict[str, Any]:
+    """Return the variables of the user's function whose frame, or that of a block of it, this is."""
+    own, shared, function = frame.f_locals, set(frame.f_code.co_freevars), _function_of(frame)
+    found = dict(own)
+    while frame is not None and (_function_of(frame) == function or is_hybridflows(frame.f_code)):
+        if _function_of(frame) == function:
+            found = {**frame.f_locals, **found}
+            if shared.intersection(frame.f_code.co_cellvars):
+                return found
+        frame = frame.f_back
+    return own
+
+
+def _function_of(frame: FrameType) -> tuple[str, str]:
+    return frame.f_code.co_filename, frame.f_code.co_qualname
 
 
 def is_own_variable(function: FunctionType, name: str) -> bool:
@@ -144,10 +161,9 @@ class Runtime:
     joined = staticmethod(texts.joined)
 
     def without_temporaries(self, names: Any) -> Any:
-        """Return the result of ``locals()`` or ``dir()`` without the names that the conversion made."""
-        if isinstance(names, list):
-            return [name for name in names if not name.startswith(".")]
-        return {name: value for name, value in names.items() if not name.startswith(".")}
+        """Return the result of ``locals()`` or ``dir()`` in the user's function, without names of the conversion."""
+        found = {name: value for name, value in _all_locals(sys._getframe(1)).items() if not name.startswith(".")}
+        return sorted(found) if isinstance(names, list) else found
 
     def defined(self, value: Any, name: str) -> Any:
         """Return the value of a variable that only branches or loops set; raise an error if it has no value."""

@@ -11,11 +11,14 @@ from collections.abc import Callable, Iterator
 from types import FunctionType
 from typing import Any
 
+import jax
+import numpy as np
+
 from hybridflow.convert.staged import shown
-from hybridflow.convert.values import is_staged, is_tensor
+from hybridflow.convert.values import is_staged, is_tensor, is_traced
 from hybridflow.core.attached import attached
 from hybridflow.core.errors import TracedValueError
-from hybridflow.core.held import attributes_of, shows_fields
+from hybridflow.core.held import attributes_of, made_of, shows_fields
 from hybridflow.core.staged_number import StagedNumber, text_for_messages
 from hybridflow.core.tensor import Tensor
 from hybridflow.core.traced_float import TracedFloat
@@ -57,6 +60,13 @@ def told(value: Any) -> Any:
     return Spoken(repr(value)) if is_tensor(value) else value
 
 
+def plain(value: Any) -> Any:
+    """Return what the error of a call has in the place of a value that only the trace has: a text of it."""
+    if type(value) is TracedText:
+        return value.placeholder()
+    return str.__str__(told(value)) if is_traced(value) else value
+
+
 def formatted(value: Any, conversion: int, spec: str) -> str:
     """Return the text of the braces of an f-string."""
     observe.special(value, "__format__", "__str__", "__repr__")
@@ -90,11 +100,29 @@ def made(make: Callable[..., str], *args: Any, **kwargs: Any) -> str:
             if TracedFloat.__name__ in str(error):
                 observe.settle()  # C takes only numbers of its own
             raise
+    args, kwargs = tuple(map(_as_now, args)), {name: _as_now(one) for name, one in kwargs.items()}
     try:
         text = make(*_told_within(args), **_told_within(kwargs))
     except (TypeError, ValueError, LookupError, AttributeError, TracedValueError):  # a format of what only calls know
         text = " ".join(map(text_for_messages, _told_within(args)))
     return traced_text(text, make, *args, **kwargs)
+
+
+def _as_now(value: Any) -> Any:
+    """Return a value as a text shows it now: what may change is copied, objects are their texts."""
+    kind = type(value)
+    if is_tensor(value) or isinstance(value, bool | int | float | complex | bytes | str | None | np.generic):
+        return value
+    if kind in _SHOWN_BY_ITEMS or (isinstance(value, tuple) and hasattr(value, "_fields")):
+        return jax.tree_util.tree_map(_as_now, value, is_leaf=lambda one: one is not value)
+    if shows_fields(value):
+        held = attributes_of(value)
+        return made_of(kind, held, map(_as_now, held.values()))
+    shown_now = effects.as_text(value)
+    for text in (str(shown_now), repr(shown_now)):
+        if type(seen(text)) is TracedText:
+            raise seen(text).unknown()
+    return shown_now
 
 
 def _told_within(value: Any) -> Any:

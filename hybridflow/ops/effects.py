@@ -64,7 +64,7 @@ class _Message:
     __slots__ = ("end", "separator", "stream", "template")
 
     def __init__(self, values: tuple[Any, ...], separator: str | None, end: str | None, stream: Any) -> None:
-        self.template = Template(values, _as_text)
+        self.template = Template(values, as_text)
         self.separator = separator
         self.end = end
         self.stream = stream
@@ -107,8 +107,9 @@ def _print(values: Sequence[Any], separator: str | None, end: str | None, stream
     builtins.print(text + ("\n" if end is None else end), end="", file=stream)
 
 
-def _as_text(value: Any) -> Any:
-    return value if type(value) in _CONSTANTS else _Text(str(value), repr(value))
+def as_text(value: Any) -> Any:
+    """Return what a print shows of a Python object, as it is now; constants are themselves."""
+    return value if type(value) in (*_CONSTANTS, _Text) else _Text(str(value), repr(value))
 
 
 def _printed(kind: str, array: Any, name: Any) -> Any:
