@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import collections
+import dataclasses
+import enum
 import functools
 import gc
 import linecache
@@ -218,6 +221,27 @@ def names(flag):
         return str(error)
 
 
+def classes(many):
+    class Written:
+        class Inner:
+            pass
+
+        def method(self):
+            return self
+
+    made = [
+        Written, Written.Inner, collections.namedtuple("Point", "a b"), enum.Enum("Kind", "A B"), type("Made", (), {}),
+        dataclasses.make_dataclass("Record", ["a"]),
+    ]  # fmt: skip
+    if many:
+
+        class Branched:
+            pass
+
+        made.append(Branched)
+    return [(one.__module__, one.__qualname__) for one in made], Written.method.__qualname__
+
+
 def frames(x):
     y = x + 1
     return locals(), sorted(dir()), eval("x + y"), globals()["COUNTER"]
@@ -257,7 +281,7 @@ def partials(x):
 
 CASES = [
     (targets,), (nested, 1, 5, 6, 7), (generators, 2), (exceptions, 1), (patterns, [1, 2, 3]), (order,), (texts, 4),
-    (names, True), (names, False), (frames, 3), (lambdas,), (walrus, [1, 2, 3, 4]), (decorated, 1), (partials, 2),
+    (names, True), (names, False), (frames, 3), (classes, True), (lambdas,), (walrus, [1, 2, 3, 4]), (decorated, 1), (partials, 2),
 ]  # fmt: skip
 
 

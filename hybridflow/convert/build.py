@@ -120,7 +120,7 @@ def _renamed(code: CodeType, prefix: str, name: str, short: str | None = None, s
 def _renamed_inside(constant: Any, prefix: str, name: str, short: str, stays: int) -> Any:
     """Return a constant of a code object, renamed if it is code: a generated function gets the user's name."""
     if not isinstance(constant, CodeType):
-        return constant
+        return name if constant == prefix else constant  # the body of a class stores its qualified name
     if constant.co_name.startswith("."):
         return _renamed(constant, constant.co_qualname, name, short, stays)
     return _renamed(constant, prefix, name, None, stays)

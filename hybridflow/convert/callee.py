@@ -539,9 +539,20 @@ def _call_builtin(function: Any, /, *args: Any, **kwargs: Any) -> Any:
         result = protocols.driven(replacement, *args, **kwargs)
     else:  # recursion goes deeper without a frame more
         result = replacement(*args, **kwargs)
-    return observe.made_class(result) if function is type and len(args) == 3 else result
+    return observe.made_class(_of_the_user(result)) if function is type and len(args) == 3 else result
 
 
+def _of_the_user(made: type) -> type:
+    """Return a class that a call made, which is in the module of the line that calls."""
+    if made.__module__ in _CALLING_MODULES:
+        frame = sys._getframe(2)
+        while is_hybridflows(frame.f_code) and frame.f_back is not None:
+            frame = frame.f_back
+        made.__module__ = str(frame.f_globals.get("__name__"))
+    return made
+
+
+_CALLING_MODULES = frozenset({__name__, builtin.__name__, calls.__name__})
 _BUILTIN = type(len)
 
 
@@ -575,6 +586,8 @@ def _call_other(function: Any, /, *args: Any, **kwargs: Any) -> Any:
         raise
     if type(result) is str:
         result = texts.seen(result)
+    elif isinstance(result, type):
+        result = _of_the_user(result)
     elif type(result) is function or makes_random_source(function):
         return observe.made(result)
     return observe.answer(function, args, kwargs, result)
