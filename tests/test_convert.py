@@ -281,7 +281,8 @@ def partials(x):
 
 CASES = [
     (targets,), (nested, 1, 5, 6, 7), (generators, 2), (exceptions, 1), (patterns, [1, 2, 3]), (order,), (texts, 4),
-    (names, True), (names, False), (frames, 3), (classes, True), (lambdas,), (walrus, [1, 2, 3, 4]), (decorated, 1), (partials, 2),
+    (names, True), (names, False), (frames, 3), (classes, True), (lambdas,), (walrus, [1, 2, 3, 4]), (decorated, 1),
+    (partials, 2),
 ]  # fmt: skip
 
 
