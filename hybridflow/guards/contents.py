@@ -10,13 +10,25 @@ from collections.abc import Iterable, Sequence
 from types import MappingProxyType
 from typing import Any, cast
 
+from hybridflow.core.errors import TraceError, message
+
 _SEQUENCES = (list, tuple, deque)
 _EXACT = frozenset({list, tuple, deque, dict, OrderedDict, MappingProxyType})
 
 
 def _own_type(kind: type) -> Any:
-    """Return the Python container type that a class is or inherits from."""
-    return next(one for one in (list, tuple, deque, OrderedDict, dict, MappingProxyType) if issubclass(kind, one))
+    """Return the Python container type that a class is or inherits from.
+
+    Raises:
+        TraceError: the class is that of a proxy, which only says that it is one.
+    """
+    for one in (list, tuple, deque, OrderedDict, dict, MappingProxyType):
+        if issubclass(kind, one):
+            return one
+    raise TraceError(
+        message("compile: what a proxy of a container stands for cannot be watched", got=f"a {kind.__name__}",
+                hint="Use weakref.ref, and call it.")
+    )  # fmt: skip
 
 
 def in_sequence(sequence: Any) -> Sequence[Any]:
