@@ -27,6 +27,7 @@ from hybridflow.guards import observe
 from hybridflow.guards.guards import PLAIN
 from hybridflow.guards.users import is_hybridflows
 from hybridflow.ops import effects
+from hybridflow.ops.host_values import as_text
 
 _TRACED = re.compile(r"\(traced [a-z]+[0-9]*\[")
 """What is in a text that a library or a dataclass made of a traced tensor."""
@@ -118,7 +119,7 @@ def _as_now(value: Any) -> Any:
     if shows_fields(value):
         held = attributes_of(value)
         return made_of(kind, held, map(_as_now, held.values()))
-    shown_now = effects.as_text(value)
+    shown_now = as_text(value)
     for text in (str(shown_now), repr(shown_now)):
         if type(seen(text)) is TracedText:
             raise seen(text).unknown()

@@ -30,29 +30,10 @@ from hybridflow.core.op import No, Op, Stops, public_names, register
 from hybridflow.core.spec import TensorSpec, format_spec, is_open_size, make_spec
 from hybridflow.core.tensor import Tensor, asarray, format_tensor, host_array, make_tensor, to_numpy
 from hybridflow.core.variable_log import replaying, tracer_around
-from hybridflow.ops.host_values import Template
+from hybridflow.ops.host_values import Template, Text, as_text
 
 _EAGER = No("the public function runs it itself")
 _TESTED = No("runs Python code; tested in tests/test_effects.py")
-_CONSTANTS = (bool, int, float, complex, str, bytes, type(None))
-
-
-class _Text:
-    """The printed form of a mutable Python object, as it was when the function was traced."""
-
-    def __init__(self, plain: str, quoted: str, number: Any = None) -> None:
-        self._plain = plain
-        self._quoted = quoted
-        self._number = number
-
-    def __format__(self, spec: str) -> str:
-        return format(self._plain if self._number is None else self._number, spec) if spec else self._plain
-
-    def __str__(self) -> str:
-        return self._plain
-
-    def __repr__(self) -> str:
-        return self._quoted
 
 
 # -- print --------------------------------------------------------------------------------------------------------
@@ -107,11 +88,6 @@ def _print(values: Sequence[Any], separator: str | None, end: str | None, stream
     builtins.print(text + ("\n" if end is None else end), end="", file=stream)
 
 
-def as_text(value: Any) -> Any:
-    """Return what a print shows of a Python object, as it is now; constants are themselves."""
-    return value if type(value) in (*_CONSTANTS, _Text) else _Text(str(value), repr(value))
-
-
 def _printed(kind: str, array: Any, name: Any) -> Any:
     if kind == "size":
         return int(array)
@@ -121,7 +97,7 @@ def _printed(kind: str, array: Any, name: Any) -> Any:
         return _array(array, name)
     if kind == "variable":
         text = format_tensor("Variable", make_tensor(array), name)
-        return _Text(text, text, make_tensor(array))
+        return Text(text, text, make_tensor(array))
     return make_tensor(array)
 
 

@@ -22,6 +22,32 @@ Fill = Callable[[str, Any, Any], Any]
 ``array`` (its name is the type) or ``variable`` (its name is the Variable's)."""
 
 
+_CONSTANTS = (bool, int, float, complex, str, bytes, type(None))
+
+
+class Text:
+    """The printed form of a mutable Python object, as it was when the function was traced."""
+
+    def __init__(self, plain: str, quoted: str, number: Any = None) -> None:
+        self._plain = plain
+        self._quoted = quoted
+        self._number = number
+
+    def __format__(self, spec: str) -> str:
+        return format(self._plain if self._number is None else self._number, spec) if spec else self._plain
+
+    def __str__(self) -> str:
+        return self._plain
+
+    def __repr__(self) -> str:
+        return self._quoted
+
+
+def as_text(value: Any) -> Any:
+    """Return what a print shows of a Python object, as it is now; constants are themselves."""
+    return value if type(value) in (*_CONSTANTS, Text) else Text(str(value), repr(value))
+
+
 class _Hole:
     """The place of an array in a template."""
 
