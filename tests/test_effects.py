@@ -679,6 +679,7 @@ TEXTS = [
     lambda x: print(Shown(x), f"{Shown(x)!s:>40}", repr(Shown(x)) + "!") or x,
     lambda x: hf.print(f"{x:.3f}".rjust(9)) or x,
     lambda x: print(Kept(x), f"{Kept(Kept(x))!r:>70}", [Kept(x)], {"a": Kept(x)}, "%s" % Kept(x)) or x,  # noqa: UP031
+    lambda x: print(f"{ {'b': x, 'a': 1, 3: (x,)} } {Point(x, 2)}", str(collections.OrderedDict(b=x, a=1))) or x,
     lambda x: print("{a.ndim} {b[0]}".format(a=x, b=[x]), str.format("{}", x), str.join(",", [str(x)])) or x,  # noqa: UP032
     lambda x: [V.assign_add(x), print(V, f"{V} {V!r} {V:.2f}", str(V), repr([V]), Kept(V), f"{Shown(V)}"), x][2],
 ]  # fmt: skip

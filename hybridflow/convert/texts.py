@@ -9,9 +9,8 @@ import warnings
 from collections import OrderedDict, defaultdict, deque
 from collections.abc import Callable, Iterator
 from types import FunctionType
-from typing import Any
+from typing import Any, cast
 
-import jax
 import numpy as np
 
 from hybridflow.convert.staged import shown
@@ -114,8 +113,14 @@ def _as_now(value: Any) -> Any:
     kind = type(value)
     if is_tensor(value) or isinstance(value, bool | int | float | complex | bytes | str | None | np.generic):
         return value
-    if kind in _SHOWN_BY_ITEMS or (isinstance(value, tuple) and hasattr(value, "_fields")):
-        return jax.tree_util.tree_map(_as_now, value, is_leaf=lambda one: one is not value)
+    if kind in (list, tuple):
+        return kind(map(_as_now, value))
+    if kind in _SHOWN_BY_ITEMS:
+        copied = value.copy()
+        copied.update({key: _as_now(one) for key, one in value.items()})
+        return copied
+    if isinstance(value, tuple) and hasattr(value, "_make"):
+        return cast("Any", value)._make(map(_as_now, value))
     if shows_fields(value):
         held = attributes_of(value)
         return made_of(kind, held, map(_as_now, held.values()))
@@ -142,16 +147,16 @@ def _joined(*parts: str) -> str:
 
 def _shows_tensors(*values: Any) -> bool:
     pending: list[Any] = list(values)
-    seen: set[int] = set()
+    looked_at: set[int] = set()
     while pending:
         one = pending.pop()
         known = type(one) is Tensor and one._value is not None
         if type(one) is TracedText or (is_staged(one) and not known):
             return True
-        if id(one) in seen:
+        if id(one) in looked_at:
             continue
-        seen.add(id(one))
-        if type(one) in _SHOWN_BY_ITEMS or (isinstance(one, tuple) and hasattr(one, "_fields")):
+        looked_at.add(id(one))
+        if type(one) in _SHOWN_BY_ITEMS or (isinstance(one, tuple) and hasattr(one, "_make")):
             pending += [*one, *one.values()] if isinstance(one, dict) else one
         elif shows_fields(one):
             pending += attributes_of(one).values()
@@ -192,7 +197,8 @@ def handed_on(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> t
             args = (*args[:first], made(operator.mod, args[first], args[first + 1 :]))
         kwargs = {**kwargs, "stacklevel": _frames(kwargs.get("stacklevel", 1))}
     elif function is warnings.warn:
-        args, kwargs = args[:2], {**kwargs, "stacklevel": _frames(args[2] if args[2:] else kwargs.get("stacklevel", 1))}
+        kwargs = {**dict(zip(("stacklevel", "source"), args[2:], strict=False)), **kwargs}
+        args, kwargs = args[:2], {**kwargs, "stacklevel": _frames(kwargs.get("stacklevel", 1))}
     texts = [one for one in (*args, *kwargs.values()) if type(one) is TracedText]
     if not texts or _keeps_texts(function):
         return args, kwargs
