@@ -20,8 +20,8 @@ from hybridflow.convert.rows import Stream, TensorRange, enumerated, ranged, rev
 from hybridflow.convert.sorting import sorted_items
 from hybridflow.convert.staged import staged
 from hybridflow.convert.staged_math import NUMBER_FUNCTIONS, summed
-from hybridflow.convert.texts import handed_on
 from hybridflow.convert.texts import printed as text_of
+from hybridflow.convert.texts import require_known
 from hybridflow.convert.values import is_staged, is_tensor, negated, truth
 from hybridflow.core.dims import Dim, SizeFloat
 from hybridflow.core.staged_number import BOOL, StagedNumber
@@ -100,7 +100,7 @@ def printed(
     *values: Any, sep: str | None = " ", end: str | None = "\n", file: Any = None, flush: bool = False
 ) -> None:
     """Print; if there are tensors among the values, print at every call."""
-    handed_on(builtins.input, (sep, end), {})  # they must be known
+    require_known(sep, end)
     texts = [one if any(map(is_staged, jax.tree_util.tree_leaves(one))) else text_of(one) for one in values]
     stream = sys.stdout if file is None else file
     elsewhere = stream in (sys.stdout, sys.stderr) and is_open(stream) and observe.is_outside(stream)

@@ -9,9 +9,10 @@ from __future__ import annotations
 import sys
 import weakref
 from collections import deque
-from collections.abc import Callable, Generator, Iterable
+from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
+from types import FrameType
 from typing import Any
 
 import jax
@@ -120,6 +121,17 @@ def trying(classes: Callable[[], Any]) -> Generator[None, None, None]:
         _HANDLERS.reset(token)
 
 
+def frames_of_function(frame: FrameType | None) -> Iterator[FrameType]:
+    """Yield a frame of converted code, and those around it that run the same function: blocks, and the function."""
+    function = None if frame is None else (frame.f_code.co_filename, frame.f_code.co_qualname)
+    while frame is not None:
+        if (frame.f_code.co_filename, frame.f_code.co_qualname) == function:
+            yield frame
+        elif not is_hybridflows(frame.f_code):
+            return
+        frame = frame.f_back
+
+
 def handled_name(error: NameError) -> UnboundLocalError | None:
     """Record a read of a name without a value, whose error is handled: in later calls the name may have a value.
 
@@ -138,11 +150,7 @@ def handled_name(error: NameError) -> UnboundLocalError | None:
     runtime: Any = frame.f_locals.get(RUNTIME)
     if runtime is not None and name in runtime.cells:
         observe.read_free(runtime.cells[name], name, MISSING)
-    function = frame.f_code.co_filename, frame.f_code.co_qualname  # that of its blocks too
-    while frame is not None and name not in frame.f_code.co_cellvars:
-        own = is_hybridflows(frame.f_code) or (frame.f_code.co_filename, frame.f_code.co_qualname) == function
-        frame = frame.f_back if own else None
-    if frame is None or (frame.f_code.co_filename, frame.f_code.co_qualname) != function:
+    if not any(name in one.f_code.co_cellvars for one in frames_of_function(frame)):
         return None
     text = f"cannot access local variable {name!r} where it is not associated with a value"
     return UnboundLocalError(text).with_traceback(error.__traceback__)

@@ -26,10 +26,10 @@ from hybridflow.convert.values import is_staged, is_tensor, negated, truth
 from hybridflow.core.context import current
 from hybridflow.core.errors import CheckError, TraceError
 from hybridflow.core.staged_number import BOOL, StagedNumber, needed
-from hybridflow.core.traced_text import TracedText
+from hybridflow.core.traced_text import placeholder_of
 from hybridflow.guards import calls, observe
 from hybridflow.guards.access import MISSING
-from hybridflow.guards.users import is_hybridflows, is_users_class
+from hybridflow.guards.users import is_users_class
 from hybridflow.ir.builder import add_check
 from hybridflow.ir.effects import has_effect
 
@@ -39,21 +39,14 @@ _COMPARISONS: dict[str, Callable[[Any, Any], Any]] = {
 }  # fmt: skip
 
 
-def _all_locals(frame: Any) -> dict[str, Any]:
+def _all_locals(frame: FrameType) -> dict[str, Any]:
     """Return the variables of the user's function whose frame, or that of a block of it, this is."""
-    own, shared, function = frame.f_locals, set(frame.f_code.co_freevars), _function_of(frame)
-    found = dict(own)
-    while frame is not None and (_function_of(frame) == function or is_hybridflows(frame.f_code)):
-        if _function_of(frame) == function:
-            found = {**frame.f_locals, **found}
-            if shared.intersection(frame.f_code.co_cellvars):
-                return found
-        frame = frame.f_back
-    return own
-
-
-def _function_of(frame: FrameType) -> tuple[str, str]:
-    return frame.f_code.co_filename, frame.f_code.co_qualname
+    shared, found = set(frame.f_code.co_freevars), dict[str, Any]()
+    for one in regions.frames_of_function(frame):
+        found = {**one.f_locals, **found}
+        if shared.intersection(one.f_code.co_cellvars):
+            return found
+    return frame.f_locals
 
 
 def is_own_variable(function: FunctionType, name: str) -> bool:
@@ -326,7 +319,7 @@ class Runtime:
             return test
         regions.require_unhandled(AssertionError())
         said = text()
-        add_check(truth(test), CheckError, said.placeholder() if type(said) is TracedText else str(said))
+        add_check(truth(test), CheckError, str(placeholder_of(said)))
         return True
 
     trying = staticmethod(regions.trying)

@@ -6,7 +6,7 @@ import operator
 import re
 import sys
 import warnings
-from collections import OrderedDict, defaultdict, deque
+from collections import OrderedDict, defaultdict
 from collections.abc import Callable, Iterator
 from types import FunctionType
 from typing import Any, cast
@@ -21,9 +21,9 @@ from hybridflow.core.held import attributes_of, made_of, shows_fields
 from hybridflow.core.staged_number import StagedNumber, text_for_messages
 from hybridflow.core.tensor import Tensor
 from hybridflow.core.traced_float import TracedFloat
-from hybridflow.core.traced_text import TEXT_METHODS, TracedText, traced_text
+from hybridflow.core.traced_text import TEXT_METHODS, TracedText, placeholder_of, traced_text
 from hybridflow.guards import observe
-from hybridflow.guards.guards import PLAIN
+from hybridflow.guards.guards import CONTAINERS, PLAIN
 from hybridflow.guards.users import is_hybridflows
 from hybridflow.ops import effects
 from hybridflow.ops.host_values import as_text
@@ -32,7 +32,6 @@ _TRACED = re.compile(r"\(traced [a-z]+[0-9]*\[")
 """What is in a text that a library or a dataclass made of a traced tensor."""
 _BUILTIN = type(len)
 MAKERS = frozenset({str, repr, ascii, format})
-_CONTAINERS = (dict, list, tuple, set, frozenset, deque)
 _SHOWN_BY_ITEMS = frozenset({list, tuple, dict, OrderedDict, defaultdict})
 """Types of containers that each call can make again with its own tensors."""
 _LOGS = frozenset({"debug", "info", "warning", "error", "exception", "critical", "log"})
@@ -62,9 +61,7 @@ def told(value: Any) -> Any:
 
 def plain(value: Any) -> Any:
     """Return what the error of a call has in the place of a value that only the trace has: a text of it."""
-    if type(value) is TracedText:
-        return value.placeholder()
-    return str.__str__(told(value)) if is_traced(value) else value
+    return str.__str__(told(value)) if is_traced(value) else placeholder_of(value)
 
 
 def formatted(value: Any, conversion: int, spec: str) -> str:
@@ -199,19 +196,25 @@ def handed_on(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> t
     elif function is warnings.warn:
         kwargs = {**dict(zip(("stacklevel", "source"), args[2:], strict=False)), **kwargs}
         args, kwargs = args[:2], {**kwargs, "stacklevel": _frames(kwargs.get("stacklevel", 1))}
-    texts = [one for one in (*args, *kwargs.values()) if type(one) is TracedText]
-    if not texts or _keeps_texts(function):
+    if _keeps_texts(function):
         return args, kwargs
     if not _logs(function) and function is not warnings.warn:
-        raise texts[0].unknown()
-    return tuple(map(_placeholder, args)), {name: _placeholder(one) for name, one in kwargs.items()}
+        require_known(*args, *kwargs.values())
+    return tuple(map(placeholder_of, args)), {name: placeholder_of(one) for name, one in kwargs.items()}
+
+
+def require_known(*values: Any) -> None:
+    """Raise if a value is a text that only each call knows."""
+    for one in values:
+        if type(one) is TracedText:
+            raise one.unknown()
 
 
 def by_name(function: Callable[..., Any]) -> Callable[..., Any]:
     """Return a function of an object and a name, which must be known."""
 
     def call(*args: Any) -> Any:
-        handed_on(function, args, {})
+        require_known(*args)
         return function(*args)
 
     return call
@@ -235,10 +238,6 @@ def _keeps_texts(function: Any) -> bool:
     owner = getattr(function, "__self__", None)
     if isinstance(function, type) and issubclass(function, BaseException):
         return True
-    if type(function) is _BUILTIN and isinstance(owner, (*_CONTAINERS, BaseException)):
+    if type(function) is _BUILTIN and isinstance(owner, (*CONTAINERS, set, frozenset, BaseException)):
         return True
     return type(function) in (_BUILTIN, type, FunctionType) and function in _LOOKS_AT_NO_TEXT
-
-
-def _placeholder(value: Any) -> Any:
-    return value.placeholder() if type(value) is TracedText else value

@@ -68,6 +68,11 @@ def traced_text(text: str, make: Callable[..., str] | None, *args: Any, **kwargs
     return made
 
 
+def placeholder_of(value: Any) -> Any:
+    """Return the text that says what is traced, for a `TracedText`; other values are themselves."""
+    return value.placeholder() if type(value) is TracedText else value
+
+
 def _derived(name: str) -> Callable[..., TracedText]:
     make = getattr(str, name)
 
@@ -98,4 +103,4 @@ for _name in set(vars(str)) - (set(dir(object)) - _LOOKS) - {"__getnewargs__", "
     setattr(TracedText, _name, _derived(_name) if _derives else _unknown)
 setattr(TracedText, "__radd__", _added_to)  # noqa: B010 - type checkers know none of `str`
 
-__all__ = ["TEXT_METHODS", "TracedText", "traced_text"]
+__all__ = ["TEXT_METHODS", "TracedText", "placeholder_of", "traced_text"]

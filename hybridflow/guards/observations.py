@@ -87,9 +87,9 @@ class Observations:
         """What stands for the Variables among the arguments, until the trace needs to know which they are."""
         self.may_close = False
         """Whether the trace has open sizes and may restart without them."""
-        self.again: str | None = None
         self.streams: set[int] = set()  # those that objects of libraries write to, such as handlers of logs
         self._unwatched: dict[str, Where | None] = {}
+        self.again: str | None = None
         """Why the trace can serve only its own call; None if it can serve others."""
         self._changed: set[int] = set()
         self.choices = Choices()

@@ -21,7 +21,7 @@ from hybridflow.core.recursion import RECURSION
 from hybridflow.core.sources import CONSTANT
 from hybridflow.core.spec import TensorSpec
 from hybridflow.core.traced_float import NeedsNumber
-from hybridflow.core.traced_text import TracedText
+from hybridflow.core.traced_text import placeholder_of
 from hybridflow.core.variable import Variable
 from hybridflow.guards.access import ATTRIBUTE
 from hybridflow.guards.dynamic import symbol_axes, symbolic_specs
@@ -178,7 +178,7 @@ def _with_numbers(call: Callable[[dict[str, Any]], Any], arguments: dict[str, An
         raise local from None
     except Exception as error:
         require_numbers((error.args, vars(error)), lambda _: False)
-        error.args = tuple([one.placeholder() if type(one) is TracedText else one for one in error.args])
+        error.args = tuple(map(placeholder_of, error.args))
         error.__dict__["__notes__"] = [str.__str__(one) for one in getattr(error, "__notes__", ())]
         raise
 
