@@ -340,11 +340,12 @@ class Reads(ast.NodeTransformer):
         made: list[Any] = []
         for one in node.values:
             if isinstance(one, ast.FormattedValue):
-                value, spec = self.visit(one.value), one.format_spec
-                if told:
+                value = self.visit(one.value)
+                spec = constant(one, "") if one.format_spec is None else self.visit(one.format_spec)
+                if told:  # its format is one of those that are told
                     one.value = runtime(one.value, "told", value)
-                spec = constant(one, "") if spec is None else self.visit(spec)
-                made.append(runtime(one, "formatted", value, constant(one, one.conversion), spec))
+                else:
+                    made.append(runtime(one, "formatted", value, constant(one, one.conversion), spec))
             else:
                 made.append(one)
         return node if told else runtime(node, "joined", *made)

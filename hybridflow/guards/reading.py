@@ -386,8 +386,7 @@ def _read_parts(observations: Observations, value: Any) -> list[Any]:
     try:
         for part in parts_of(value):
             _read_part(observations, value, origin, part)
-            if not (is_open(part.value) and id(part.value) in observations.streams):
-                inside.append(part.value)
+            inside.append(part.value)
     except Opaque as what:
         # What has no origin, the trace created from values that it has already read.
         if observations.origin_of(value) is not None and id(value) not in observations.streams:

@@ -179,7 +179,8 @@ def _with_numbers(call: Callable[[dict[str, Any]], Any], arguments: dict[str, An
     except Exception as error:
         require_numbers((error.args, vars(error)), lambda _: False)
         error.args = tuple(map(placeholder_of, error.args))
-        error.__dict__["__notes__"] = [str.__str__(one) for one in getattr(error, "__notes__", ())]
+        if hasattr(error, "__notes__"):
+            error.__notes__ = [str.__str__(one) for one in error.__notes__]
         raise
 
 
