@@ -776,6 +776,25 @@ def test_looking_leaves_state_alone(make, look):
         assert found.same, found.differences()
 
 
+def test_arrays_are_put_back_bit_for_bit_without_asking_what_is_in_them():
+    class Unequal:
+        def __eq__(self, other):
+            raise ValueError("not to be compared")
+
+        __hash__ = None
+
+    one = Unequal()
+    zeros, objects = np.array([-0.0, np.nan]), np.array([one, 1], dtype=object)
+
+    def f(x):
+        zeros[0], objects[0] = 0.0, None
+        return x * 2
+
+    hf.compile(f).graph(x())
+    assert np.signbit(zeros[0])
+    assert objects[0] is one
+
+
 def test_a_look_before_the_first_call_changes_nothing_of_the_calls():
     for make in (*MAKERS, effects_only):
         expected = run(make, compiled=False)

@@ -30,7 +30,8 @@ def attributes_of(value: Any) -> dict[str, Any]:
                 with suppress(AttributeError):  # it may be empty
                     held[name] = slot.__get__(value)
     if type(value).__dictoffset__:
-        held.update(object.__getattribute__(value, "__dict__"))
+        with suppress(AttributeError):  # a class in C may keep it to itself, as TypeVar does
+            held.update(object.__getattribute__(value, "__dict__"))
     return held
 
 

@@ -290,13 +290,16 @@ _SLOTS = frozenset({"attribute", "name", "cell"})
 
 
 def _same(now: Any, before: Any, in_slot: bool = False) -> bool:
-    """Whether a spot's state is the same as before: a container must hold the same objects in the same order."""
+    """Whether a spot's state is the same as before: a container must hold the same objects in the same order.
+
+    Arrays have the same bytes: -0.0 is not 0.0, and objects are not asked whether they are equal.
+    """
     if now is before:
         return True
     if type(now) is not type(before) or (in_slot and isinstance(now, _MUTABLE)):
         return False
     if isinstance(now, np.ndarray):
-        return bool(np.array_equal(now, before))
+        return (now.dtype, now.shape) == (before.dtype, before.shape) and now.tobytes() == before.tobytes()
     if isinstance(now, set):
         return {*map(id, cast("set[Any]", now))} == {*map(id, before)}
     if isinstance(now, dict):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import traceback
 import types
 import weakref
 from collections import deque
@@ -196,18 +197,20 @@ class Observations:
         if self.may_close:
             raise NeedsSizes
 
-    def release(self) -> None:
-        """Release the objects that the trace made: it is dropped, and what their end changes shall be undone too."""
+    def release(self, error: BaseException) -> None:
+        """Release the objects that a dropped trace made, also in the frames of its error: their end is undone too."""
+        traceback.clear_frames(error.__traceback__)
         for kept in (self._keys, self._frames, self._made):
             kept.clear()
 
     def forget(self) -> None:
         """Release the objects of a trace that has ended."""
         for kept in (
-            self._outside, self._inputs, self._made, self._doubtful, self._whole, self._roots, self._arguments,
-            self._given, self._in_arguments, self._relations, self._also, self.counts_trainable,
+            self._outside, self._inputs, self._made, self._doubtful, self._whole, self._roots, self._given,
+            self._in_arguments, self._relations, self._also, self.counts_trainable,
         ):  # fmt: skip
             kept.clear()
+        self._arguments = {}  # not cleared: the next try gets the same ones
         self._keys.clear()
         self.choices.forget()
 

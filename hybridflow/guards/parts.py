@@ -55,7 +55,7 @@ _CLOSED = (
     array, bytearray, memoryview,
 )  # fmt: skip
 """Types that cannot change, or whose values are compared as a whole: nothing inside them is looked at separately."""
-_HANDLES = (type(threading.Lock()), type(threading.RLock()), io.IOBase, threading.local)
+_HANDLES = (type(threading.Lock()), type(threading.RLock()), io.IOBase, threading.local, type(datetime.datetime_CAPI))
 """Types whose state cannot be compared: only the identity of the object counts."""
 _TOLD = (*CONTAINERS, set, frozenset, np.ndarray, str, int, float, complex, bytes, type, types.ModuleType,
          types.SimpleNamespace, *_HANDLES)  # fmt: skip

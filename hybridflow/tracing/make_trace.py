@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import time
-import traceback
 from collections.abc import Callable, Sequence
 from types import MethodType
 from typing import Any, cast
@@ -127,8 +126,7 @@ def make_trace(
                 try:
                     result = _with_numbers(call, arguments)
                 except (NeedsNumber, NeedsIdentity, NeedsSizes) as need:
-                    traceback.clear_frames(need.__traceback__)  # what only they hold dies now: its writes are undone
-                    observations.release()
+                    observations.release(need)
                     raise
                 finally:
                     builder.dims.open = False
@@ -146,7 +144,6 @@ def make_trace(
         if isinstance(need, NeedsNumber):
             floats.keep_by_value(need.arguments)
         floats.close()
-        observations.arguments({}, {})  # the next try gets the same ones
         observations.forget()
         raise
     except Exception as error:
