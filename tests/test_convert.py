@@ -7,6 +7,7 @@ import dataclasses
 import enum
 import functools
 import gc
+import importlib
 import linecache
 import os
 import sys
@@ -545,6 +546,24 @@ def test_source_that_was_changed_is_not_used():
     linecache.cache["<cell 3>"] = (1, None, ["pass\n"], "<cell 3>")
     with pytest.raises(TracedValueError, match="was changed since it was loaded"):
         hf.compile(g)(hf.asarray(1.0))
+
+
+def test_a_file_that_was_changed_before_the_first_trace_is_not_used(tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)
+    for name, body in {"edited_a": "x * 2", "edited_b": "x * 2 if x > 0 else x"}.items():
+        file = tmp_path / f"{name}.py"
+        file.write_text(f"def f(x):\n    return {body}\n")
+        function = importlib.import_module(name).f
+        file.write_text(f"def f(x):\n    return {body.replace('2', '3')}\n")
+        if name == "edited_a":
+            assert hf.compile(function)(hf.asarray(1.0)).item() == 2.0
+        else:
+            with pytest.raises(TracedValueError, match="was changed since it was loaded"):
+                hf.compile(function)(hf.asarray(1.0))
+        monkeypatch.delitem(sys.modules, name)
+        reloaded = importlib.import_module(name).f
+        assert hf.compile(reloaded)(hf.asarray(1.0)).item() == 3.0
 
 
 def test_an_unconverted_function_says_why():

@@ -11,7 +11,9 @@ import warnings
 from collections.abc import Generator, Iterator
 from contextlib import contextmanager
 from types import CodeType, FunctionType
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
+
+from hybridflow.core.settings import LOADED
 
 FunctionNode = ast.FunctionDef | ast.Lambda
 
@@ -105,13 +107,23 @@ def _load(function: FunctionType) -> _File:
             except SyntaxError as error:
                 raise NotConvertible(f"its source, {name}, cannot be parsed ({error.msg})") from error
             del versions[:-_VERSIONS]
-        if len(versions) == 1:
+        if len(versions) == 1 and not _may_be_newer(name):
             return versions[0]
         made_of = _instructions(function.__code__)
         for one in reversed(versions):
             if made_of in one.instructions:
                 return one
         raise NotConvertible(f"its source, {name}, was changed since it was loaded")
+
+
+def _may_be_newer(name: str) -> bool:
+    """Whether a file was written after the process loaded this package, so perhaps after its functions were made.
+
+    Files that were not are not compared with their functions: it takes time, and tools such as pytest load other code
+    than the file's.
+    """
+    _, written, *_ = cast("tuple[Any, ...]", linecache.cache[name])
+    return written is not None and written > LOADED
 
 
 def find(function: FunctionType) -> Found:
