@@ -322,12 +322,21 @@ def test_errors(run: Any, error: Any, text: str, compiled: bool):
     assert V.item() == 1.0
 
 
-def test_python_control_flow_on_values_needs_cond():
+@pytest.mark.parametrize("compiled", [False, True])
+def test_python_control_flow_and_prints_of_values_are_each_slices(compiled: bool, capsys: pytest.CaptureFixture[str]):
     def program(x: hf.Tensor):
-        return x if hf.sum(x) > 0 else -x
+        print(f"{hf.sum(x):.1f}")
+        while hf.sum(x) > -9:
+            x = x - 1.0 if hf.max(x) > 0 else x * 2.0
+        return x
 
+    mapped = hf.vmap(program)
+    result = hf.compile(lambda x: mapped(x))(X) if compiled else mapped(X)
+    printed = capsys.readouterr().out
+    np.testing.assert_array_equal(result, hf.stack([program(X[i]) for i in range(len(X))]))
+    assert printed == capsys.readouterr().out
     with pytest.raises(TracedValueError, match=r"bool: a traced tensor has no value under hf.vmap.*\n.*\n.*hf.cond"):
-        hf.vmap(program)(X)
+        hf.vmap(hf.no_convert(lambda x: x if hf.sum(x) > 0 else -x))(X)
 
 
 def test_what_leaks_says_where_from():

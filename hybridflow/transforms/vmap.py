@@ -42,10 +42,9 @@ def vmap(fn: Callable[..., Any], in_axes: Axes = 0, out_axes: Axes = 0) -> Calla
 
     `fn` is written for one example; all examples are computed by one vectorized program. In eager code, each call runs
     `fn` once, with tensors that represent every slice; the resulting program is compiled once for the same operations
-    and shapes. Branches and loops on values of these tensors need `hf.cond`, `hf.scan` or `hf.while_loop`, or
-    `hf.compile` around or inside `fn`. Every slice draws its own random numbers. Outer tensors and Variables that `fn`
-    reads are the same for all slices, and gradients flow to them. If `fn` prints or calls back to Python, the slices
-    run one after the other.
+    and shapes. As in `hf.compile`, branches and loops on values of these tensors, and prints of them, happen for each
+    slice. Every slice draws its own random numbers. Outer tensors and Variables that `fn` reads are the same for all
+    slices, and gradients flow to them. If `fn` prints or calls back to Python, the slices run one after the other.
 
     Args:
         fn: a function of tensors.
@@ -83,13 +82,12 @@ def vmap(fn: Callable[..., Any], in_axes: Axes = 0, out_axes: Axes = 0) -> Calla
     @functools.wraps(fn)
     def mapped(*args: Any, **kwargs: Any) -> Any:
         batch = _Batch(args, kwargs, in_axes)
-        function = as_traced(fn)
         builder = _SliceBuilder(getattr(fn, "__name__", "function"), batch.size)
         structure: dict[str, Any] = {}
 
         def run(*slices: Tensor) -> list[Tensor]:
             own_args, own_kwargs = batch.arguments(slices)
-            leaves, structure["tree"] = jax.tree_util.tree_flatten(function(*own_args, **own_kwargs))
+            leaves, structure["tree"] = jax.tree_util.tree_flatten(as_traced(fn)(*own_args, **own_kwargs))
             structure["count"] = len(leaves)
             return [_output(leaf) for leaf in leaves]
 
