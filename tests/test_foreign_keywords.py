@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import hybridflow as hf
-from hybridflow.core.errors import ForeignNameError
+from hybridflow.core.errors import ArgumentTypeError, ForeignNameError
 from hybridflow.core.foreign_names import KEYWORDS
 
 DATA = np.random.default_rng(5).standard_normal((4, 3)).astype(np.float32)
@@ -264,3 +264,30 @@ def test_split_by_dim_is_refused_for_it_means_the_size_of_a_part():
         hf.split(hf.ones((4, 3)), 2, dim=0)
     with pytest.raises(TypeError, match="the size of a part"):
         hf.compile(lambda x: hf.split(x, 2, dim=0))(hf.ones((4, 3)))
+
+
+@pytest.mark.parametrize(
+    "usual",
+    [{"mode": "reduce-overhead"}, {"fullgraph": True}, {"jit_compile": True}, {"keep_unused": False},
+     {"reduce_retracing": True}],
+)  # fmt: skip
+def test_compile_takes_options_that_ask_for_what_it_does(usual):
+    compiled = hf.compile(**usual)(lambda x: x * 2)
+    np.testing.assert_array_equal(compiled(hf.asarray(DATA)), DATA * 2)
+
+
+@pytest.mark.parametrize(
+    ("call", "text"),
+    [
+        (lambda: hf.compile(abs, fullgraph=False), "one graph or an error"),
+        (lambda: hf.compile(abs, mode="lite"), "XLA has one mode"),
+        (lambda: hf.compile(abs, static_argnums=(0,)), "static_argnames="),
+        (lambda: hf.compile(abs, donate_argnums=(0,)), "v.assign"),
+        (lambda: hf.compile(abs, whole=True), "takes no keyword 'whole'.*\n.*It takes: input_signature"),
+        (lambda: hf.autocast(device_type="cuda", dtype="float16"), "holds on every device"),
+        (lambda: hf.autocast("cuda", dtype="float16"), "dtype is given twice.*\n.*'cuda' by position, dtype='float16'"),
+    ],
+)
+def test_options_of_other_packages_compilers_say_what_to_write(call, text):
+    with pytest.raises(ArgumentTypeError, match=text):
+        call()

@@ -122,8 +122,8 @@ def _may_be_newer(name: str) -> bool:
     Files that were not are not compared with their functions: it takes time, and tools such as pytest load other code
     than the file's.
     """
-    _, written, *_ = cast("tuple[Any, ...]", linecache.cache[name])
-    return written is not None and written > LOADED
+    entry = cast("tuple[Any, ...]", linecache.cache.get(name, ()))  # empty for what doctest shows as a file
+    return len(entry) > 1 and entry[1] is not None and entry[1] > LOADED
 
 
 def find(function: FunctionType) -> Found:

@@ -13,6 +13,7 @@ from hybridflow.core.dispatch import connected_edges, record
 from hybridflow.core.dtypes import LOW_PRECISION, DType, as_dtype, bfloat16, float32
 from hybridflow.core.errors import DTypeError, message
 from hybridflow.core.functions import decorated
+from hybridflow.core.keywords import take_foreign_keywords
 from hybridflow.core.node import Edge, Node
 from hybridflow.core.op import REGISTRY, Op
 from hybridflow.core.tensor import Tensor, make_tensor
@@ -183,6 +184,9 @@ class autocast:  # noqa: N801 (used like a function: a context manager, or a dec
         """Return a function that runs inside the autocast block."""
         dtype, enabled = self._dtype, self._enabled
         return decorated("autocast", lambda: autocast(dtype, enabled=enabled), function)
+
+
+take_foreign_keywords(autocast)
 
 
 def _changed(casts: Casts | None) -> Context | None:

@@ -14,6 +14,10 @@ _IMMUTABLE = "tensors are immutable; a Variable is assigned"
 _NO_PLACE = "a model has no device of its own; a value has one, and the code says where it runs"
 _DTYPE = "the dtype of a parameter is chosen when it is made"
 _RATE = "a rate is a number, a Variable or a function of the step, and belongs to the optimizer"
+_BLOCK = "x + attention(norm(x)) and x + mlp(norm(x)) in a hf.nn.Module: hf.nn.MultiHeadAttention, LayerNorm, Linear"
+_OPTIONS = "torch's has the order of the norms, the activation and the dropouts as options"
+_HOOK = "a class with `def forward(self, *args): ...; return super().forward(*args)`, or model.watch() for statistics"
+_OWN = "what a call does is in its forward"
 _BATCHES = "it takes arrays, or any iterable of batches"
 
 HINTS = (
@@ -126,6 +130,21 @@ HINTS = (
     Hint("torch", "hf.nn.ParameterDict", "a dict of Variables", "lists and dicts are parts of a model as they are"),
     Hint("torch", "hf.nn.utils", "hf.clip_by_global_norm(gradients, norm), or clip= of an optimizer",
          "gradients are values, so they are not clipped in place"),
+    Hint("torch", "hf.nn.PixelShuffle", "x.reshape((n, c, r, r, h, w)).permute_dims((0, 1, 4, 2, 5, 3)).reshape((n, c, "
+         "h * r, w * r))", "it moves elements only"),
+    Hint("torch", "hf.nn.interpolate", "hf.nn.Upsample(scale)(x)", "it repeats elements, as torch's mode='nearest'"),
+    Hint("torch", "hf.nn.TripletMarginLoss", "hf.mean(hf.nn.relu(d(anchor, positive) - d(anchor, negative) + margin)) "
+         "with d = lambda a, b: hf.linalg.vector_norm(a - b, axis=-1)", "a loss is an expression"),
+    Hint("torch", "hf.nn.triplet_margin_loss", "hf.mean(hf.nn.relu(d(anchor, positive) - d(anchor, negative) + margin))"
+         " with d = lambda a, b: hf.linalg.vector_norm(a - b, axis=-1)", "a loss is an expression"),
+    Hint("torch", "hf.nn.TransformerEncoderLayer", _BLOCK, _OPTIONS),
+    Hint("torch", "hf.nn.TransformerEncoder", f"a list of such modules, each {_BLOCK}", _OPTIONS),
+    Hint("torch", "hf.nn.TransformerDecoderLayer", _BLOCK, _OPTIONS),
+    Hint("torch", "hf.nn.TransformerDecoder", f"a list of such modules, each {_BLOCK}", _OPTIONS),
+    Hint("torch", "hf.nn.Transformer", f"a list of such modules, each {_BLOCK}", _OPTIONS),
+    Hint("torch", "model.register_forward_hook", _HOOK, _OWN),
+    Hint("torch", "model.register_forward_pre_hook", _HOOK, _OWN),
+    Hint("torch", "model.register_full_backward_hook", "hf.custom_gradient around a function in forward", _OWN),
     Hint("torch", "hf.utils", "hf.data.Batches((x, y), size, shuffle=True)", _BATCHES),
     Hint("torch", "hf.data.DataLoader", "hf.data.Batches((x, y), size, shuffle=True)", _BATCHES),
     Hint("torch", "hf.data.TensorDataset", "hf.data.Batches((x, y), size)", _BATCHES),

@@ -125,6 +125,12 @@ def _accepting(init: Callable[..., None]) -> Callable[..., None]:
                 message(f"{label}: {most} argument{'s' * (most != 1)} at most by position, not {len(args)}",
                         hint=f"Options are given by name: {', '.join(f'{one}=' for one in options) or 'it has none'}.")
             )  # fmt: skip
+        for name, value in zip(names if not variadic else (), args, strict=False):
+            if name in kwargs:
+                raise ArgumentTypeError(
+                    message(f"{label}: {name} is given twice", got=f"{value!r} by position, {name}={kwargs[name]!r}",
+                            hint=f"It takes: {', '.join(names)}.")
+                )  # fmt: skip
         if names[:1] == ["target"] and not args and "target" not in kwargs and "params" not in kwargs:
             raise ArgumentTypeError(
                 message(f"{label}: it is not given what to optimize", hint=f"Write {label}(model, rate=...).")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, ParamSpec, TypeVar, cast, overload
 
+from hybridflow.core.keywords import respelled
 from hybridflow.core.mesh import Axis, Mesh
 from hybridflow.guards.dynamic import Dynamic, Sizes
 from hybridflow.tracing.function import CompiledFunction
@@ -71,6 +72,7 @@ def compile(
     verify: int | None = None,
     max_traces: int = 64,
     name: str | None = None,
+    **other: Any,
 ) -> Any:
     """Compile a function: trace it once per signature, lower the graph to XLA, and run that from then on.
 
@@ -138,6 +140,8 @@ def compile(
         >>> f(hf.asarray([1.0, 2.0]), 3.0)
         Tensor([4., 7.], dtype=float32)
     """
+    if other:
+        return respelled(compile, locals())
 
     def decorate(function: Callable[..., Any]) -> CompiledFunction[Any, Any]:
         if isinstance(function, CompiledFunction):
