@@ -38,7 +38,8 @@ def custom_gradient(function: Callable[..., Any]) -> Callable[..., Any]:
     Args:
         function: a function that returns ``(result, grad_fn)``. ``grad_fn(*output_gradients)`` takes one gradient per
             tensor of the result and returns one per tensor argument, in signature order (None for no gradient).
-            Variables and watched tensors that the body reads besides its arguments get their ordinary gradients.
+            Variables and watched tensors that the body reads besides its arguments get their ordinary gradients; what
+            is an argument has the gradient of `grad_fn` alone.
             Read in the body what `grad_fn` needs besides: it runs later, but compiled it is traced with the call.
 
     Returns:
@@ -64,7 +65,8 @@ def custom_gradient(function: Callable[..., Any]) -> Callable[..., Any]:
         leaves, tree = jax.tree_util.tree_flatten((args, [kwargs[name] for name in names]))
         positions = [i for i, leaf in enumerate(leaves) if isinstance(leaf, Tensor | Variable | np.ndarray)]
         start = next_sequence()
-        arguments = [fresh(as_tensor(leaves[i])) for i in positions]
+        given = [as_tensor(leaves[i]) for i in positions]
+        arguments = list(map(fresh, given))
         for position, argument in zip(positions, arguments, strict=True):
             leaves[position] = argument
         fresh_args, fresh_kwargs = jax.tree_util.tree_unflatten(tree, leaves)
@@ -78,7 +80,10 @@ def custom_gradient(function: Callable[..., Any]) -> Callable[..., Any]:
         outputs, result_tree = jax.tree_util.tree_flatten(result)
         if context.tracer is None and not context.tapes and not any(map(_lasting, [*arguments, *outputs])):
             return result
-        body = _Body(function.__qualname__, start, arguments, [as_tensor(output) for output in outputs], grad_fn)
+        of_rule = {tensor._edge for tensor in (*given, *arguments) if tensor._edge is not None}
+        body = _Body(
+            function.__qualname__, start, arguments, of_rule, [as_tensor(output) for output in outputs], grad_fn
+        )
         replaced = _traced(body, context.tracer) if isinstance(context.tracer, GraphBuilder) else _eager(body, context)
         return jax.tree_util.tree_unflatten(result_tree, replaced)
 
@@ -100,11 +105,15 @@ def _parameter_order(function: Callable[..., Any]) -> dict[str, int]:
 
 
 class _Body(NamedTuple):
-    """One run of the function: its arguments, its outputs, and the user's rule."""
+    """One run of the function: its arguments, the edges whose gradients the user's rule gives, its outputs, the rule.
+
+    A Variable or tensor that is an argument has the rule's gradient alone, even if the body reads it by itself too.
+    """
 
     name: str
     start: int
     arguments: list[Tensor]
+    of_rule: set[Edge]
     outputs: list[Tensor]
     grad_fn: Callable[..., Any]
 
@@ -213,8 +222,7 @@ EAGER = register(
 
 def _eager(body: _Body, context: Context) -> list[Tensor]:
     edges = [tensor._edge for tensor in body.outputs]
-    arguments = {tensor._edge for tensor in body.arguments if tensor._edge is not None}
-    free = free_edges(body.start, edges, arguments, None)
+    free = free_edges(body.start, edges, body.of_rule, None)
     connected: list[Edge | None] = [
         edge if edge is not None and edge[0].stamp >= context.start else None
         for edge in [tensor._edge for tensor in body.arguments]
@@ -270,8 +278,7 @@ TRACED = register(
 
 def _traced(body: _Body, tracer: GraphBuilder) -> list[Tensor]:
     edges = [tracer.edge_of(tensor) for tensor in body.outputs]
-    arguments = {tracer.edge_of(tensor) for tensor in body.arguments}
-    free = free_edges(body.start, edges, arguments, tracer.scope)
+    free = free_edges(body.start, edges, body.of_rule, tracer.scope)
     rule = _rule(body, edges, free)
     present: list[bool] = []
 
