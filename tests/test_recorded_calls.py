@@ -488,6 +488,31 @@ def test_a_tape_inside():
     both(f, normal(4, 2), rtol=1e-5)
 
 
+def test_gradients_taken_inside_keep_nothing_for_second_ones_until_they_are_asked_for():
+    w = hf.Variable(normal(4, 4), requires_grad=True)
+
+    def f(x):
+        with hf.GradientTape() as tape:
+            loss = hf.sum(hf.tanh(hf.nn.dropout(x, 0.2) @ w) ** 2)
+        return tape.gradient(loss, w)
+
+    def kept(compiled):
+        return len(compiled(x)._edge[0].outputs)
+
+    x, compiled = normal(3, 4), hf.compile(f)
+    assert kept(compiled) == kept(compiled) == 2  # the result, and the state of the generator
+    for seed in range(3):
+        found = []
+        for function in (f, compiled):
+            hf.random.seed(seed)
+            first = function(x)
+            w.grad = None
+            hf.sum(first**2).backward()
+            found.append((first, w.grad))
+        same(*found, rtol=1e-4)  # of small elements, beside others that are 1000 times as large
+    assert kept(compiled) > 2
+
+
 def test_a_persistent_tape_inside_and_second_order():
     def f(x):
         with hf.GradientTape(persistent=True) as outer:

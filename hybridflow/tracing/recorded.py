@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from threading import Event
 from typing import Any
 
 import jax.numpy as jnp
@@ -66,8 +67,9 @@ Note = Callable[[str, Executable], None]
 
 
 def gradient_op(
-    graph: Graph, wanted: Mask, device: Any, sizes: dict[str, int], note: Note, placing: Placing | None = None
-) -> Op:
+    graph: Graph, wanted: Mask, device: Any, sizes: dict[str, int], note: Note, placing: Placing | None = None,
+    asked: Event | None = None,
+) -> Op:  # fmt: skip
     """Return the op of recorded calls of a graph; ``op.jitted["forward"]`` runs it.
 
     A part of the graph may have no gradient, such as a loop with an unknown number of steps. It is an error only to ask
@@ -80,11 +82,15 @@ def gradient_op(
         sizes: the size of each symbol.
         note: called with what each program is for, when it is compiled.
         placing: how the graph's inputs and outputs lie on a mesh; None for one device.
+        asked: given if a gradient will hardly be asked for: calls keep nothing for it, and the first that is asked for
+            one computes its values again and sets the event.
     """
-    try:
-        return _split_op(graph, wanted, device, sizes, note, placing)
-    except GradientError:
-        return _on_demand_op(graph, wanted, device, sizes, note, placing)
+    if asked is None:
+        try:
+            return _split_op(graph, wanted, device, sizes, note, placing)
+        except GradientError:
+            asked = Event()
+    return _on_demand_op(graph, wanted, device, sizes, note, placing, asked)
 
 
 def _split_op(
@@ -120,13 +126,13 @@ def _of_backward(placing: Placing, split: SplitGradient, executable: Executable)
 
 
 def _on_demand_op(
-    graph: Graph, wanted: Mask, device: Any, sizes: dict[str, int], note: Note, placing: Placing | None
+    graph: Graph, wanted: Mask, device: Any, sizes: dict[str, int], note: Note, placing: Placing | None, asked: Event
 ) -> Op:
     """Return the op that derives gradients only when they are asked for, of the outputs of which they are asked."""
     forward, _ = run_passes(graph, pipeline=None if placing is None else ON_A_MESH, differentiable=False)
     executable = compile_graph(forward, sizes=sizes, device=device, placing=placing)
     note("results", executable)
-    rule = _OnDemandRule(graph, wanted, sizes, device, note, placing)
+    rule = _OnDemandRule(graph, wanted, sizes, device, note, placing, asked)
     return op_of(graph, forward, rule, _timed_if_profiled(rule, "forward", forward, executable, placing), 0)
 
 
@@ -278,7 +284,7 @@ def asked_part(split: SplitGradient, asked: Sequence[bool]) -> Graph:
 
 
 class _OnDemandRule:
-    """The gradient rule of a recorded call of a graph in which some gradients do not exist.
+    """The gradient rule of recorded calls that keep nothing for it: some gradients do not exist, or none is expected.
 
     Args:
         graph: the graph that is called.
@@ -286,11 +292,14 @@ class _OnDemandRule:
         sizes: the size of each symbol.
         device: the jax device to run on.
         note, placing: as `gradient_op` takes it.
+        asked: set when a gradient is asked for.
     """
 
     def __init__(
-        self, graph: Graph, wanted: Mask, sizes: dict[str, int], device: Any, note: Note, placing: Placing | None
-    ) -> None:
+        self, graph: Graph, wanted: Mask, sizes: dict[str, int], device: Any, note: Note, placing: Placing | None,
+        asked: Event,
+    ) -> None:  # fmt: skip
+        self.asked = asked
         self.graph = graph
         self.placing = placing
         self.wanted = wanted
@@ -312,6 +321,7 @@ class _OnDemandRule:
 
         Raises: GradientError: a wanted gradient leads through an operation that has none.
         """
+        self.asked.set()
         gs = list(g) if isinstance(g, tuple) else [g]
         xs = args[1:]
         given = tuple([one is not None for one in gs])

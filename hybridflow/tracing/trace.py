@@ -138,6 +138,7 @@ class Trace(Fit):
         self.symbols = symbol_positions(graph)
         self.lock = threading.Lock()
         self.recorded: Graph | None = None
+        self._asked = threading.Event()
         self.gradient_ops: dict[Any, Op] = {}
         self.bounded_gradients: dict[tuple[bool, ...], BoundedGradients] = {}
         self._nothing_follows: bool | None = None
@@ -543,7 +544,9 @@ class Trace(Fit):
 
     def _gradient_op(self, wanted: tuple[bool, ...], device: Any, sizes: dict[str, int]) -> Op:
         exact = self.bounds is None or not sizes or device is not None or PROFILER.get() is not None
-        key = (wanted, device, exact, *sizes.items())
+        # Who takes gradients in a function hardly asks for those of its results, unless a tape is there.
+        seldom = exact and bool(self.gradient_of) and not (self._asked.is_set() or current().tapes)
+        key = (wanted, device, exact, seldom, *sizes.items())
         op = self.gradient_ops.get(key)
         if op is None:
             with self.lock:
@@ -553,7 +556,8 @@ class Trace(Fit):
                     self.graph.dims.hints.update(sizes)  # the gradient sees this call's sizes
                     if exact:
                         note = self._note(device)(sizes, None)
-                        op = gradient_op(self._to_record(), wanted, device, sizes, note, self.placing)
+                        asked = self._asked if seldom else None
+                        op = gradient_op(self._to_record(), wanted, device, sizes, note, self.placing, asked)
                     else:
                         op = self._gradients_for_bounds(wanted).op(sizes)
                     self.gradient_ops[key] = op
