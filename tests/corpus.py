@@ -891,6 +891,25 @@ def bool_and_or(x, y):
     return x > 0 and y > 0, x > 0 or y > 0, not x > 0, not (x > 0 and y > 0)
 
 
+@on((1.0, 2.0), (-1.0, 2.0), (1.0, -2.0), grad=False)
+def conditions_of_any_values(x, y):
+    items, none, text, table = [], None, "text", {"a": 1}
+    t = x
+    if (x > 0 and items) or (text and y > 0):
+        t = t + 1
+    if not (x > 0 and none) and (table or y > 0):
+        t = t + 2
+    i = hf.sum(x) * 0
+    while i < 3 and ((table and x > 0) or (i < 2 and text)):
+        i = i + 1
+    assert text or x > 0
+    picked = [k for k in (1, 2, 3) if text and k > 1 and (items or table)]
+    match x:
+        case _ if y > 0 and text:
+            t = t + 4
+    return t, i, (1.0 if x > 0 and items else 2.0) + (3.0 if items or y > 0 or none else 4.0), sum(picked)
+
+
 @on((1.0, 2.0), (0.0, 2.0))
 def and_gives_operands(x, y):
     return (x and y) + 1, (x or y) * 2

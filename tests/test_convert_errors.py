@@ -85,6 +85,19 @@ def test_dtypes_that_do_not_meet():
         hf.compile(f)(X)
 
 
+@pytest.mark.parametrize("dtype", ["bool", "uint8", "int32", "float16", "float32", "complex64"])
+@pytest.mark.parametrize("number", [True, 3, 0.5, 1j])
+def test_numbers_that_meet_a_tensor_keep_its_dtype_or_are_refused(dtype: str, number: complex):
+    x = hf.ones((), dtype=dtype)
+    wide = "bifc".index(dtype.lstrip("u")[0]) < "bifc".index(type(number).__name__[0])
+    for f in (lambda x: x if x != 0 else number, lambda x: number if x == 0 else x):
+        if wide:
+            with pytest.raises(DTypeError, match=rf"a Python number if .*{dtype} if|{dtype} if .*a Python number if"):
+                hf.compile(f)(x)
+        else:
+            assert hf.compile(f)(x).dtype == dtype
+
+
 def test_structures_that_do_not_meet():
     def f(x):
         y = (x, x) if x > 0 else [x]

@@ -24,6 +24,7 @@ from hybridflow.convert import (
     liveness,
     loops,
     patterns,
+    regions,
     rows,
     runtime,
     scopes,
@@ -68,7 +69,7 @@ FAULTS: dict[str, tuple[Any, str, Any, list[str]]] = {
         branches, "same_python", lambda a, b: False, ["if_equal_computed_values"]),
     "an unset variable is not kept": (
         branches, "set_in_one", lambda *_: None, ["if_undefined"]),
-    "a raise in a branch raises at once": (branches, "RAISED", "__no_such__", ["raise_in_branch"]),
+    "a raise in a branch raises at once": (regions.Region, "raises", lambda self, error: False, ["raise_in_branch"]),
     "a raise in a branch is lost": (branches, "add_raise", lambda error: None, ["raise_in_branch", "raise_in_loop"]),
     "cells are not read": (cells.Cells, "read", lambda self: dict.fromkeys(self.names, 0.0), ["if_else"]),
     "no exit is lowered": (control, "lower_exits", lambda node: True, ["if_return", "for_break"]),

@@ -760,6 +760,7 @@ RULES: dict[Rule, tuple[Any, str]] = {
     (Runtime, "none_of"): (lambda self, *flags: not any(flags), "if_return_many"),
     (Runtime, "and_"): (lambda self, first, second, simple: first and second(), "bool_and_or"),
     (Runtime, "or_"): (lambda self, first, second, simple: first or second(), "bool_and_or"),
+    (Runtime, "tested"): (lambda self, value: value, "conditions_of_any_values"),
     (Runtime, "not_"): (lambda self, value: not value, "bool_and_or"),
     (Runtime, "choose"): (lambda self, test, true, false: true() if test else false(), "ternary"),
     (Runtime, "compare"): (

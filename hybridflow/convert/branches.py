@@ -11,7 +11,7 @@ import numpy as np
 from hybridflow.autodiff.graph_ops import inline
 from hybridflow.convert.cells import Cells
 from hybridflow.convert.poison import UNSET, Late, Poison, set_in_one, spoken
-from hybridflow.convert.regions import DEPTH, is_set_by_loop, is_too_deep, region, require_unhandled
+from hybridflow.convert.regions import DEPTH, Region, is_set_by_loop, is_too_deep, region, require_unhandled
 from hybridflow.convert.staged import as_integer, kinds_of, magnitude, raw_dtype, staged, staged_int
 from hybridflow.convert.texts import plain
 from hybridflow.convert.values import (
@@ -36,14 +36,14 @@ from hybridflow.core.node import format_where, user_place
 from hybridflow.core.staged_number import INT, StagedNumber, weak_dtype_of
 from hybridflow.core.tensor import as_tensor
 from hybridflow.ir.builder import Traced, add_check, trace_body
-from hybridflow.ir.checks import again
+from hybridflow.ir.checks import again, state_of
 from hybridflow.nested.bodies import predicate, trace_function
 from hybridflow.nested.branches import join
 from hybridflow.nested.tensor_array import begun_with, shapes_to_begin_with
 
 Block = Callable[[], Any]
-RAISED = "__hybridflow_raised__"
-"""The attribute of an exception that a ``raise`` statement of the user raised in converted code."""
+_PYTHONS = (ZeroDivisionError, OverflowError, AssertionError, SystemExit)
+"""Exceptions of Python's own arithmetic, of ``assert`` and of ``sys.exit``: only calls that get there raise them."""
 _FLAGS = (".returned", ".broken", ".continued", ".holds", ".matched", ".goes")
 
 
@@ -110,11 +110,11 @@ class _Branches:
         def body() -> list[Any]:
             self.cells.write(self.before)
             code = None if block is None else getattr(block, "code", None) or cast(Any, block).__code__
-            with region(self.cells, code=code):
-                if block is not None and not self.completes(block, code):
+            with region(self.cells, code=code) as made:
+                if block is not None and not (self.is_shallow(code) and completes(block, made)):
                     return []
             left.update(self.cells.read())
-            made: list[Any] = []
+            leaves: list[Any] = []
             for variable in self.live:
                 value = left[variable]
                 if type(value) is Late:
@@ -122,29 +122,17 @@ class _Branches:
                     value = value.value
                 if value is not UNSET:
                     parts[variable] = Value.of(value, variable in self.opened)
-                    made += [_left_behind(leaf) for leaf in parts[variable].dynamic()]
-            return [*made, *ran.values()]
+                    leaves += [_left_behind(leaf) for leaf in parts[variable].dynamic()]
+            return [*leaves, *ran.values()]
 
         traced, _, leaves = trace_function(name, body, [], lambda _: ())
         return _Outcome(traced, leaves, parts, ran, left, raised=not left)
 
-    def completes(self, block: Block, code: Any) -> bool:
-        """Run a block; return False if it ends in a ``raise`` of the user: the calls that take the branch then fail.
-
-        Recursion that is too deep is treated in the same way.
-        """
+    def is_shallow(self, code: Any) -> bool:
+        """Return False if recursion is too deep; the calls that take the branch then fail."""
         if is_too_deep(code):
             text = f"the branch at {self.place} is inside of itself more than {DEPTH.get()} times"
             add_raise(TraceError(message(text, hint="Give hf.compile a larger max_depth, or write a loop.")))
-            return False
-        try:
-            block()
-        except Exception as error:
-            # Errors of Python's own arithmetic must reach only the calls that take this branch, too.
-            if not getattr(error, RAISED, False) and type(error) not in (ZeroDivisionError, OverflowError):
-                raise
-            require_unhandled(error)
-            add_raise(error)
             return False
         return True
 
@@ -357,42 +345,45 @@ def dead(name: str) -> Poison:
     return Poison(TraceError, message(text, hint="Give it a value after the `with` block, or before it in each step."))
 
 
-def add_raise(error: Exception) -> None:
+def completes(run: Callable[[], Any], body: Region) -> bool:
+    """Run a branch, or a step of a loop; return False if it ends in a ``raise``: the calls that get there then fail."""
+    try:
+        run()
+    except BaseException as error:
+        if not (body.raises(error) or type(error) in _PYTHONS):
+            raise
+        require_unhandled(error)
+        add_raise(error)
+        return False
+    return True
+
+
+def add_raise(error: BaseException) -> None:
     """Make the calls that reach this point fail with an error."""
-    kind: type[Exception] = type(error)
-    error.args = tuple(map(plain, error.args))
-    error.__dict__.update({name: plain(value) for name, value in vars(error).items()})
-    text = str(error)
     never: Any = as_tensor(np.asarray(False))
-    if isinstance(error, TraceError) or _is_text(error):
-        add_check(never, kind, text)  # pyright: ignore[reportArgumentType]
-    elif _is_known(error):
-        add_check(never, kind, text, _without_mark(error))  # pyright: ignore[reportArgumentType]
+    if isinstance(error, TraceError):
+        add_check(never, type(error), str(error))
+        return
+    made: BaseException | None = error
+    while made is not None:
+        made.args = tuple(map(plain, made.args))
+        made.__dict__.update({name: plain(value) for name, value in vars(made).items()})
+        made = made.__cause__
+    text = str(error)
+    if _is_known(error):
+        add_check(never, type(error), text, again(error))
     else:
-        add_check(never, CheckError, f"{kind.__name__}: {text}")
+        add_check(never, CheckError, f"{type(error).__name__}: {text}")
 
 
-def _is_text(error: Exception) -> bool:
-    """Whether an exception is a builtin one that carries only a text."""
-    plain = type(error).__module__ == "builtins" and not isinstance(error, KeyError)
-    return plain and (not error.args or (len(error.args) == 1 and type(error.args[0]) is str))
-
-
-def _is_known(error: Exception) -> bool:
+def _is_known(error: BaseException) -> bool:
     """Whether an exception can be created again, and holds no values that only the trace has."""
-    leaves = jax.tree_util.tree_leaves((error.args, vars(error)))
-    if any(map(is_traced, leaves)):
+    if any(map(is_traced, jax.tree_util.tree_leaves((error.args, state_of(error))))):
         return False
     try:
         return type(again(error)) is type(error)
     except Exception:  # noqa: BLE001, RUF100 (the user's class may have another constructor)
         return False
-
-
-def _without_mark(error: Exception) -> Exception:
-    made = again(error)
-    made.__dict__.pop(RAISED, None)
-    return made
 
 
 ENDLESS = 10_000

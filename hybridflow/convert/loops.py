@@ -9,10 +9,10 @@ import jax
 
 from hybridflow.autodiff.namespaces import PUBLIC
 from hybridflow.convert.appended import Appended
-from hybridflow.convert.branches import FirstWrite, dead, where_now
+from hybridflow.convert.branches import FirstWrite, completes, dead, where_now
 from hybridflow.convert.cells import Cells
 from hybridflow.convert.poison import UNSET, Late, Poison, spoken
-from hybridflow.convert.regions import append_rows, before_change, region
+from hybridflow.convert.regions import Region, append_rows, before_change, region
 from hybridflow.convert.rows import Rows, TensorRange
 from hybridflow.convert.staged import kinds_of, raw_dtype, raw_of, staged, staged_int, takes_dtype
 from hybridflow.convert.values import (
@@ -145,9 +145,9 @@ class _Loop:
 
         def once() -> list[Any]:
             self.cells.write(self.before)
-            with region(self.cells, rows):
-                step()
-            values.update(self.set_now(self.carried))
+            with region(self.cells, rows) as body:
+                done = completes(step, body)
+            values.update(self.set_now(self.carried) if done else {})
             return []
 
         trace_with_variables(once, [], "loop_first_step")
@@ -205,6 +205,14 @@ class _Loop:
         return value.filled(made) if after is None else value.apart_from(after).filled(made, after.source)
 
     # -- a step -----------------------------------------------------------------------------------------------
+
+    def step(self, state: Sequence[Any], run: Callable[[], Any], rows: bool = False) -> tuple[tuple[Any, ...], Region]:
+        """Run a step from a state; return the state after it, which is the same if the step ends in a ``raise``."""
+        self.enter(state)
+        with region(self.cells, rows) as body:
+            if not completes(run, body):
+                self.enter(state)
+        return self.leave(), body
 
     def enter(self, state: Sequence[Any]) -> None:
         """Set the variables to the state at the start of a step."""
@@ -457,10 +465,7 @@ def while_on_tensor(test: Callable[[], Any], step: Callable[[], Any], names: Loo
         return truth(test())
 
     def run(*state: Any) -> Any:
-        loop.enter(state)
-        with region(loop.cells):
-            step()
-        return loop.leave()
+        return loop.step(state, step)[0]
 
     loop.run(lambda state: iterate(condition, run, state, LIMIT.get(), loop.names))
     loop.require_end(lambda: truth(test()))
@@ -477,26 +482,27 @@ def while_with_effects(goes: Any, test: Callable[[], Any], step: Callable[[], An
     """
     loop = _Loop(Cells(names.bound, test, step), names)
 
-    def body() -> Any:
+    again: list[Any] = []
+
+    def body() -> None:
+        again[:] = [asarray(False)]
         step()
-        return truth(test())
+        again[:] = [truth(test())]
 
     loop.discover(body)
 
     def run(goes: Any, *state: Any) -> Any:
-        loop.enter(state)
-        with region(loop.cells):
-            again = body()
-        return again, *loop.leave()
+        after, _ = loop.step(state, body)
+        return again[0], *after
 
     first = truth(goes)
     ends: list[Any] = []
 
     def whole(state: Any) -> Any:
-        again, *last = iterate(
+        goes, *last = iterate(
             lambda goes, *_: goes, run, (first, *state), LIMIT.get(), ["condition", *loop.names]
         )  # fmt: skip
-        ends[:] = [again]
+        ends[:] = [goes]
         return tuple(last)
 
     loop.run(whole)
@@ -523,10 +529,8 @@ def for_on_rows(
         return index < count if test is None else PUBLIC.logical_and(index < count, truth(test()))
 
     def run(index: Any, *state: Any) -> Any:
-        loop.enter(state)
-        with region(loop.cells):
-            step(rows.build([tensor[index] for tensor in rows.tensors]))
-        return index + 1, *loop.leave()
+        after, _ = loop.step(state, lambda: step(rows.build([tensor[index] for tensor in rows.tensors])))
+        return index + 1, *after
 
     bound = count if isinstance(count, int) else None
     ends: list[Any] = []
@@ -546,12 +550,10 @@ def _for_all_rows(loop: _Loop, rows: Rows, step: Callable[[Any], Any], fixed: bo
     loop.certain = isinstance(rows.length, int)
 
     def one(state: Any, row: Any) -> Any:
-        loop.enter(state)
-        with region(loop.cells, rows=fixed) as body:
-            step(rows.build(row))
+        after, body = loop.step(state, lambda: step(rows.build(row)), fixed)
         collected["lists"] = [target for target, _ in body.appended.values()]
         collected["rows"] = [list(map(Appended, values)) for _, values in body.appended.values()]
-        return loop.leave(), [value.tensors for values in collected["rows"] for value in values]
+        return after, [value.tensors for values in collected["rows"] for value in values]
 
     def run(state: tuple[Any, ...]) -> tuple[Any, ...]:
         last, stacked = scan(one, state, rows.tensors)
@@ -591,10 +593,7 @@ def for_on_range(
         return goes_on(index)
 
     def run(index: Any, *state: Any) -> Any:
-        loop.enter(state)
-        with region(loop.cells):
-            step(staged(INT, index, numbers.limit))
-        return index + stride, *loop.leave()
+        return index + stride, *loop.step(state, lambda: step(staged(INT, index, numbers.limit)))[0]
 
     ends: list[Any] = []
 

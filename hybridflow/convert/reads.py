@@ -214,9 +214,14 @@ class Reads(ast.NodeTransformer):
         method = "and_" if isinstance(node.op, ast.And) else "or_"
         *values, last = node.values
         simple = is_simple(last)
-        made = self.visit(last)
+
+        def operand(value: Any) -> Any:
+            made = self.visit(value)
+            return runtime(value, "tested", made) if getattr(node, "tested", False) else made
+
+        made = operand(last)
         for value in reversed(values):
-            made = runtime(node, method, self.visit(value), thunk(made), constant(node, simple))
+            made = runtime(node, method, operand(value), thunk(made), constant(node, simple))
             simple = simple and is_simple(value)
         return made
 

@@ -46,6 +46,7 @@ class Region:
         names: the variables that it may set.
         appended: the values that a step appends, by the id of the list.
         seen: the ids of the lists that were read in the step.
+        raised: what ``raise`` statements of converted code raised in it.
         outside: what existed before the body, and what was in it.
     """
 
@@ -55,8 +56,14 @@ class Region:
         self.names = frozenset(cells.names)
         self.appended: dict[int, tuple[list[Any], list[Any]]] = {}
         self.seen: set[int] = set()
+        self.raised: list[BaseException] = []
+        self.tracer = current().tracer
         self.outside = Outside(cells.all.values(), sys._getframe(1))
         self.known = self.outside.known
+
+    def raises(self, error: BaseException) -> bool:
+        """Whether a ``raise`` statement of the user raised an exception."""
+        return any(error is one for one in self.raised)
 
     def require_unchanged(self) -> None:
         """Raise if the body changed what existed before it in a way that was not noticed at its line.
@@ -82,11 +89,18 @@ def region(cells: Cells, rows: bool = False, code: Any = None) -> Generator[Regi
     try:
         yield made
         made.require_unchanged()
-    except Exception as error:
+    except BaseException as error:
         error.__dict__.setdefault(LEFT_BODY, format_where(user_place(3)))
         raise
     finally:
         _REGIONS.reset(token)
+
+
+def raised(error: BaseException) -> None:
+    """Record that a ``raise`` statement raises an exception; not in functions that a body gives to `cond` or `scan`."""
+    bodies = _REGIONS.get()
+    if bodies and bodies[-1].tracer is current().tracer:
+        bodies[-1].raised.append(error)
 
 
 @contextmanager

@@ -13,7 +13,7 @@ import jax
 from hybridflow.autodiff.namespaces import PUBLIC
 from hybridflow.convert import builtin, protocols, regions, staged_reads, texts
 from hybridflow.convert import callee as callees
-from hybridflow.convert.branches import ENDLESS, RAISED, branch_on_tensor, endless, value_on_tensor
+from hybridflow.convert.branches import ENDLESS, branch_on_tensor, endless, value_on_tensor
 from hybridflow.convert.cells import Cells
 from hybridflow.convert.chains import Chain, Through
 from hybridflow.convert.filtered import Filtered, keeps, kept
@@ -294,6 +294,11 @@ class Runtime:
             return value_on_tensor(first, lambda: first, lambda: value)
         return value_on_tensor(first, lambda: first, second)
 
+    def tested(self, value: Any) -> Any:
+        """Return the truth of an operand in a condition."""
+        value = protocols.truth_of(value)
+        return truth(value) if is_staged(value) else bool(value)
+
     def not_(self, value: Any) -> Any:
         """Return ``not value``."""
         return negated(protocols.truth_of(value))
@@ -375,8 +380,8 @@ class Runtime:
         """Return what a ``raise`` statement raises. In a branch on a tensor, only the calls that take it fail."""
         if isinstance(error, type) and issubclass(error, BaseException):
             error = error()
-        if isinstance(error, Exception) and getattr(current().tracer, "outer", None) is not None:
-            setattr(error, RAISED, True)
+        if isinstance(error, BaseException):
+            regions.raised(error)
         return error
 
     # -- writes -----------------------------------------------------------------------------------------------

@@ -17,7 +17,7 @@ from hybridflow.convert.staged import shown as shown_number
 from hybridflow.convert.staged import staged
 from hybridflow.core.errors import DTypeError, ShapeError, TraceError, message
 from hybridflow.core.node import format_where
-from hybridflow.core.staged_number import BOOL, StagedNumber
+from hybridflow.core.staged_number import BOOL, StagedNumber, weak_dtype_of
 from hybridflow.core.tensor import Tensor, as_tensor
 from hybridflow.core.traced_array import TracedArray
 from hybridflow.core.traced_float import TracedFloat
@@ -248,7 +248,9 @@ def _leaf_difference(what: str, a: Any, b: Any, place: str) -> Poison | None:
                     hint="Only tensors and numbers can depend on a tensor."),
         )  # fmt: skip
     if is_number(a) or is_number(b):
-        return None if _shape(a) == _shape(b) else _shapes(what, a, b, place)
+        if _shape(a) != _shape(b):
+            return _shapes(what, a, b, place)
+        return None if is_number(a) and is_number(b) else _widened(what, a, b, place)
     one, other = as_tensor(a), as_tensor(b)
     if one.shape != other.shape:
         return _shapes(what, a, b, place)
@@ -259,6 +261,23 @@ def _leaf_difference(what: str, a: Any, b: Any, place: str) -> Poison | None:
                     got=f"{made_at(a)}; {made_at(b)}", hint="Cast one of them."),
         )  # fmt: skip
     return None
+
+
+def _widened(what: str, a: Any, b: Any, place: str) -> Poison | None:
+    """Return the error for a tensor and a number that only a wider dtype than the tensor's holds; None if it fits."""
+    number, tensor = (a, as_tensor(b)) if is_number(a) else (b, as_tensor(a))
+    examples = number.examples() if type(number) is StagedNumber else (number,)
+    if all(weak_dtype_of(one, tensor.dtype) == tensor.dtype for one in examples):
+        return None
+    return Poison(
+        DTypeError,
+        message(f"{what} is {_kind(a)} if the condition at {place} is true and {_kind(b)} if it is false",
+                got=f"{made_at(a)}; {made_at(b)}", hint=f"Cast the tensor, or write a number of {tensor.dtype}."),
+    )  # fmt: skip
+
+
+def _kind(leaf: Any) -> str:
+    return "a Python number" if is_number(leaf) else str(leaf.dtype)
 
 
 def _shape(leaf: Any) -> Any:

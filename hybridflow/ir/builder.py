@@ -548,7 +548,7 @@ def trace_with_variables(
     return Traced(graph, captures, tuple(builder.checks), tuple(builder.variables.values()))
 
 
-def add_check(ok: Tensor, error: type[Exception], text: str, example: Exception | None = None) -> None:
+def add_check(ok: Tensor, error: type[BaseException], text: str, example: BaseException | None = None) -> None:
     """Make calls of the current trace fail unless `ok` (bool, shape ()) holds: with `error`, or one like `example`."""
     tracer = current().tracer
     assert isinstance(tracer, GraphBuilder)

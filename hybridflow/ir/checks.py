@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
+from types import MemberDescriptorType
 from typing import Any, NamedTuple
 
 from hybridflow.core.node import Where, format_where
@@ -21,13 +23,13 @@ class Check(NamedTuple):
     """
 
     ok: Tensor
-    error: type[Exception]
+    error: type[BaseException]
     text: str
     where: Where | None
-    example: Exception | None = None
+    example: BaseException | None = None
     python_state: Any = None
 
-    def failure(self, name: str) -> Exception:
+    def failure(self, name: str) -> BaseException:
         """Return the error of a call in which the condition does not hold.
 
         Args:
@@ -41,10 +43,26 @@ class Check(NamedTuple):
         return made
 
 
-def again(error: Exception) -> Exception:
-    """Return a copy of an exception: its class, arguments and attributes, without its traceback."""
+def state_of(error: BaseException) -> dict[str, Any]:
+    """Return what an exception holds besides its arguments: in its ``__dict__``, in slots, and in its C class."""
+    state: dict[str, Any] = {}
+    for kind in type(error).__mro__:
+        for name, slot in vars(kind).items():
+            if type(slot) is MemberDescriptorType:
+                with suppress(AttributeError):  # it may be empty
+                    state[name] = slot.__get__(error)
+    return {**state, **vars(error)}
+
+
+def again(error: BaseException) -> BaseException:
+    """Return a copy of an exception, and of its cause: class, arguments and attributes, without the traceback."""
     kind: Any = type(error)
     made = kind.__new__(kind, *error.args)
     made.args = error.args
-    made.__dict__.update(error.__dict__)
+    if error.__cause__ is not None:
+        made.__cause__ = again(error.__cause__)
+    for name, value in state_of(error).items():
+        if getattr(made, name, state_of) is not value:
+            with suppress(AttributeError, TypeError):  # what the class itself does not let be set
+                setattr(made, name, list(value) if name == "__notes__" else value)
     return made

@@ -7,6 +7,7 @@ loop is traced; then it becomes a scan at once (`_loop`).
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -146,8 +147,8 @@ def _bind(test: Traced, body: Traced, leaves: list[Tensor], bound: int | None) -
         first = _first_test(test, leaves) if test.checks or test.assigned else []
         state = [*leaves, *written.values(), *[ok] * len(body.checks), *first[1:], *first[:1]]
         test, body = _carrying(test, body, written, count, state, bool(first))
-    made = _loop(test, body, state, bound)
     end = count + len(written.variables)
+    made = _loop(test, body, state, bound, slice(end, end + len(checks)))
     assign_around(written.variables, made[count:end])
     add_checks(checks, made[end : end + len(checks)])
     return made[:count]
@@ -187,18 +188,33 @@ def _carrying(
     return trace_body(condition, specs, test.graph.name), trace_body(step, specs, body.graph.name)
 
 
-def _loop(test: Traced, body: Traced, state: list[Tensor], bound: int | None) -> list[Tensor]:
-    """Add the loop; if the number of steps is known already, add a scan."""
+def _loop(test: Traced, body: Traced, state: list[Tensor], bound: int | None, checks: slice) -> list[Tensor]:
+    """Add the loop; if the number of steps is known already, add a scan.
+
+    Any other loop ends too as soon as one of its checks fails: the steps might never make its condition false.
+    """
     count = len(state)
     trips = known_trips(test, body, state, tracer_now())
     if trips is not None:
         length = trips if bound is None else min(trips, bound)
         return bind_scan(body.graph, state, [], inputs_around(body), {"length": length, "reverse": False})
+    if state[checks]:
+        test = _while_checks_hold(test, state, checks)
     shared = Shared()
     positions = [shared.add(inputs_around(one)) for one in (test, body)]
     around = shared.tensors()
     graphs = [laid_out(one.graph, count, own, around) for one, own in zip((test, body), positions, strict=True)]
     return _bind_while(graphs[0], graphs[1], state, around, bound)
+
+
+def _while_checks_hold(test: Traced, state: list[Tensor], checks: slice) -> Traced:
+    """Return a condition that does not hold either if a check has failed."""
+
+    def condition(*tensors: Tensor) -> list[Tensor]:
+        goes = inline(test.graph, tensors)[0]
+        return [functools.reduce(PUBLIC.logical_and, tensors[: len(state)][checks], goes)]
+
+    return test._replace(graph=trace_body(condition, test.graph.input_specs, test.graph.name).graph)
 
 
 def _bind_while(
