@@ -910,6 +910,16 @@ def conditions_of_any_values(x, y):
     return t, i, (1.0 if x > 0 and items else 2.0) + (3.0 if items or y > 0 or none else 4.0), sum(picked)
 
 
+@on([1.0, 2.0], grad=False)
+def iterators_are_pythons(x):
+    made = [zip(x, x), enumerate(x), reversed(x), map(abs, x), filter(None, x), range(hf.argmax(x))]
+    kinds = [zip, enumerate, reversed, map, filter, range]
+    return [
+        type(one) is kind and isinstance(one, kind) and one.__class__ is kind
+        for one, kind in zip(made, kinds, strict=True)
+    ]
+
+
 @on((1.0, 2.0), (0.0, 2.0))
 def and_gives_operands(x, y):
     return (x and y) + 1, (x or y) * 2

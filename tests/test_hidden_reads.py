@@ -8,13 +8,19 @@ with every way to change.
 
 import array
 import collections
+import contextvars
 import ctypes
 import decimal
 import enum
+import fractions
 import functools
+import itertools
 import logging
 import math
+import operator
+import pathlib
 import random
+import re
 import threading
 import types
 import warnings
@@ -23,6 +29,7 @@ import weakref
 import jax
 import numpy as np
 import pytest
+from reference import without_xla
 from test_things_read import same
 
 import hybridflow as hf
@@ -474,24 +481,99 @@ def test_a_class_that_jax_comes_to_know():
     assert len(set(map(str, same(make)))) > 2
 
 
-def test_the_context_of_decimals():
-    def make():
-        decimal.setcontext(decimal.Context(prec=28))
-        number = decimal.Decimal(1)
-        return lambda x: x * float(number / 3), [lambda: setattr(decimal.getcontext(), "prec", 2)]
+ONE, ZERO, FEW, MANY = np.float32(1), np.float32(0), np.array([1.0, 0.0]), decimal.Decimal("1.23456789")
+BY_NUMPY = [
+    lambda: ONE / ZERO, lambda: FEW / FEW[::-1], lambda: np.divide(FEW, 0.0), lambda: np.divide(1.0, 0.0),
+    lambda: np.log(ZERO), lambda: -np.sqrt(-ONE), lambda: FEW.prod() / ZERO, lambda: operator.truediv(ONE, ZERO),
+    lambda: sum([np.float32(3e38), np.float32(3e38)]), lambda: np.array([1e300]).astype(np.float32),
+    lambda: functools.reduce(operator.mul, [np.float32(3e38), np.float32(3e38)]), lambda: FEW.__rtruediv__(1.0),
+]  # fmt: skip
+BY_DECIMAL = [
+    lambda: len(str(MANY / 3)), lambda: len(str(+MANY)), lambda: len(str(MANY.sqrt())), lambda: float(MANY * MANY),
+    lambda: decimal.getcontext().prec, lambda: len(str(decimal.Decimal("1.23456789") * 3)),
+    lambda: len(str(sum([MANY]))),
+]  # fmt: skip
+SHOWN = [lambda: len(str(FEW / 3)), lambda: len(f"{FEW / 3}"), lambda: len(np.array2string(FEW / 3)),
+         lambda: len(repr([FEW / 3])), lambda: len("%s" % (FEW / 3))]  # fmt: skip
 
-    with decimal.localcontext():
-        assert len(set(map(str, same(make)))) > 2
+
+@pytest.mark.parametrize(("computed", "outside", "inside"), [
+    *itertools.product(BY_NUMPY, [lambda: np.seterr(all="raise")], [lambda: np.errstate(all="ignore")]),
+    *itertools.product(BY_DECIMAL, [lambda: setattr(decimal.getcontext(), "prec", 4)],
+                       [lambda: decimal.localcontext(prec=5)]),
+    *itertools.product(SHOWN, [lambda: np.set_printoptions(precision=2)], [lambda: np.printoptions(precision=3)]),
+])  # fmt: skip
+def test_what_libraries_compute_by(computed, outside, inside):
+    def plain(x):
+        return x * float(np.max(computed()))
+
+    def within(x):
+        with inside():
+            return x * float(np.max(computed()))
+
+    for function in (plain, within):
+        with np.errstate(all="ignore"), decimal.localcontext(), np.printoptions():
+            compiled = hf.compile(function)
+            found = []
+            for change in (lambda: None, lambda: None, outside):
+                change()
+                found.append([outcome(one) for one in (function, compiled)])
+            assert [eager for eager, _ in found] == [made for _, made in found]
+            assert (found[0] != found[2]) == (function is plain)
+            assert compiled.trace_count <= 2
 
 
-def test_numpys_options_for_printing():
-    def make():
-        np.set_printoptions(precision=8)
-        numbers = np.float64([1 / 3])
-        return lambda x: x * len(np.array2string(numbers)), [lambda: np.set_printoptions(precision=2)]
+def outcome(function):
+    try:
+        return str(function(hf.asarray(1.0)))
+    except FloatingPointError as error:
+        return str(error)
 
-    with np.printoptions():
-        assert len(set(map(str, same(make)))) > 2
+
+class Failing:
+    """An object whose attributes, length and state cannot be read."""
+
+    def __getattr__(self, name):
+        raise AttributeError(name) if name.startswith("__") else RuntimeError(name)
+
+    def __len__(self):
+        raise RuntimeError
+
+    def __reduce_ex__(self, protocol):
+        raise RuntimeError
+
+    def __repr__(self):
+        return "failing"
+
+
+def length_of(value):
+    try:
+        return len(value)
+    except (TypeError, RuntimeError) as error:
+        return 20.0 + len(type(error).__name__)
+
+
+@pytest.mark.filterwarnings("ignore::hybridflow.core.errors.RetraceWarning")
+@pytest.mark.parametrize("read", [lambda value: len(repr(value)), lambda value: len(repr([value])), length_of,
+                                  lambda value: len(type(value).__name__)])  # fmt: skip
+def test_a_value_of_any_kind_in_the_place_of_any_other(read):
+    values = [
+        1, 1.5, "text", None, int, re.compile("a"), types.MappingProxyType({}), memoryview(b"a"), b"ab", bytearray(3),
+        [1], (1, 2), {1: 2}, {1}, pathlib.PurePath("a/b"), fractions.Fraction(1, 2), decimal.Decimal(2), np.ones(2),
+        np.float32(2), array.array("i", [1]), collections.deque([1]), len, Failing(), slice(1), range(3), hf.ones(2),
+        re, enum.Enum("E", "a").a, 2j, object(), contextvars.ContextVar("name"), weakref.ref(Failing),
+    ]  # fmt: skip
+    holder = types.SimpleNamespace()
+
+    def function(x):
+        return x * read(holder.value)
+
+    with without_xla():
+        for number, holder.value in enumerate(values):
+            compiled = hf.compile(function)
+            compiled(hf.asarray(1.0))
+            for holder.value in values[number % 5 :: 5]:
+                assert compiled(hf.asarray(1.0)).item() == function(hf.asarray(1.0)).item()
 
 
 def test_a_lock_that_is_taken():

@@ -1,7 +1,11 @@
 """Which object is which: aliases, ``is``, ``id`` and hashes of Python objects give compiled what they give eagerly."""
 
 import collections
+import copy
 import dataclasses
+import functools
+import inspect
+import math
 import operator
 import types
 
@@ -598,3 +602,38 @@ def test_the_class_of_a_variable_that_is_an_argument():
 
     x, w = hf.asarray(1.0), hf.Variable(2.0)
     assert hf.compile(step)(x, w).item() == step(x, w).item() == 813.0
+
+
+def test_callables_that_are_values_are_themselves():
+    class Doubled:
+        def method(self):
+            return 1
+
+        def __call__(self):
+            return 3
+
+    def helper(x):
+        return x
+
+    doubled, part = Doubled(), functools.partial(helper, 1)
+
+    def facts(x):
+        made = []
+        for one in (
+            helper, doubled.method, Doubled.method, Doubled, doubled, part, str, repr, operator.add, made.append,
+            {}.get, dict.fromkeys, "a".join, int.__add__, (3).__add__, math.sqrt, print, map, type, object.__setattr__,
+        ):  # fmt: skip
+            other = one
+            made += [
+                type(one).__name__, type(one) is type(other), id(one) == id(other), operator.is_(one, other),
+                {one: 1}[one], isinstance(one, type), callable(one), one in [other], str(one)[:9],
+                getattr(one, "__name__", None), inspect.isfunction(one), inspect.ismethod(one), inspect.isbuiltin(one),
+                type(copy.copy(one)).__name__,
+            ]  # fmt: skip
+        told.append(made)
+        return x
+
+    told = []
+    facts(x())
+    hf.compile(facts)(x())
+    assert told[0] == told[1]

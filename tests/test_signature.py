@@ -983,6 +983,7 @@ def test_a_compiled_method_has_the_attributes_of_its_function():
         (lambda xs, d: xs.__setitem__(0, xs[0] * 2), "xs"),
         (lambda xs, d: d.update(b=1), "d"),
         (lambda xs, d: d["inner"].append(2), "d"),
+        (lambda xs, d: d.update({3: 1}), "d"),  # keys that cannot be sorted
     ],
 )
 def test_changing_an_argument_is_an_error(change, argument):

@@ -16,7 +16,7 @@ from hybridflow.convert import filtered, protocols, regions, staged_reads
 from hybridflow.convert.branches import ENDLESS, endless, value_on_tensor
 from hybridflow.convert.chains import kept_by, mapped, rest_of
 from hybridflow.convert.filtered import Filtered, truths
-from hybridflow.convert.rows import Stream, TensorRange, enumerated, ranged, reversed_rows, zipped
+from hybridflow.convert.rows import StandsFor, Stream, TensorRange, enumerated, ranged, reversed_rows, zipped
 from hybridflow.convert.sorting import sorted_items
 from hybridflow.convert.staged import staged
 from hybridflow.convert.staged_math import NUMBER_FUNCTIONS, summed
@@ -174,12 +174,14 @@ _STOOD_FOR: dict[type, type] = {TracedFloat: float, SizeFloat: float, Dim: int, 
 
 
 def type_of(*args: Any, **more: Any) -> Any:
-    """Return ``type``; for a stand-in, the type of the number, array or Variable that it stands for."""
+    """Return ``type``; for a stand-in, the type of what it stands for."""
     if len(args) != 1 or more:
         return type(*args, **more)
     kind = type(args[0])
     if kind is TracedArray:
         return numpy_rules.kind_of(args[0])
+    if issubclass(kind, StandsFor):
+        return args[0].stands_for
     return staged_reads.type_of(args[0]) if kind is StagedNumber else _STOOD_FOR.get(kind, kind)
 
 

@@ -525,7 +525,7 @@ _OF_TEXT = frozenset({"__repr__", "__str__", "__format__"})
 
 def _call_builtin(function: Any, /, *args: Any, **kwargs: Any) -> Any:
     """Call a builtin that has a replacement for tensors."""
-    if function not in (isinstance, issubclass):
+    if _calls_arguments(function):
         args, kwargs = _converted_arguments(args, kwargs)
     if not builtin.replaces(function, (*args, *kwargs.values())):
         return _call_other(function, *args, **kwargs)
@@ -600,7 +600,7 @@ def _holds_size(*values: Any) -> bool:
 _IN_PARTS = frozenset({"extend", "extendleft", "sort", "update", "__iadd__", "__ior__"})
 """Methods of containers that may have made a part of their change when they raise an error."""
 _CALLING: frozenset[Any] = frozenset(
-    {sorted, min, max, functools.reduce, jax.tree_util.tree_map, jax.tree.map,
+    {map, filter, sorted, min, max, functools.reduce, jax.tree_util.tree_map, jax.tree.map,
      jax.tree.reduce, jax.tree_util.tree_map_with_path, jax.tree_util.tree_reduce, jax.tree.map_with_path, list.sort}
 )  # fmt: skip
 
@@ -609,7 +609,7 @@ def _calls_arguments(function: Any) -> bool:
     """Whether a callable only calls the functions among its arguments."""
     if type(function) is type(len) and type(function.__self__) is list:
         return function.__name__ == "sort"
-    return isinstance(function, FunctionType | type(len)) and function in _CALLING
+    return isinstance(function, FunctionType | type(len) | type) and function in _CALLING
 
 
 def _converted_arguments(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:

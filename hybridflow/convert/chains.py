@@ -12,7 +12,7 @@ from hybridflow.convert.branches import branch_on_tensor, value_where
 from hybridflow.convert.cells import Cells
 from hybridflow.convert.filtered import Filtered, Maybe, both
 from hybridflow.convert.protocols import truth_of
-from hybridflow.convert.rows import Stream, TensorRange, require_known, stream_of, zipped
+from hybridflow.convert.rows import StandsFor, Stream, TensorRange, require_known, stream_of, zipped
 from hybridflow.convert.values import is_staged, is_tensor, truth
 
 
@@ -23,7 +23,7 @@ class Stage(NamedTuple):
     keeps: bool
 
 
-class Chain(Filtered):
+class Chain(Filtered, StandsFor):
     """An iterator over the items that come out of some stages; a ``for`` and the reductions use its parts.
 
     Attributes:
@@ -36,6 +36,7 @@ class Chain(Filtered):
     def __init__(self, source: Any, stages: tuple[Stage, ...]) -> None:
         self.source: Any = stream_of(source) or source
         self.stages = stages
+        self.stands_for = filter if stages[-1].keeps else map
         super().__init__(_Items(self))
         self._plain: Iterator[Any] | None = None
 

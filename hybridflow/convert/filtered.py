@@ -50,8 +50,8 @@ def unknown_length(what: str = "comprehension") -> TraceError:
     """Return the error for iterating over the items of a filter on a tensor."""
     return TraceError(
         message(f"{what}: which items it keeps depends on a tensor, so their number is not known, at {where_now()}",
-                hint=f"Keep all items and choose with hf.where, or write the {what} into the brackets of sum, "
-                     "len, min, max, any or all.")
+                hint=f"Keep all items and choose with hf.where, or write the {what}, without := in it, into the "
+                     "brackets of sum, len, min, max, any or all.")
     )  # fmt: skip
 
 

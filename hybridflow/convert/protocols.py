@@ -336,7 +336,7 @@ def _looked_at(*values: Any) -> None:
 
 def _binary(names: tuple[str, ...], plain: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
     """Return the function that applies a binary operator, which uses these special methods."""
-    compares = names[-1] in _ORDER
+    compares, formats = names[-1] in _ORDER, "__mod__" in names
 
     def operate(a: Any, b: Any) -> Any:
         if type(a) in _PLAIN and type(b) in _PLAIN:
@@ -344,7 +344,9 @@ def _binary(names: tuple[str, ...], plain: Callable[[Any, Any], Any]) -> Callabl
                 _looked_at(a, b)
                 if compares:
                     observe.whole(a, b)
-            return plain(a, b)
+            elif formats and type(a) in (str, bytes):
+                observe.whole(b)
+            return _computed(plain(a, b))
         first, second = _pair(a, b, names)
         if first is a and second is b:
             observe.whole(a, b)
@@ -356,15 +358,22 @@ def _binary(names: tuple[str, ...], plain: Callable[[Any, Any], Any]) -> Callabl
 
 def _unary(name: str, plain: Callable[[Any], Any]) -> Callable[[Any], Any]:
     def operate(a: Any) -> Any:
-        return driven(plain, stand_in(a, (name,)))
+        return _computed(driven(plain, stand_in(a, (name,))))
 
     return operate
+
+
+def _computed(result: Any) -> Any:
+    """Return the result of an operator; record the state by which NumPy computed it."""
+    if isinstance(result, np.ndarray | np.generic):
+        observe.computed(result)
+    return result
 
 
 def _augmented(names: tuple[str, ...], plain: Callable[[Any, Any], Any]) -> Callable[..., Any]:
     def operate(a: Any, b: Any) -> Any:
         if type(a) in _PLAIN and type(b) in _PLAIN:
-            return plain(a, b)
+            return _computed(plain(a, b))
         first, second = _pair(a, b, names)
         if first is a and second is b:
             observe.whole(a, b)

@@ -53,7 +53,17 @@ def rows_of(tensor: Any) -> Rows:
     return Rows((whole,), lambda row: row[0])
 
 
-class Stream:
+class StandsFor:
+    """The base of what stands for iterators and ranges of Python's, also in `isinstance`."""
+
+    stands_for: type
+
+    @property
+    def __class__(self) -> type:  # pyright: ignore[reportIncompatibleMethodOverride]
+        return self.stands_for
+
+
+class Stream(StandsFor):
     """An iterator over rows of tensors, as ``zip``, ``enumerate`` and ``reversed`` return one: it is used up once.
 
     Attributes:
@@ -121,6 +131,8 @@ class Stream:
 class _Reader(Stream):
     """The stream of a tensor's rows."""
 
+    stands_for = reversed
+
     def __init__(self, rows: Rows) -> None:
         super().__init__()
         self.rows = rows
@@ -149,6 +161,8 @@ class _Reader(Stream):
 class _Enumerated(Stream):
     """``enumerate`` of a stream."""
 
+    stands_for = enumerate
+
     def __init__(self, source: Stream, start: Any) -> None:
         super().__init__(source)
         self.number = start
@@ -173,6 +187,8 @@ class _Enumerated(Stream):
 
 class _Zipped(Stream):
     """``zip`` of streams."""
+
+    stands_for = zip
 
     def __init__(self, sources: Sequence[Stream], strict: bool) -> None:
         super().__init__(*sources)
@@ -212,7 +228,8 @@ class _Zipped(Stream):
                 ends, count = False, least
 
 
-_Enumerated.__name__, _Zipped.__name__ = "enumerate", "zip"  # as in Python's messages
+for _kind in (_Reader, _Enumerated, _Zipped):
+    _kind.__name__ = _kind.stands_for.__name__  # as in Python's messages
 
 
 def stream_of(iterable: Any) -> Stream | None:
@@ -285,17 +302,14 @@ def require_known(iterator: Any) -> None:
         )  # fmt: skip
 
 
-class TensorRange:
+class TensorRange(StandsFor):
     """``range`` with a tensor among its arguments."""
+
+    stands_for = range
 
     def __init__(self, start: Any, stop: Any, step: Any) -> None:
         self.start, self.stop, self.step = start, stop, step
         self.limit = 0
-
-    @property
-    def __class__(self) -> type:  # pyright: ignore[reportIncompatibleMethodOverride]
-        """`range`, for `isinstance`."""
-        return range
 
     def _refuse(self, *_: Any) -> Any:
         ends = (self.start, self.stop, self.step)

@@ -184,8 +184,16 @@ class Origin:
         """Return the current value, or `MISSING` if there is none."""
         if self.parent is None:
             return self.holder()
-        holder = self.parent.now()
-        return MISSING if holder is None or holder is MISSING else self.access.get(holder, self.name)
+        return self.read(self.parent.now())
+
+    def read(self, holder: Any) -> Any:
+        """Return the value that an object holds, or `MISSING`: the object may be of another kind than the first was."""
+        if holder is None or holder is MISSING:
+            return MISSING
+        try:
+            return self.access.get(holder, self.name)
+        except Exception:
+            return MISSING
 
     def __str__(self) -> str:
         line = format_where(self.where)
@@ -415,8 +423,7 @@ class Guards:
     def _value(self, origin: Origin, values: list[Any]) -> Any:
         if origin.parent is None:
             return origin.holder()
-        holder = values[self._positions[origin.parent]]
-        return MISSING if holder is None or holder is MISSING else origin.access.get(holder, origin.name)
+        return origin.read(values[self._positions[origin.parent]])
 
     def _generate(self) -> Callable[[], bool]:
         """Generate the function that compares by identity."""
@@ -453,8 +460,7 @@ class Guards:
                 lines.append(f"        if {_differs(origin, number, space)}: return False")
         for first, second, same in self._related:
             lines.append(f"        if v{first} is {'not ' * same}v{second}: return False")
-        failures = "AttributeError, LookupError, ReferenceError, TypeError, ValueError"
-        lines += [f"    except ({failures}):", "        return False"]
+        lines += ["    except Exception:", "        return False"]
         values = "".join([f"{inputs[position]}, " for position in sorted(inputs)])
         lines.append(f"    return ({values})" if values else "    return True")
         exec(compile("\n".join(lines), __file__, "exec"), space)  # straight-line Python, compiled once

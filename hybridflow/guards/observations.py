@@ -32,7 +32,7 @@ from hybridflow.guards.kinds import is_leaf, is_one_of_several, is_structure
 from hybridflow.guards.moving import RANDOM, is_open, moving, warn_once
 from hybridflow.guards.outside_floats import OutsideFloats
 from hybridflow.guards.parts import WRAPPERS, items_of, parts_of
-from hybridflow.guards.questions import ANSWER, INSPECTING, LRU_CACHE, OF_ATTRIBUTES, Question, question_of
+from hybridflow.guards.questions import ANSWER, CONTEXTS, INSPECTING, LRU_CACHE, OF_ATTRIBUTES, Question, question_of
 from hybridflow.guards.shown import shown
 from hybridflow.guards.storable import is_traced, refuse_nested, require_numbers, require_storable
 from hybridflow.ir.variables import ArgumentVariable
@@ -100,6 +100,7 @@ class Observations:
         self.repeated = Effects()
         self.augmented: Augmented | None = None
         self.floats = floats
+        self._contexts = {id(read): read() for read in CONTEXTS}
 
     # -- what is outside ----------------------------------------------------------------------------------------
 
@@ -304,7 +305,8 @@ class Observations:
         except TypeError:
             self.not_again(f"{question}, whose arguments may change")
         else:
-            self.look(self.root(_LIBRARIES, "libraries", lasting=True), ANSWER, question, value)
+            before = self._contexts.get(id(question.function), value)
+            self.look(self.root(_LIBRARIES, "libraries", lasting=True), ANSWER, question, before)
         return value
 
     def _inside(self, container: Any, key: Any) -> Origin | None:

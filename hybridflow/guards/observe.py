@@ -252,6 +252,13 @@ def whole(*values: Any) -> None:
         reading.whole(observations, *values)
 
 
+def computed(value: Any) -> None:
+    """Record the state of a library by which it computed a value."""
+    observations, _ = current_observations()
+    if observations is not None:
+        reading.context_of(observations, value)
+
+
 def read_item(obj: Any, key: Any) -> Any:
     """Return ``obj[key]``."""
     observations, _ = current_observations()

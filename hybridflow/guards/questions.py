@@ -6,6 +6,7 @@ compared.
 
 from __future__ import annotations
 
+import decimal
 import functools
 import gc
 import importlib.util
@@ -16,6 +17,7 @@ from collections.abc import Callable
 from typing import Any, Final, cast
 
 import jax
+import numpy as np
 
 from hybridflow.core.context import CONTEXT
 from hybridflow.guards.access import MISSING, Access
@@ -48,6 +50,16 @@ _READERS: dict[str, str] = {
 }
 """Functions that only read, by module; methods are written ``CLASS.METHOD``."""
 ONLY_READ = FoundByName(_READERS)
+
+
+def decimal_settings() -> tuple[Any, ...]:
+    """Return what decides how Python computes with decimals; not the flags that the computations set."""
+    now = decimal.getcontext()
+    return now.prec, now.rounding, now.Emin, now.Emax, now.capitals, now.clamp, dict(now.traps)
+
+
+CONTEXTS: tuple[Callable[[], Any], ...] = (decimal.getcontext, decimal_settings, np.geterr, np.get_printoptions)
+"""Functions that read what a block, as of `np.errstate`, may set: a trace depends on what was set before its call."""
 INSPECTING = FoundByName({
     "builtins": "__import__ eval exec globals",
     "gc": "get_objects get_referents get_referrers",

@@ -11,7 +11,7 @@ import decimal
 import functools
 import logging
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from types import BuiltinMethodType, CodeType, FunctionType, MethodType, MethodWrapperType, ModuleType
 from typing import Any, ParamSpec, TypeVar, TypeVarTuple, cast
 from weakref import WeakKeyDictionary, WeakSet
@@ -33,7 +33,7 @@ from hybridflow.guards.kinds import holds_attributes, is_leaf
 from hybridflow.guards.moving import is_open
 from hybridflow.guards.observations import Observations
 from hybridflow.guards.parts import Opaque, Part, is_watched_module, items_of, of_call, parts_of
-from hybridflow.guards.questions import Question
+from hybridflow.guards.questions import Question, decimal_settings
 from hybridflow.guards.signature import BoundCall
 from hybridflow.guards.users import is_users, is_users_class
 
@@ -338,7 +338,7 @@ def whole(observations: Observations, *values: Any) -> None:
         if value is sys.modules:  # all that there is
             observations.not_again("sys.modules in code that is not converted", moves=False)
             continue
-        waiting += _beside(observations, value)
+        _beside(observations, value)
         if observations.size > _MANY:
             observations.not_again(
                 f"{observations.size} values that a library may read are too many to be watched", moves=False
@@ -355,13 +355,27 @@ def whole(observations: Observations, *values: Any) -> None:
             waiting += _of_method(observations, method, value.__self__)
 
 
-def _beside(observations: Observations, value: Any) -> tuple[Any, ...]:
-    """Record facts outside a value, such as whether a Variable is trainable; return what else it depends on."""
+def _beside(observations: Observations, value: Any) -> None:
+    """Record facts outside a value, such as whether a Variable is trainable."""
     if type(value) is Variable:
         observations.counts_trainable[id(value)] = value
-    if type(value) is not decimal.Decimal:
-        return ()
-    return (observations.answered(Question(decimal.getcontext, (), {}), decimal.getcontext()),)
+    if issubclass(type(value), np.ndarray):
+        observations.answered(Question(np.get_printoptions, (), {}), np.get_printoptions())
+    context_of(observations, value)
+
+
+def context_of(observations: Observations, value: Any) -> None:
+    """Record the state of a library that decides, besides the values, what its operations on them do."""
+    for kind, function in _CONTEXTS:
+        if issubclass(type(value), kind):
+            observations.answered(Question(function, (), {}), function())
+
+
+_CONTEXTS: tuple[tuple[Any, Callable[[], Any]], ...] = (
+    ((decimal.Decimal, decimal.Context), decimal_settings),
+    ((np.ndarray, np.generic, np.ufunc), np.geterr),
+)
+"""Types, and the function that reads the state."""
 
 
 def _of_method(observations: Observations, function: FunctionType, instance: Any) -> Iterator[Any]:

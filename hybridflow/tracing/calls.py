@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import operator
 import sys
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
@@ -101,11 +102,16 @@ def check_unchanged(
         if name in static or tree == LEAF:
             position += 1
             continue
-        with looking():
-            leaves, now = flatten_again(arguments[name])
         before = values[position : position + tree.num_leaves]
         position += tree.num_leaves
-        if now != tree or any(a is not b for a, b in zip(leaves, before, strict=True)):
+        now: Any
+        try:
+            with looking():
+                leaves, now = flatten_again(arguments[name])
+            same = now == tree and all(map(operator.is_, leaves, before))
+        except (TypeError, ValueError) as error:  # such as keys that can no longer be sorted
+            same, now = False, str(error).splitlines()[0]
+        if not same:
             raise MutationError(
                 message(
                     f"compile: {label} changed its argument {name!r}, which a compiled call cannot do",
