@@ -9,6 +9,7 @@ with every way to change.
 import array
 import collections
 import contextvars
+import copy
 import ctypes
 import decimal
 import enum
@@ -553,15 +554,31 @@ def length_of(value):
         return 20.0 + len(type(error).__name__)
 
 
+def copied(value):
+    try:
+        mine = copy.copy(value)
+        if hasattr(mine, "append"):
+            mine.append(8)
+            mine.append(9)
+        return len(str(mine[7])) if hasattr(mine, "keys") else len(repr(mine))
+    except (TypeError, RuntimeError, KeyError) as error:
+        return 20.0 + len(type(error).__name__)
+
+
 @pytest.mark.filterwarnings("ignore::hybridflow.core.errors.RetraceWarning")
-@pytest.mark.parametrize("read", [lambda value: len(repr(value)), lambda value: len(repr([value])), length_of,
+@pytest.mark.parametrize("read", [lambda value: len(repr(value)), lambda value: len(repr([value])), length_of, copied,
                                   lambda value: len(type(value).__name__)])  # fmt: skip
 def test_a_value_of_any_kind_in_the_place_of_any_other(read):
     values = [
         1, 1.5, "text", None, int, re.compile("a"), types.MappingProxyType({}), memoryview(b"a"), b"ab", bytearray(3),
         [1], (1, 2), {1: 2}, {1}, pathlib.PurePath("a/b"), fractions.Fraction(1, 2), decimal.Decimal(2), np.ones(2),
-        np.float32(2), array.array("i", [1]), collections.deque([1]), len, Failing(), slice(1), range(3), hf.ones(2),
-        re, enum.Enum("E", "a").a, 2j, object(), contextvars.ContextVar("name"), weakref.ref(Failing),
+        np.float32(2), array.array("i", [1]), collections.deque([1]), collections.deque([1], maxlen=2), len, Failing(),
+        slice(1), range(3), hf.ones(2), re, enum.Enum("E", "a").a, 2j, object(), contextvars.ContextVar("name"),
+        weakref.ref(Failing),
+        collections.defaultdict(int), collections.defaultdict(list), collections.OrderedDict(a=1, b=2),
+        collections.OrderedDict(b=2, a=1), np.dtype("f4"), np.dtype([("a", "f4")]), np.dtype([("a", "f4")], align=True),
+        np.dtype("f4", metadata={"a": 1}), np.array(["a"]), np.array(["b"]), np.str_("a"), np.datetime64(1, "D"),
+        np.datetime64(1, "ns"), np.array(["a"], object),
     ]  # fmt: skip
     holder = types.SimpleNamespace()
 
@@ -572,7 +589,7 @@ def test_a_value_of_any_kind_in_the_place_of_any_other(read):
         for number, holder.value in enumerate(values):
             compiled = hf.compile(function)
             compiled(hf.asarray(1.0))
-            for holder.value in values[number % 5 :: 5]:
+            for holder.value in (*values[number % 9 :: 9], *values[max(number - 2, 0) : number + 3]):
                 assert compiled(hf.asarray(1.0)).item() == function(hf.asarray(1.0)).item()
 
 

@@ -8,6 +8,7 @@ import inspect
 import math
 import operator
 import types
+import warnings
 
 import numpy as np
 import pytest
@@ -637,3 +638,62 @@ def test_callables_that_are_values_are_themselves():
     facts(x())
     hf.compile(facts)(x())
     assert told[0] == told[1]
+
+
+STORED = {
+    "attribute": (lambda s, c: setattr(s, "v", c), lambda s: s.v),
+    "item": (lambda s, c: s.table.__setitem__("k", c), lambda s: s.table["k"]),
+    "append": (lambda s, c: s.items.append(c), lambda s: s.items[-1]),
+    "in a tuple": (lambda s, c: setattr(s, "v", (c, 1)), lambda s: s.v[0]),
+    "in a list": (lambda s, c: setattr(s, "v", [c]), lambda s: s.v[0]),
+    "in a function": (lambda s, c: setattr(s, "v", lambda: c), lambda s: s.v()),
+    "in a partial": (lambda s, c: setattr(s, "v", functools.partial(len, c)), lambda s: s.v.args[0]),
+    "in a method": (lambda s, c: setattr(s, "v", c.copy), lambda s: s.v.__self__),
+    "in an object": (lambda s, c: setattr(s, "v", Cell(c)), lambda s: s.v.value),
+}
+
+
+@pytest.mark.parametrize("way", STORED)
+@pytest.mark.parametrize("make", [
+    lambda: {"a": 1}, lambda: [1, "b", None], lambda: {"lr": 0.1, "n": 2}, lambda: {"a": {"b": [1, 2]}}, lambda: [0.5],
+    lambda: collections.OrderedDict(b=1, a=2), lambda: collections.defaultdict(list, a=1), lambda: {1, 2},
+    lambda: collections.deque([1]), lambda: [("a", [1])],
+])  # fmt: skip
+def test_an_argument_that_is_stored_is_the_caller_s_own(way, make):
+    store, get = STORED[way]
+    state = types.SimpleNamespace(v=None, items=[], table={})
+
+    def f(x, given):
+        store(state, given)
+        return x * len(given)
+
+    compiled = hf.compile(f)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", EffectWarning)
+        for _ in range(3):
+            given = make()
+            compiled(x(), given)
+            assert get(state) is given
+
+
+@pytest.mark.parametrize("way", STORED)
+def test_an_argument_with_tensors_is_not_stored(way):
+    state = types.SimpleNamespace(v=None, items=[], table={})
+    compiled = hf.compile(lambda x, given: (STORED[way][0](state, given), x)[1])
+    with pytest.raises(MutationError, match="stores a traced tensor outside"):
+        compiled(x(), {"a": x(), "b": [1]})
+    assert state == types.SimpleNamespace(v=None, items=[], table={})
+
+
+def test_a_part_without_tensors_of_an_argument_is_stored_as_it_is():
+    state = types.SimpleNamespace()
+
+    @hf.compile
+    def f(batch):
+        state.names = batch["names"]
+        return batch["x"] * 2
+
+    for _ in range(2):
+        batch = {"x": x(), "names": ["a"]}
+        f(batch)
+        assert state.names is batch["names"]

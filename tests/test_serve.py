@@ -408,6 +408,7 @@ def test_what_the_server_refuses(server: Running, path: str, body: Any, status: 
 
 def test_metrics_have_no_labels_of_unknown_models(server: Running):
     server.ask("/v1/models/unheard:predict", ROW)
+    server.ask("/v1/models/mlp:predict", ROW)
     text = server.ask("/metrics")[1]
     assert "unheard" not in text
     assert 'hybridflow_requests_total{model="mlp",version="1",status="200"}' in text

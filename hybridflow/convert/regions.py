@@ -22,15 +22,13 @@ from hybridflow.convert.outside import Outside
 from hybridflow.convert.poison import UNSET
 from hybridflow.convert.syntax import RUNTIME
 from hybridflow.core.context import current
-from hybridflow.core.dims import NeedsSizes
 from hybridflow.core.errors import MutationError, TraceError, message
 from hybridflow.core.node import Where, format_where, user_place
-from hybridflow.core.traced_float import NeedsNumber
 from hybridflow.guards import observe
 from hybridflow.guards.access import MISSING
 from hybridflow.guards.calls import CHANGES
+from hybridflow.guards.needs import RESTARTS
 from hybridflow.guards.users import is_hybridflows
-from hybridflow.ir.variables import NeedsIdentity
 
 _HINT = "Return the new value through a variable, or make the object inside."
 _CONTAINERS = (list, dict, set, deque, bytearray)
@@ -193,7 +191,7 @@ def require_certain(error: BaseException | None) -> None:
         TraceError: it did, and only some calls raise it. Errors of tracing itself are raised again too, since eager
             code would not raise them.
     """
-    if isinstance(error, TraceError | NeedsNumber | NeedsIdentity | NeedsSizes):
+    if isinstance(error, (TraceError, *RESTARTS)):
         raise error
     place = None if error is None else error.__dict__.get(LEFT_BODY)
     if place is not None:

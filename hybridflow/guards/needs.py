@@ -4,9 +4,14 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
+from hybridflow.core.dims import NeedsSizes
 from hybridflow.core.traced_float import NeedsNumber
 from hybridflow.guards.signature import FLOAT, STATIC, VARIABLE, Leaf, Signature, floats_of, static_key
+from hybridflow.guards.storable import NeedsGiven
 from hybridflow.ir.variables import NeedsIdentity
+
+RESTARTS = (NeedsNumber, NeedsIdentity, NeedsSizes, NeedsGiven)
+"""What makes a trace start again."""
 
 
 class Needs(NamedTuple):
@@ -15,18 +20,22 @@ class Needs(NamedTuple):
     Attributes:
         numbers: their positions among the floats.
         variables: their positions among the distinct Variables.
+        given: whether lists and dicts among the arguments must be the caller's own.
     """
 
     numbers: frozenset[int] = frozenset()
     variables: frozenset[int] = frozenset()
+    given: bool = False
 
-    def and_of(self, signature: Signature, need: NeedsNumber | NeedsIdentity) -> Needs:
+    def and_of(self, signature: Signature, need: NeedsNumber | NeedsIdentity | NeedsGiven) -> Needs:
         """Return these needs plus another one.
 
         Args:
             signature: the signature without any needs.
             need: what a trace asked for; its positions skip the arguments that are constants already.
         """
+        if isinstance(need, NeedsGiven):
+            return self._replace(given=True)
         if isinstance(need, NeedsIdentity):
             slots = sorted({leaf.key[1] for leaf in signature.leaves if leaf.kind == VARIABLE} - self.variables)
             return self._replace(variables=self.variables | {slots[need.slot]})

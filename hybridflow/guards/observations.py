@@ -10,6 +10,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, cast
 
+import jax
 import numpy as np
 
 from hybridflow.core.attached import attached
@@ -30,11 +31,18 @@ from hybridflow.guards.identities import Identities, Relation, Source, Way, at_w
 from hybridflow.guards.journal import Journal, Spot, Spots, new_journal
 from hybridflow.guards.kinds import is_leaf, is_one_of_several, is_structure
 from hybridflow.guards.moving import RANDOM, is_open, moving, warn_once
+from hybridflow.guards.order import REBUILT
 from hybridflow.guards.outside_floats import OutsideFloats
 from hybridflow.guards.parts import WRAPPERS, items_of, parts_of
 from hybridflow.guards.questions import ANSWER, CONTEXTS, INSPECTING, LRU_CACHE, OF_ATTRIBUTES, Question, question_of
 from hybridflow.guards.shown import shown
-from hybridflow.guards.storable import is_traced, refuse_nested, require_numbers, require_storable
+from hybridflow.guards.storable import (
+    NeedsGiven,
+    is_traced,
+    refuse_nested,
+    require_numbers,
+    require_storable,
+)
 from hybridflow.ir.variables import ArgumentVariable
 
 _LIBRARIES = object()
@@ -662,7 +670,18 @@ class Observations:
         require_numbers([*self.before.changed()], self._is_known)
 
     def _is_known(self, value: Any) -> bool:
-        """Whether an object existed before the trace; a container or frozen dataclass may be a copy with stand-ins."""
+        """Whether an object existed before the trace; a container or frozen dataclass may be a copy with stand-ins.
+
+        Raises:
+            NeedsGiven: it is a copy of an argument without any stand-ins.
+            MutationError: it is one with tensors.
+        """
+        if type(value) in REBUILT and id(value) in self._inputs and id(value) not in self._in_arguments:
+            leaves = [*filter(is_traced, jax.tree_util.tree_leaves(value))]
+            if not leaves:
+                raise NeedsGiven
+            if any(isinstance(one, Tensor) for one in leaves):
+                require_storable(self.label, f"the argument {self._inputs[id(value)][1]}", value)
         if self.is_made_here(value) or isinstance(value, CONTAINERS) or is_by_fields(value):
             return False
         return self.is_outside(value) or (isinstance(value, type) and id(value) in self._roots)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import OrderedDict, defaultdict
 from collections.abc import Callable
 from typing import Any, cast
 
@@ -14,6 +14,8 @@ from hybridflow.guards.shown import shown
 
 DICTS = (dict, defaultdict)
 """The types of dicts whose keys jax sorts."""
+REBUILT = frozenset({*DICTS, OrderedDict, list})
+"""The types of which jax makes new ones, and which can be changed."""
 
 
 def flattened(what: str, value: Any, is_leaf: Callable[[Any], bool] | None = None) -> tuple[list[Any], Any]:
@@ -62,6 +64,23 @@ def skeleton(structure: Any) -> Any:
     if _is_sequence(structure):
         return [skeleton(item) for item in cast("list[Any]", structure)]
     return None
+
+
+def with_given_parts(given: Any, made: Any) -> Any:
+    """Return a structure that was made like `given`, with the parts of `given` itself that hold the same leaves."""
+    kind = type(given)
+    if made is given or not (_is_sequence(given) or kind in REBUILT):
+        return made
+    keys = [*given] if isinstance(given, dict) else range(len(given))
+    parts = {key: with_given_parts(given[key], made[key]) for key in keys}
+    if all(parts[key] is given[key] for key in keys):
+        return given
+    if isinstance(made, tuple):
+        make: Any = getattr(kind, "_make", kind)
+        return in_order_of(given, make(parts.values()))
+    for key, part in parts.items():
+        made[key] = part
+    return made
 
 
 def in_order_of(like: Any, structure: Any) -> Any:

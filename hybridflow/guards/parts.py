@@ -192,10 +192,7 @@ def _of_object(value: Any, kind: type) -> Iterator[Part]:
         raise Opaque(kind.__name__)
     inside = isinstance(value, (*CONTAINERS, set, frozenset, np.ndarray))
     if isinstance(value, CONTAINERS):
-        for key, item in items_of(value):
-            yield Part(None, ITEM, key, item)
-            if isinstance(value, MAPPINGS) and type(key) not in PLAIN:
-                yield Part(key, None, None, key)
+        yield from _of_container(value, kind)
     elif isinstance(value, set | frozenset):
         yield from (Part(item, None, None, item) for item in items_in(value))
     elif isinstance(value, contextvars.Context):
@@ -220,6 +217,24 @@ def _of_object(value: Any, kind: type) -> Iterator[Part]:
     inside = inside or attributes is not MISSING or is_users_class(kind) or any(True for _ in slots(kind))
     if not inside and not issubclass(kind, _HANDLES):
         yield Part(None, STATE, None, _state_of(value))
+
+
+def _of_container(value: Any, kind: type) -> Iterator[Part]:
+    for key, item in items_of(value):
+        yield Part(None, ITEM, key, item)
+        if isinstance(value, MAPPINGS) and type(key) not in PLAIN:
+            yield Part(key, None, None, key)
+    for name in _members(kind):
+        yield Part(None, RAW, name, RAW.get(value, name))
+
+
+@functools.cache
+def _members(kind: type) -> tuple[str, ...]:
+    """Return the names of what containers of a class hold in C besides items, such as ``maxlen`` of a deque."""
+    data = types.GetSetDescriptorType, types.MemberDescriptorType
+    of_python = [one for one in kind.__mro__ if one.__module__ in ("builtins", "collections")]
+    return tuple([name for one in of_python for name, held in vars(one).items()
+                  if isinstance(held, data) and not name.startswith("__")])  # fmt: skip
 
 
 def _of_users(value: Any, kind: type) -> Iterator[Part]:

@@ -27,7 +27,7 @@ from hybridflow.core.variable import Variable
 from hybridflow.guards.access import MISSING
 from hybridflow.guards.contents import in_sequence, pairs_of
 from hybridflow.guards.fields import closed, opened
-from hybridflow.guards.order import DICTS, flattened, has_order, in_order_of
+from hybridflow.guards.order import DICTS, flattened, has_order, in_order_of, with_given_parts
 from hybridflow.guards.shown import shown
 
 TENSOR, VARIABLE, STATIC = "tensor", "variable", "static"
@@ -187,7 +187,9 @@ class _Keys:
             self._around.pop()
         if isinstance(value, types.MethodType | BoundCall):
             return kind, Identity(value.__func__), Identity(value.__self__)
-        if isinstance(value, np.dtype | TensorSpec):
+        if isinstance(value, np.dtype):  # ``==`` ignores how fields are aligned, and metadata
+            return (kind, value) if value.isbuiltin and value.metadata is None else (kind, value, repr(value))
+        if isinstance(value, TensorSpec):
             return kind, value
         if self._by_value and not isinstance(value, Tensor | Variable):
             try:
@@ -368,9 +370,16 @@ _FLOAT_KEY = (FLOAT,)
 _NOTHING = Leaf("", NOTHING, None, NOTHING)
 
 
+_NO_NUMBERS = frozenset("SUTOMm")
+"""The kinds of NumPy's dtypes of texts, objects and times."""
+_RECORD = np.dtype(np.void).num
+
+
 def is_array(value: Any) -> bool:
-    """Whether a value is an array of NumPy, jax or another library. A compiled function receives it as a tensor."""
-    if isinstance(value, np.ndarray | np.generic | jax.Array):
+    """Whether a value is an array of numbers. A compiled function receives it as a tensor."""
+    if isinstance(value, np.ndarray | np.generic):
+        return value.dtype.kind not in _NO_NUMBERS and value.dtype.num != _RECORD
+    if isinstance(value, jax.Array):
         return True
     kind = type(value)
     return kind not in _PLAIN and hasattr(kind, "__dlpack__") and not isinstance(value, Tensor | Variable)
@@ -397,8 +406,17 @@ def _leaf(value: Any, seen: dict[int, int]) -> Leaf:
     return Leaf("", STATIC, value, (STATIC, *static_key(value)))
 
 
-def unflatten_arguments(signature: Signature, values: list[Any], static: frozenset[str]) -> dict[str, Any]:
-    """Rebuild the named arguments from one value per leaf; dicts keep the order of this call."""
+def unflatten_arguments(
+    signature: Signature, values: list[Any], static: frozenset[str], *, as_given: bool = False
+) -> dict[str, Any]:
+    """Rebuild the named arguments from one value per leaf; dicts keep the order of this call.
+
+    Args:
+        signature: the flattened arguments.
+        values: the values.
+        static: the names of static arguments.
+        as_given: whether lists and dicts whose leaves are all the given ones are the given lists and dicts.
+    """
     names, trees, _ = signature.key
     result: dict[str, Any] = {}
     position = 0
@@ -411,7 +429,8 @@ def unflatten_arguments(signature: Signature, values: list[Any], static: frozens
         rebuilt = jax.tree_util.tree_unflatten(tree, values[position : position + count])
         given = signature.arguments[name]
         rebuilt = rebuilt if tree == LEAF else closed(rebuilt)
-        result[name] = in_order_of(given, rebuilt) if has_order(given) else rebuilt
+        rebuilt = in_order_of(given, rebuilt) if has_order(given) else rebuilt
+        result[name] = with_given_parts(given, rebuilt) if as_given else rebuilt
         position += count
     return result
 

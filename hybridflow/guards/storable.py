@@ -30,6 +30,13 @@ _MOST = 10_000
 """How many objects are looked at: a store shall not wait for a whole data set."""
 
 
+class NeedsGiven(BaseException):
+    """Raised when a list or dict among a traced function's arguments is stored outside: it must be the caller's own.
+
+    Not an `Exception`, so that users' handlers do not catch it.
+    """
+
+
 def is_traced(value: Any) -> bool:
     """Whether only the trace knows a value."""
     kind = type(value)
@@ -58,6 +65,7 @@ def require_numbers(value: Any, is_known: Callable[[Any], bool]) -> None:
     Raises:
         NeedsNumber: the value is a float that is an input, or holds some.
         NeedsSizes: the value is an open size, or holds some.
+        NeedsGiven: the value is, or holds, a copy of an argument.
     """
     seen: dict[int, Any] = {}
     pending = [value]

@@ -136,7 +136,7 @@ def call_with_tensors(
         for leaf in named_leaves(signature)
         if leaf.kind != NOTHING
     ]
-    arguments = unflatten_arguments(signature, values, static)
+    arguments = unflatten_arguments(signature, values, static, as_given=True)
     result = call(arguments)
     check_unchanged(label, arguments, values, signature, static)
     return result

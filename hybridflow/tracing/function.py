@@ -41,6 +41,7 @@ from hybridflow.guards.signature import (
     flatten_arguments,
     named_leaves,
 )
+from hybridflow.guards.storable import NeedsGiven
 from hybridflow.ir.variables import NeedsIdentity
 from hybridflow.tracing.cache import TraceCache
 from hybridflow.tracing.calls import as_outputs, call_with_tensors, holds_arrays, keeps_open_size
@@ -322,9 +323,9 @@ class CompiledFunction(Entry, Views[P, R]):
         while True:
             signature = needed.met_by(generic) if any(needed) else generic
             try:
-                trace = self._trace(signature, args, may_close=generic is not closed)
+                trace = self._trace(signature, args, may_close=generic is not closed, as_given=needed.given)
                 break
-            except (NeedsNumber, NeedsIdentity) as need:
+            except (NeedsNumber, NeedsIdentity, NeedsGiven) as need:
                 needed = needed.and_of(generic, need)
             except NeedsSizes:
                 if generic is closed:
@@ -370,7 +371,9 @@ class CompiledFunction(Entry, Views[P, R]):
         """Return the time that the remembered traces took, in milliseconds."""
         return sum(one.trace_ms + one.passes_ms + one.lower_ms + one.xla_ms + one.load_ms for one in self._records)
 
-    def _trace(self, signature: Signature, args: tuple[Any, ...], *, may_close: bool = False) -> Trace:
+    def _trace(
+        self, signature: Signature, args: tuple[Any, ...], *, may_close: bool = False, as_given: bool = False
+    ) -> Trace:
         from hybridflow.tracing.bounded import BoundedSizes, exact_first  # only tracing needs it: importing stays fast
         from hybridflow.tracing.make_trace import make_trace
         from hybridflow.tracing.records import TraceRecord
@@ -388,7 +391,7 @@ class CompiledFunction(Entry, Views[P, R]):
         with doing("tracing", self._name):
             trace = make_trace(
                 self._function, self._caller(args), signature, named, self._static, record, self._name, current(),
-                self._roots(args), self._floats, self._budget, self._layouts, may_close=may_close,
+                self._roots(args), self._floats, self._budget, self._layouts, may_close=may_close, as_given=as_given,
             )  # fmt: skip
         if trace.symbolic and self._layouts is None and self._options["sizes"] != "exact":
             trace.bounds = BoundedSizes(trace, exact_first(signature), always=self._options["sizes"] == "bounded")
@@ -519,8 +522,8 @@ class CompiledFunction(Entry, Views[P, R]):
     def _traced_again(self, given: Specs) -> Graph:
         """Trace a call that was traced before, for nothing but the graph, which calls do not use."""
         signature = given.pattern(self._signature(given.args, given.kwargs))
-        needed = self._needed.get(signature.key)
-        trace = self._trace(signature if needed is None else needed.met_by(signature), given.args)
+        needed = self._needed.get(signature.key, Needs())
+        trace = self._trace(needed.met_by(signature), given.args, as_given=needed.given)
         trace.settle(called=False)
         return trace.raw_graph
 

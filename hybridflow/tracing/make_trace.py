@@ -12,7 +12,6 @@ import jax
 
 from hybridflow.core.attached import attached
 from hybridflow.core.context import Context, context_of
-from hybridflow.core.dims import NeedsSizes
 from hybridflow.core.errors import TraceError, message
 from hybridflow.core.held import attributes_of
 from hybridflow.core.node import user_place, where_file_line
@@ -25,6 +24,7 @@ from hybridflow.core.variable import Variable
 from hybridflow.guards.access import ATTRIBUTE
 from hybridflow.guards.dynamic import symbol_axes, symbolic_specs
 from hybridflow.guards.leaves import TracedLeaves
+from hybridflow.guards.needs import RESTARTS
 from hybridflow.guards.noticed import noticing
 from hybridflow.guards.numpy_rules import array_argument
 from hybridflow.guards.objects import is_record, opened
@@ -49,7 +49,7 @@ from hybridflow.guards.signature import (
 from hybridflow.guards.storable import require_numbers
 from hybridflow.ir.builder import GraphBuilder
 from hybridflow.ir.printer import format_node
-from hybridflow.ir.variables import ArgumentVariable, NeedsIdentity
+from hybridflow.ir.variables import ArgumentVariable
 from hybridflow.tracing.calls import check_unchanged, depth_explained, output_tensor
 from hybridflow.tracing.layouts import Layouts
 from hybridflow.tracing.outputs import OutputPlan
@@ -73,6 +73,7 @@ def make_trace(
     layouts: Layouts | None = None,
     *,
     may_close: bool = False,
+    as_given: bool = False,
 ) -> Trace:
     """Run the user's function once with traced tensors.
 
@@ -90,11 +91,13 @@ def make_trace(
         budget: the bytes that the temporaries of its executables may take.
         layouts: the mesh that it runs on, and the layouts there; None for one device.
         may_close: whether `NeedsSizes` makes the caller trace again with this call's sizes.
+        as_given: see `unflatten_arguments`.
 
     Raises:
         NeedsNumber: the function needs the value of a float argument.
         NeedsIdentity: it needs to know which Variable an argument is.
         NeedsSizes: it stores an open size.
+        NeedsGiven: it stores a list or dict that is an argument.
         MutationError: it changed a structure among its arguments.
         ArgumentTypeError: it returned something that is no tensor.
     """
@@ -112,7 +115,7 @@ def make_trace(
         for leaf, spec in zip(named, specs, strict=True)
         if leaf.kind != NOTHING
     ]
-    arguments = unflatten_arguments(signature, values, static)
+    arguments = unflatten_arguments(signature, values, static, as_given=as_given)
     builder.argument_values = [leaf.value._value for leaf in named if leaf.kind == TENSOR]
     floats = OutsideFloats(seen, lambda: (builder.float_argument(), builder.floats - 1), lambda: builder.floats)
     observations = builder.observations = _observe(Observations(label, floats, builder.checks), roots, named)
@@ -125,7 +128,7 @@ def make_trace(
                 builder.dims.open = True
                 try:
                     result = _with_numbers(call, arguments)
-                except (NeedsNumber, NeedsIdentity, NeedsSizes) as need:
+                except RESTARTS as need:
                     observations.release(need)
                     raise
                 finally:
@@ -139,7 +142,7 @@ def make_trace(
             outputs = [output_tensor(label, leaf) for leaf in returned]
             leaves = TracedLeaves.of(builder, outputs, context.grad)
             graph = builder.finish(outputs)
-    except (NeedsNumber, NeedsIdentity, NeedsSizes) as need:
+    except RESTARTS as need:
         observations.before.undo()  # the trace restarts
         if isinstance(need, NeedsNumber):
             floats.keep_by_value(need.arguments)
