@@ -360,3 +360,22 @@ def test_matrices_are_transposed():
     compiled = hf.compile(lambda x: x.mT)
     with pytest.raises(ValueError, match="ndim < 2"):
         compiled(example("float32", (3,)))
+
+
+def test_the_byte_order_of_an_array_is_seen_or_refused() -> None:
+    native, swapped = np.array([1, 2], "f4"), np.array([1, 2], ">f4")
+    functions: list[Callable[[Any, Any], Any]] = [
+        lambda x, a: x * a, lambda x, a: x + a[0:1], lambda x, a: x + a.T.sum(),
+        lambda x, a: x * (a + 1).dtype.itemsize, lambda x, a: x * hf.asarray(a).dtype.itemsize,
+        lambda x, a: x + sum(a), lambda x, a: x * a[0].dtype.itemsize,
+    ]  # fmt: skip
+    for function in functions:
+        compiled = hf.compile(function)
+        for array in (native, swapped):
+            np.testing.assert_array_equal(compiled(hf.ones(1), array), function(hf.ones(1), array))
+    reads: list[Callable[[Any], Any]] = [lambda a: a.dtype, lambda a: a.T.dtype, lambda a: a.copy()[0:1].dtype]
+    for read in reads:
+        compiled = hf.compile(lambda x, a, read=read: x * (2 if read(a) == np.dtype("f4") else 3))
+        assert compiled(hf.ones(1), native).item() == 2.0
+        with pytest.raises(DTypeError, match="argument 'a' is a NumPy array, and a traced array has none"):
+            compiled(hf.ones(1), swapped)

@@ -256,3 +256,75 @@ def test_special_methods_run_where_the_function_calls_them_only(name: str, as_ar
         assert Silent.calls == []
     assert "not printable" not in str(f.explain())
     assert Silent.calls == []
+
+
+@pytest.mark.parametrize("name", ["__eq__", "__ne__", "__lt__", "__add__", "__contains__", "find", "join"])
+def test_methods_of_texts_by_name(name):
+    def f(x, text):
+        return x * len(repr(getattr(text, name)("a"))) + len(repr(getattr(str, name)(text, "a")))
+
+    compiled = hf.compile(f)
+    for text in ("a", "b%s", "abc"):
+        assert compiled(x(), text).numpy().tolist() == f(x(), text).numpy().tolist()
+
+
+@pytest.mark.parametrize("value", [5, None, 1.5, "text", (1,), len, object(), frozenset()])
+def test_items_of_what_has_none(value):
+    holder = SimpleNamespace(value=value)
+
+    def store(x):
+        holder.value[0] = 1
+        return x
+
+    def delete(x):
+        del holder.value["a"]
+        return x
+
+    for function in (store, delete):
+        with pytest.raises(TypeError) as eager:
+            function(x())
+        with pytest.raises(TypeError) as compiled:
+            hf.compile(function)(x())
+        assert str(compiled.value).splitlines()[0] == str(eager.value)
+
+
+def test_containers_outside_may_come_to_contain_themselves():
+    state = {}
+
+    def f(x):
+        state["kid"] = {"parent": state}
+        return x * len(state["kid"]["parent"])
+
+    compiled = hf.compile(f)
+    assert [compiled(x()).numpy().tolist() for _ in range(3)] == [x().numpy().tolist()] * 3
+    assert state["kid"]["parent"] is state
+
+
+def test_classes_and_descriptors_that_change():
+    class First:
+        only = 5.0
+
+    class Second:
+        pass
+
+    class Kind(Second):
+        pass
+
+    class Typed:
+        def __get__(self, obj, kind=None):
+            return 7.0
+
+    class Holder:
+        value = Typed()
+
+    one, holder = Kind(), Holder()
+    holder.__dict__["value"] = 11.0
+    compiled = hf.compile(lambda x: x * (isinstance(one, First) + 2.0 * isinstance(one, Second)) + holder.value)
+    found = []
+    for bases in ((Second,), (First,), (First, Second)):
+        Kind.__bases__ = bases
+        found.append(compiled(x())[0].item())
+        Typed.__set__ = lambda self, obj, value: None
+        found.append(compiled(x())[0].item())
+        del Typed.__set__
+    assert found == [13.0, 9.0, 12.0, 8.0, 14.0, 10.0]

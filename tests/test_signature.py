@@ -8,8 +8,11 @@ import dataclasses
 import enum
 import functools
 import gc
+import itertools
+import json
 import math
 import pickle
+import types
 import weakref
 from typing import Any
 
@@ -18,7 +21,7 @@ import numpy as np
 import pytest
 
 import hybridflow as hf
-from hybridflow.core.errors import ArgumentError, ArgumentTypeError, MutationError
+from hybridflow.core.errors import ArgumentError, ArgumentTypeError, MutationError, NumberRangeError
 
 Point = collections.namedtuple("Point", ["x", "y"])
 
@@ -972,6 +975,13 @@ def test_a_compiled_method_has_the_attributes_of_its_function():
     assert model.step.calls == Model.step.calls == 3
 
 
+def test_an_argument_that_contains_itself_is_refused():
+    value = [1]
+    value.append(value)
+    with pytest.raises(ArgumentTypeError, match=r"argument 'value': it contains itself"):
+        hf.compile(lambda x, value: x * len(value))(ones(1), value)
+
+
 # -- arguments stay what they were --------------------------------------------------------------------------------
 
 
@@ -1008,3 +1018,54 @@ def test_a_method_of_a_changed_argument_is_named():
 
     with pytest.raises(MutationError, match="swapping changed its argument 'pair'"):
         hf.compile(swapping)([ones(1), ones(1)])
+
+
+WHOLE = {
+    "json": lambda rows: json.dumps(rows),
+    "text": lambda rows: f"{rows}",
+    "repr": lambda rows: repr(rows),
+    "percent": lambda rows: "%s" % (rows,),  # noqa: UP031 (the way of writing is the test)
+    "format": lambda rows: "{}".format(rows),  # noqa: UP032 (the way of writing is the test)
+    "copy": lambda rows: str(copy.deepcopy(rows)),
+    "pickle": lambda rows: str(pickle.dumps(rows)),
+    "map": lambda rows: str([*map(list, [rows])]) if isinstance(rows, dict) else str([*map(list, rows)]),
+    "chain": lambda rows: str([*itertools.chain.from_iterable([rows] if isinstance(rows, dict) else rows)]),
+    "in a list": lambda rows: str([rows, 1]),
+    "in an object": lambda rows: str(types.SimpleNamespace(rows=rows)),
+    "unconverted": lambda rows: plainly(rows),
+}
+
+
+@hf.no_convert
+def plainly(rows):
+    return str([*rows] if isinstance(rows, dict) else [*rows[0]])
+
+
+@pytest.mark.parametrize("way", WHOLE)
+@pytest.mark.parametrize("make", [lambda row: row, lambda row: [row], lambda row: collections.defaultdict(int, row)])
+def test_the_order_of_a_dict_counts_where_it_is_read_as_a_whole(way, make):
+    def f(x, rows):
+        return x * WHOLE[way](rows).index("a")
+
+    def named(x, **rows):
+        return x * WHOLE[way](rows).index("a")
+
+    rows = [{"a": 1, "b": 2}, {"b": 2, "a": 1}, {"a": 1, "b": 2}]
+    compiled, of_named = hf.compile(f), hf.compile(named)
+    for row in rows:
+        assert compiled(ones(1), make(row)).item() == f(ones(1), make(row)).item()
+        assert of_named(ones(1), **row).item() == named(ones(1), **row).item()
+    assert compiled.trace_count == 2
+
+
+@pytest.mark.parametrize("number", [1e300, -1e300, 1e-300, 2.5, 0.0, 1e-40, math.inf, math.nan])
+def test_a_float_among_the_results_is_held_or_refused(number):
+    for f in (lambda x, a: (x, a), lambda x, a: (x, {"lr": a * 1.0})):
+        if 1e-45 < abs(number) < 1e38 or number == 0 or not math.isfinite(number):
+            found = jax.tree_util.tree_leaves(hf.compile(f)(ones(1), number))[1]
+            np.testing.assert_allclose(found.numpy(), number, rtol=1e-5)
+        else:
+            with pytest.raises(NumberRangeError, match="out of the range of float32"):
+                hf.compile(f)(ones(1), number)
+    for constant in (number, complex(0, number)):
+        np.testing.assert_allclose(hf.compile(lambda: constant)().numpy(), constant, rtol=1e-5)  # noqa: B023

@@ -154,7 +154,7 @@ def _target_of_python(function: Any, kind: type) -> Any:
     name = function.__name__
     if kind is _BUILTIN and function in _OPERATORS:
         return _OPERATORS[function]
-    if kind in (MethodDescriptorType, WrapperDescriptorType):
+    if kind in _UNBOUND:
         if name in _CHANGING_METHODS:
             return functools.partial(_call_unbound, function)
         if function is _GETATTRIBUTE:
@@ -209,7 +209,8 @@ def _call_method(caller: Any, /, obj: Any) -> Any:
 
 _NUMBERS = frozenset({bool, int, float})
 _OF_CLASSES = _NUMBERS | {object}
-_OF_PYTHON = frozenset({MethodDescriptorType, WrapperDescriptorType, type(len), MethodWrapperType})
+_UNBOUND = frozenset({MethodDescriptorType, WrapperDescriptorType})
+_OF_PYTHON = _UNBOUND | {type(len), MethodWrapperType}
 _TYPE_CALL: Any = vars(type)["__call__"]
 """The ``__call__`` that creates objects, unless a metaclass overrides it."""
 LIBRARY_READERS: dict[type, Callable[..., Any]] = {
@@ -526,7 +527,7 @@ _OF_TEXT = frozenset({"__repr__", "__str__", "__format__"})
 def _call_builtin(function: Any, /, *args: Any, **kwargs: Any) -> Any:
     """Call a builtin that has a replacement for tensors."""
     if _calls_arguments(function):
-        args, kwargs = _converted_arguments(args, kwargs)
+        args, kwargs = _converted_arguments(args, kwargs, called=True)
     if not builtin.replaces(function, (*args, *kwargs.values())):
         return _call_other(function, *args, **kwargs)
     given, args = args, protocols.drives(function, args)
@@ -558,10 +559,10 @@ _BUILTIN = type(len)
 
 def _call_other(function: Any, /, *args: Any, **kwargs: Any) -> Any:
     """Call a function that is neither the user's nor hybridflow's."""
-    if getattr(function, "__objclass__", None) is str and args and isinstance(args[0], str):
+    if type(function) in _UNBOUND and function.__objclass__ is str and args and isinstance(args[0], str):
         return callee(getattr(args[0], function.__name__))(*args[1:], **kwargs)
     if _calls_arguments(function):
-        args, kwargs = _converted_arguments(args, kwargs)
+        args, kwargs = _converted_arguments(args, kwargs, called=True)
     if type(function) in (_BUILTIN, type):
         for one in (getattr(function, "__self__", None), *args):
             require_known(one)
@@ -612,15 +613,19 @@ def _calls_arguments(function: Any) -> bool:
     return isinstance(function, FunctionType | type(len) | type) and function in _CALLING
 
 
-def _converted_arguments(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    return tuple([_argument(one) for one in args]), {name: _argument(one) for name, one in kwargs.items()}
+def _converted_arguments(
+    args: tuple[Any, ...], kwargs: dict[str, Any], *, called: bool = False
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    positional = tuple([_argument(one, called=called) for one in args])
+    return positional, {name: _argument(one, called=called) for name, one in kwargs.items()}
 
 
-def _argument(value: Any) -> Any:
+def _argument(value: Any, *, called: bool = False) -> Any:
+    """Return what stands for an argument that is a function; `called` says that a type or builtin is called too."""
     if type(value) in (FunctionType, MethodType, functools.partial):
         stand_in = target(value)
         return value if stand_in is None else stand_in
-    if type(value) in (_BUILTIN, type) and value in texts.MAKERS:
+    if type(value) in (_BUILTIN, type) and (called or value in texts.MAKERS):
         return callee(value)
     if type(value) in (_BUILTIN, MethodWrapperType) and value.__name__ in _CHANGING_METHODS:
         return callee(value)

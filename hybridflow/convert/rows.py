@@ -49,7 +49,7 @@ def rows_of(tensor: Any) -> Rows:
     if not whole.shape:
         raise ArgumentTypeError(message("iter: a tensor of shape () cannot be iterated", got=str(whole.spec)))
     if type(tensor) is TracedArray:
-        return Rows((whole,), lambda row: tensor.like(row[0]))
+        return Rows((whole,), lambda row: tensor.like(row[0], moved=True))
     return Rows((whole,), lambda row: row[0])
 
 
@@ -269,7 +269,7 @@ def reversed_rows(iterable: Any) -> Any:
         return reversed(iterable)
     whole = as_tensor(iterable)
     flipped: Any = PUBLIC.flip(whole, axis=0)
-    return _Reader(rows_of(iterable.like(flipped) if type(iterable) is TracedArray else flipped))
+    return _Reader(rows_of(iterable.like(flipped, moved=True) if type(iterable) is TracedArray else flipped))
 
 
 _stopped: WeakKeyDictionary[Any, dict[int, tuple[Any, str]]] = WeakKeyDictionary()

@@ -144,7 +144,7 @@ def standing_for(leaf: Any, made: Any, *others: Any) -> Any:
     if not arrays or type(made) is not Tensor:
         return made
     certain = all(one.__class__ is arrays[0].kind for one in (leaf, *others)) and all(one.certain for one in arrays)
-    return TracedArray(made, arrays[0].kind, arrays[0].origin, certain)
+    return TracedArray(made, arrays[0].kind, arrays[0].origin, certain, arrays[0].foreign)
 
 
 class TakeApart(Exception):

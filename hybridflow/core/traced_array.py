@@ -24,9 +24,10 @@ class TracedArray:
         kind: its type: ``np.ndarray``, a type of NumPy's scalars, or that of another library.
         origin: the argument that it comes from, for messages.
         certain: whether it is an array in every call; if not, a branch or loop on tensors makes it a tensor in some.
+        foreign: its dtype, if that is not the tensor's: in another byte order or with metadata; else None.
     """
 
-    __slots__ = ("__weakref__", "certain", "kind", "origin", "tensor")
+    __slots__ = ("__weakref__", "certain", "foreign", "kind", "origin", "tensor")
 
     __array_priority__ = 1000
 
@@ -36,23 +37,35 @@ class TracedArray:
 
         def __iter__(self) -> Iterator[Any]: ...
 
-    def __init__(self, tensor: Tensor, kind: type, origin: str, certain: bool = True) -> None:
+    def __init__(
+        self, tensor: Tensor, kind: type, origin: str, certain: bool = True, foreign: np.dtype[Any] | None = None
+    ) -> None:
         self.tensor = tensor
         self.kind = kind
         self.origin = origin
         self.certain = certain
+        self.foreign = foreign
 
     @property
     def __class__(self) -> type:  # pyright: ignore[reportIncompatibleMethodOverride]
         """The array's type, for `isinstance`."""
         return self.kind
 
-    def like(self, tensor: Tensor) -> TracedArray:
-        """Return another tensor as an array of the same library; for NumPy, a 0-d array becomes a scalar."""
+    def like(self, tensor: Tensor, *, moved: bool = False) -> TracedArray:
+        """Return a result as an array of the same library; for NumPy, a 0-d array becomes a scalar.
+
+        Args:
+            tensor: the result.
+            moved: whether it holds only elements of this array: such a NumPy array keeps the dtype.
+        """
         kind = self.kind
         if kind is np.ndarray or issubclass(kind, np.generic):
             kind = np.ndarray if tensor.shape else tensor.dtype.type
-        return TracedArray(tensor, kind, self.origin, self.certain)
+        return TracedArray(tensor, kind, self.origin, self.certain, self.foreign if moved and tensor.shape else None)
+
+    def of(self, tensor: Tensor, kind: type) -> TracedArray:
+        """Return another tensor as an array of a type that comes from this one."""
+        return TracedArray(tensor, kind, self.origin, self.certain, self.foreign)
 
     def __copy__(self) -> TracedArray:
         return self

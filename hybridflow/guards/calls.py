@@ -135,6 +135,7 @@ def _goes_out(observations: Observations, function: Any, args: tuple[Any, ...]) 
             reading.special(observations, one, _SPECIAL[function])
         if function is isinstance:
             reading.kind_of(observations, next(iter(args)))
+            reading.bases_of(observations, type(next(iter(args))))
     elif function is type:
         reading.kind_of(observations, next(iter(args)))
     if builtin and function in _SHALLOW:

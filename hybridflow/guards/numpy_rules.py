@@ -24,6 +24,7 @@ from hybridflow.core.staged_number import StagedNumber, default_dtype_of, weak_d
 from hybridflow.core.tensor import Tensor, describe
 from hybridflow.core.traced_array import TracedArray, without_array
 from hybridflow.core.traced_float import TracedFloat
+from hybridflow.guards.signature import Leaf
 
 _HINT = "Write x = hf.asarray(x) at the top of the function, which makes both modes the same, or pass a tensor."
 _OPERATORS: dict[str, tuple[np.ufunc, str]] = {
@@ -49,15 +50,15 @@ _ROUNDED_ON_THE_WAY = frozenset({"sum", "prod", "mean", "std", "var", "cumsum", 
 _CUMULATIVE = {"cumsum": "cumulative_sum", "cumprod": "cumulative_prod"}
 
 
-def array_argument(tensor: Tensor, kind: type, path: str) -> TracedArray:
+def array_argument(tensor: Tensor, leaf: Leaf) -> TracedArray:
     """Return the stand-in for an array among the arguments.
 
     Args:
         tensor: the traced tensor that holds it.
-        kind: the array's type.
-        path: the array's path in the arguments.
+        leaf: the argument.
     """
-    return TracedArray(tensor, kind, f"the argument {path!r}")
+    kind, *foreign = leaf.key[3:]
+    return TracedArray(tensor, kind, f"the argument {leaf.path!r}", True, *foreign)
 
 
 # -- errors -------------------------------------------------------------------------------------------------------
@@ -108,7 +109,7 @@ def _is_plain_number(value: Any) -> bool:
 def _numpy_dtype(value: Any) -> Any:
     """Return an operand's dtype for NumPy's promotion rules, or the type of a Python number."""
     if not _is_plain_number(value):
-        return np.dtype(value.dtype)
+        return np.dtype(without_array(value).dtype)
     if isinstance(value, bool):
         return np.dtype(bool)
     return next(kind for kind in (int, float, complex) if isinstance(value, kind) or type(value) is _SIZES.get(kind))
@@ -122,7 +123,8 @@ def _our_dtype(operands: Sequence[Any], *, as_float: bool) -> DType:
     dtype: DType | None = None
     for one in operands:
         if not _is_plain_number(one):
-            dtype = as_dtype(one.dtype) if dtype is None else promote_types(dtype, as_dtype(one.dtype))
+            own = as_dtype(without_array(one).dtype)
+            dtype = own if dtype is None else promote_types(dtype, own)
     for one in operands:
         if _is_plain_number(one):
             dtype = default_dtype_of(one) if dtype is None else weak_dtype_of(one, dtype)
@@ -332,13 +334,19 @@ def _squeeze(self: TracedArray, axis: Any = None) -> TracedArray:
     return _array_like(self, PUBLIC.squeeze(self.tensor, axis=axis))
 
 
+def _dtype(self: TracedArray) -> DType:
+    if self.foreign is not None:
+        raise _refused(self, "dtype", f"a traced array has none with the byte order or metadata of {self.foreign!r}")
+    return self.tensor.dtype
+
+
 def _copied(self: TracedArray) -> TracedArray:
     return self
 
 
 def _array_like(array: TracedArray, tensor: Any) -> TracedArray:
     """Return the result of an operation that only moves elements: it stays an array, also with no dimensions."""
-    return TracedArray(tensor, array.kind, array.origin, array.certain)
+    return array.of(tensor, array.kind)
 
 
 def _astype(self: TracedArray, dtype: Any, *, copy: bool = True) -> TracedArray:
@@ -369,7 +377,7 @@ def _divmod(self: TracedArray, other: Any) -> Any:
 def _getitem(self: TracedArray, key: Any) -> Any:
     _require_numpy(self, "x[...]")
     keys = tuple(map(without_array, key)) if isinstance(key, tuple) else without_array(key)
-    return self.like(cast(Any, self.tensor)[keys])
+    return self.like(cast(Any, self.tensor)[keys], moved=True)
 
 
 def _setitem(self: TracedArray, key: Any, value: Any) -> None:
@@ -427,8 +435,9 @@ def _install() -> None:
         setattr(target, f"__{name}__", _of_tensor(f"__{name}__"))
     for name in ("item", "tolist"):
         setattr(target, name, _of_tensor(name))
-    for name in ("shape", "ndim", "size", "dtype", "nbytes"):
+    for name in ("shape", "ndim", "size", "nbytes"):
         setattr(target, name, property(lambda self, name=name: getattr(self.tensor, name)))
+    target.dtype = property(_dtype)
     for name in ("real", "imag"):
         setattr(target, name, property(lambda self, name=name: _array_like(self, getattr(PUBLIC, name)(self.tensor))))
     target.T, target.mT = property(_transpose), property(_matrix_transpose)

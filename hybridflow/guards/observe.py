@@ -479,7 +479,8 @@ def run_over(observations: Observations, obj: Any) -> None:
 
 def holds_numbers(value: Any) -> bool:
     """Whether a value is an array of numbers; one of objects is a container that NumPy reads."""
-    return isinstance(value, ARRAYS) and not (isinstance(value, np.ndarray) and value.dtype.hasobject)
+    objects = issubclass(type(value), np.ndarray) and value.dtype.hasobject
+    return isinstance(value, ARRAYS) and not objects
 
 
 def is_not_converted(function: Any, args: tuple[Any, ...]) -> None:
@@ -594,7 +595,7 @@ def write_item(obj: Any, key: Any, value: Any, *, augmented: bool = False) -> No
     """Do ``obj[key] = value``."""
     observations, nested = current_observations()
     first = recorded()
-    if observations is not None:
+    if observations is not None and hasattr(type(obj), "__setitem__"):
         if type(key) is slice:
             run_over(observations, value)
         is_repeatable = type(obj) in LOADED and is_constant(key) and observations.has_item(obj, key)
@@ -623,7 +624,7 @@ def delete_attr(obj: Any, name: str, put: Callable[[Any, str], None] = delattr) 
 def delete_item(obj: Any, key: Any) -> None:
     """Do ``del obj[key]``."""
     observations, nested = current_observations()
-    if observations is not None:
+    if observations is not None and hasattr(type(obj), "__delitem__"):
         _written_by_library(observations, obj)
         observations.change(obj, f"[{shown(key)}]", (), OTHER, nested=nested)
     del obj[key]

@@ -27,10 +27,14 @@ def flattened(what: str, value: Any, is_leaf: Callable[[Any], bool] | None = Non
         is_leaf: whether a part is a leaf although jax would look inside.
 
     Raises:
-        ArgumentTypeError: a dict in it has keys that cannot be sorted.
+        ArgumentTypeError: a dict in it has keys that cannot be sorted, or it contains itself.
     """
     try:
         return jax.tree_util.tree_flatten(value, is_leaf)
+    except (SystemError, RecursionError):
+        text = message(f"{what}: it contains itself, or is nested too deep", got=f"a {type(value).__name__}",
+                       hint="Pass an object of a class of yours that holds it.")  # fmt: skip
+        raise ArgumentTypeError(text) from None
     except (TypeError, ValueError) as error:
         if "sorting pytree" not in str(error) and "'<' not supported" not in str(error):
             raise

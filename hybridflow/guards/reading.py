@@ -187,6 +187,12 @@ def kind_of(observations: Observations, obj: Any) -> None:
         observations.read(origin, TYPE, None, type(obj))
 
 
+def bases_of(observations: Observations, kind: type) -> None:
+    """Record that the classes that a user's class derives from were read; they may be assigned."""
+    if is_users_class(kind) and not observations.is_made_here(kind):
+        observations.read(observations.root(kind, kind.__name__), ATTRIBUTE, "__mro__", kind.__mro__)
+
+
 def module_of(observations: Observations, name: str) -> Any:
     """Record which module Python holds under a name, and return it; `MISSING` if there is none."""
     module = sys.modules.get(name, MISSING)
@@ -206,6 +212,10 @@ def class_attribute(observations: Observations, obj: Any, name: str) -> Any:
         return value
     origin = observations.root(kind, kind.__name__)
     computed = hasattr(type(value), "__get__") and type(value) is not FunctionType  # its `__get__` runs the user's code
+    if computed and is_users_class(type(value)):  # an attribute of the object comes first if it cannot be set
+        descriptor = observations.root(type(value), type(value).__name__)
+        for way in ("__set__", "__delete__"):
+            observations.read(descriptor, IN_CLASS, way, IN_CLASS.get(type(value), way))
     if not computed and getattr(kind, name, MISSING) is value:
         observations.read(origin, ATTRIBUTE, name, value)
     else:
@@ -359,6 +369,7 @@ def _beside(observations: Observations, value: Any) -> None:
     """Record facts outside a value, such as whether a Variable is trainable."""
     if type(value) is Variable:
         observations.counts_trainable[id(value)] = value
+    observations.use_order(value)
     if issubclass(type(value), np.ndarray):
         observations.answered(Question(np.get_printoptions, (), {}), np.get_printoptions())
     context_of(observations, value)

@@ -219,7 +219,9 @@ class _Keys:
         for base, exact in _EXACTLY.items():
             if issubclass(type(value), base):  # not `isinstance`: stand-ins for numbers call themselves numbers
                 return exact(value)
-        if isinstance(value, bytearray | memoryview):
+        if isinstance(value, memoryview):
+            return value.format, value.shape, value.strides, value.readonly, bytes(value)
+        if isinstance(value, bytearray):
             return bytes(value)
         if isinstance(value, array):
             return value.typecode, value.tobytes()
@@ -402,7 +404,9 @@ def _leaf(value: Any, seen: dict[int, int]) -> Leaf:
     if is_array(value):
         # Copy the user's array: XLA runs asynchronously and would see later writes. One on several devices stays there.
         tensor = make_tensor(value if lies_on_several(value) else to_numpy(value))
-        return Leaf("", TENSOR, tensor, (TENSOR, tensor.shape, tensor.dtype.num, kind))
+        own = kind is np.ndarray and not (value.dtype.isnative and value.dtype.metadata is None)
+        foreign = (value.dtype,) if own else ()
+        return Leaf("", TENSOR, tensor, (TENSOR, tensor.shape, tensor.dtype.num, kind, *foreign))
     return Leaf("", STATIC, value, (STATIC, *static_key(value)))
 
 

@@ -6,7 +6,7 @@ import gc
 import threading
 from collections.abc import Callable, Iterable
 from types import CodeType, FrameType, FunctionType, ModuleType, TracebackType
-from typing import Any, NoReturn, cast
+from typing import Any, NoReturn
 
 import jax
 import numpy as np
@@ -21,6 +21,7 @@ from hybridflow.core.traced_array import TracedArray
 from hybridflow.core.traced_float import TracedFloat
 from hybridflow.core.traced_text import TracedText
 from hybridflow.core.variable import Variable
+from hybridflow.guards.contents import in_sequence, values_of
 from hybridflow.guards.guards import CONTAINERS, PLAIN
 from hybridflow.ir.variables import ArgumentVariable
 
@@ -46,13 +47,19 @@ def is_traced(value: Any) -> bool:
 
 def holds_traced(value: Any) -> bool:
     """Whether a value is one that only the trace knows, or a container that holds one."""
-    if isinstance(value, dict):
-        return any(map(holds_traced, cast("dict[Any, Any]", value).values()))
-    if isinstance(value, CONTAINERS):
-        return any(map(holds_traced, cast("list[Any]", value)))
-    if isinstance(value, BaseException):
-        return holds_traced(value.args)
-    return is_traced(value)
+    pending, seen = [value], set[int]()
+    while pending:
+        one = pending.pop()
+        if is_traced(one):
+            return True
+        if id(one) in seen:
+            continue
+        if isinstance(one, CONTAINERS):
+            seen.add(id(one))
+            pending += values_of(one) if isinstance(one, dict) else in_sequence(one)
+        elif isinstance(one, BaseException):
+            pending.append(one.args)
+    return False
 
 
 def require_numbers(value: Any, is_known: Callable[[Any], bool]) -> None:

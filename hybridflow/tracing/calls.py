@@ -12,9 +12,10 @@ from typing import Any
 import jax
 import numpy as np
 
-from hybridflow.core.dtypes import float64, int64
-from hybridflow.core.errors import ArgumentTypeError, DepthError, MutationError, message
+from hybridflow.core.dtypes import complex128, float64, int64
+from hybridflow.core.errors import ArgumentTypeError, DepthError, MutationError, NumberRangeError, message
 from hybridflow.core.tensor import Tensor, as_tensor, asarray
+from hybridflow.core.traced_float import TracedFloat
 from hybridflow.core.variable import Variable
 from hybridflow.guards.fields import opened
 from hybridflow.guards.guards import describe
@@ -34,6 +35,7 @@ from hybridflow.nested.tensor_array import looking
 _ARRAYS = (np.ndarray, np.generic, jax.Array)
 _NUMBERS = (bool, int, float, complex)
 _LARGEST = float(np.finfo(np.float32).max)
+_SMALLEST = float(np.finfo(np.float32).smallest_subnormal)
 
 
 @contextmanager
@@ -75,8 +77,12 @@ def output_tensor(label: str, leaf: Any) -> Tensor:
     """
     if type(leaf) is int and not -(2**31) <= leaf < 2**31:
         return asarray(leaf, dtype=int64)
-    if type(leaf) is float and _LARGEST < abs(leaf) < math.inf:
+    if type(leaf) is float and not _fits(leaf):
         return asarray(leaf, dtype=float64)
+    if type(leaf) is complex and not (_fits(leaf.real) and _fits(leaf.imag)):
+        return asarray(leaf, dtype=complex128)
+    if type(leaf) is TracedFloat:
+        leaf = leaf.checked(_fitting)
     if isinstance(leaf, (Tensor, Variable, *_NUMBERS, *_ARRAYS)):
         return as_tensor(leaf)
     raise ArgumentTypeError(
@@ -86,6 +92,25 @@ def output_tensor(label: str, leaf: Any) -> Tensor:
             hint="Return tensors, numbers, None and structures of them; compute the rest outside.",
         )
     )
+
+
+def _fits(number: float) -> bool:
+    """Whether float32 holds a number, perhaps rounded."""
+    return number == 0 or not math.isfinite(number) or _SMALLEST <= abs(number) <= _LARGEST
+
+
+def _fitting(number: float) -> float:
+    """Return a number that float32 holds.
+
+    Raises:
+        NumberRangeError: it does not.
+    """
+    if _fits(number):
+        return number
+    raise NumberRangeError(
+        message("compile: a Python float among the results is out of the range of float32, which it is returned in",
+                got=str(number), hint="Return hf.asarray(number, dtype=hf.float64).")
+    )  # fmt: skip
 
 
 def check_unchanged(
@@ -132,7 +157,7 @@ def call_with_tensors(
 ) -> Any:
     """Call a function as plain Python with the arguments of a trace: tensors, and stand-ins for arrays."""
     values: list[Any] = [
-        leaf.value if leaf.array is None else array_argument(leaf.value, leaf.array, leaf.path)
+        leaf.value if leaf.array is None else array_argument(leaf.value, leaf)
         for leaf in named_leaves(signature)
         if leaf.kind != NOTHING
     ]

@@ -230,7 +230,7 @@ def _traced_value(
     """Return the value that the function receives for an argument's leaf while it is traced."""
     if spec is not None:
         value = builder.argument(spec, leaf.path)
-        return value if leaf.array is None else array_argument(value, leaf.array, leaf.path)
+        return value if leaf.array is None else array_argument(value, leaf)
     if leaf.kind == FLOAT:
         return builder.float_argument()
     return stand_ins[leaf.key[1]] if leaf.kind == VARIABLE else leaf.value
