@@ -693,7 +693,25 @@ def test_a_part_without_tensors_of_an_argument_is_stored_as_it_is():
         state.names = batch["names"]
         return batch["x"] * 2
 
-    for _ in range(2):
-        batch = {"x": x(), "names": ["a"]}
-        f(batch)
-        assert state.names is batch["names"]
+    @hf.compile
+    def g(plan):
+        state.names = plan.names
+        state.inside = [plan.table["k"]]
+        return plan.value * 2.0
+
+    for value in (1.5, x()):
+        for _ in range(2):
+            batch = {"x": x(), "names": ["a"]}
+            f(batch)
+            assert state.names is batch["names"]
+            plan = Plan(value, ["a"], {"k": [1]})
+            g(plan)
+            assert state.names is plan.names
+            assert state.inside[0] is plan.table["k"]
+
+
+@dataclasses.dataclass(frozen=True)
+class Plan:
+    value: object
+    names: list
+    table: dict

@@ -975,13 +975,6 @@ def test_a_compiled_method_has_the_attributes_of_its_function():
     assert model.step.calls == Model.step.calls == 3
 
 
-def test_an_argument_that_contains_itself_is_refused():
-    value = [1]
-    value.append(value)
-    with pytest.raises(ArgumentTypeError, match=r"argument 'value': it contains itself"):
-        hf.compile(lambda x, value: x * len(value))(ones(1), value)
-
-
 # -- arguments stay what they were --------------------------------------------------------------------------------
 
 

@@ -42,9 +42,8 @@ def at_way(arguments: dict[str, Any], way: Way) -> Any:
     """Return the value at a path among a call's arguments."""
     value: Any = arguments
     for key in way:
-        if type(value) is Opened:
-            value = value.values[value.names.index(key)]
-        elif is_by_fields(value) and not isinstance(value, CONTAINERS):
+        value = value.given if type(value) is Opened else value
+        if is_by_fields(value) and not isinstance(value, CONTAINERS):
             value = getattr(value, key)
         else:
             value = value[key]

@@ -35,6 +35,7 @@ class Needs(NamedTuple):
             need: what a trace asked for; its positions skip the arguments that are constants already.
         """
         if isinstance(need, NeedsGiven):
+            assert not self.given  # or the trace would restart for ever
             return self._replace(given=True)
         if isinstance(need, NeedsIdentity):
             slots = sorted({leaf.key[1] for leaf in signature.leaves if leaf.kind == VARIABLE} - self.variables)

@@ -676,12 +676,13 @@ class Observations:
             NeedsGiven: it is a copy of an argument without any stand-ins.
             MutationError: it is one with tensors.
         """
-        if type(value) in REBUILT and id(value) in self._inputs and id(value) not in self._in_arguments:
+        copied = self._inputs.get(id(value)) if type(value) in REBUILT else None
+        if copied is not None and at_way(self._arguments, copied[2]) is not value:
             leaves = [*filter(is_traced, jax.tree_util.tree_leaves(value))]
             if not leaves:
                 raise NeedsGiven
             if any(isinstance(one, Tensor) for one in leaves):
-                require_storable(self.label, f"the argument {self._inputs[id(value)][1]}", value)
+                require_storable(self.label, f"the argument {copied[1]}", value)
         if self.is_made_here(value) or isinstance(value, CONTAINERS) or is_by_fields(value):
             return False
         return self.is_outside(value) or (isinstance(value, type) and id(value) in self._roots)

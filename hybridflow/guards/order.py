@@ -9,7 +9,7 @@ from typing import Any, cast
 import jax
 
 from hybridflow.core.errors import ArgumentTypeError, message
-from hybridflow.core.held import Opened, attributes_of
+from hybridflow.core.held import Opened, attributes_of, is_by_fields
 from hybridflow.guards.shown import shown
 
 DICTS = (dict, defaultdict)
@@ -27,14 +27,10 @@ def flattened(what: str, value: Any, is_leaf: Callable[[Any], bool] | None = Non
         is_leaf: whether a part is a leaf although jax would look inside.
 
     Raises:
-        ArgumentTypeError: a dict in it has keys that cannot be sorted, or it contains itself.
+        ArgumentTypeError: a dict in it has keys that cannot be sorted.
     """
     try:
         return jax.tree_util.tree_flatten(value, is_leaf)
-    except (SystemError, RecursionError):
-        text = message(f"{what}: it contains itself, or is nested too deep", got=f"a {type(value).__name__}",
-                       hint="Pass an object of a class of yours that holds it.")  # fmt: skip
-        raise ArgumentTypeError(text) from None
     except (TypeError, ValueError) as error:
         if "sorting pytree" not in str(error) and "'<' not supported" not in str(error):
             raise
@@ -72,6 +68,11 @@ def skeleton(structure: Any) -> Any:
 
 def with_given_parts(given: Any, made: Any) -> Any:
     """Return a structure that was made like `given`, with the parts of `given` itself that hold the same leaves."""
+    if type(given) is Opened:
+        given = given.given
+    if is_by_fields(given) and made is not given:
+        for name, value in attributes_of(given).items():
+            object.__setattr__(made, name, with_given_parts(value, getattr(made, name)))
     kind = type(given)
     if made is given or not (_is_sequence(given) or kind in REBUILT):
         return made
