@@ -4,24 +4,38 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Self, cast
+from typing import Any, Self, cast
 
 from hybridflow.backend.parallel import POOL
-from hybridflow.core.errors import ArgumentError, ArgumentTypeError, message
+from hybridflow.core.context import context_now
+from hybridflow.core.errors import ArgumentError, ArgumentTypeError, TraceError, message
+from hybridflow.core.node import format_where, user_place
 from hybridflow.core.settings import SETTINGS, check_every
 
 
-class _Switch:
-    """The base class of switches: a call changes a setting; as a context manager, it is restored at the end."""
+class _Setting:
+    """The base class: a call changes a setting of the process; as a context manager, it is restored at the end."""
 
+    def __new__(cls, *_: Any, **__: Any) -> Self:
+        context = context_now()
+        if context is not None and context.tracer is not None:
+            raise TraceError(
+                message(f"{cls.__name__}: a compiled function cannot change a setting of the process",
+                        got=f"hf.config.{cls.__name__}(...) at {format_where(user_place(2))}",
+                        hint="Change it around the call of the compiled function.")
+            )  # fmt: skip
+        return super().__new__(cls)
+
+    def __enter__(self) -> Self:
+        return self
+
+
+class _Switch(_Setting):
     name: str
 
     def __init__(self, flag: bool = True) -> None:
         self._before: bool = getattr(SETTINGS, self.name)
         SETTINGS.set(self.name, bool(flag))
-
-    def __enter__(self) -> Self:
-        return self
 
     def __exit__(self, *_: object) -> None:
         SETTINGS.set(self.name, self._before)
@@ -34,6 +48,9 @@ class run_eagerly(_Switch):  # noqa: N801 (used like a function: a call, or a co
 
     Args:
         flag: whether to run eagerly.
+
+    Raises:
+        TraceError: in a compiled function, as for all settings here.
 
     Example:
         >>> import hybridflow as hf
@@ -66,7 +83,7 @@ class checks(_Switch):  # noqa: N801
     name = "checks"
 
 
-class verify:  # noqa: N801
+class verify(_Setting):  # noqa: N801
     """Run every so many calls of each compiled function eagerly too, and raise if the results differ.
 
     A verified call runs compiled. Then its Python function runs from the same state, and everything is set back to what
@@ -110,14 +127,11 @@ class verify:  # noqa: N801
         self._before = SETTINGS.verify
         SETTINGS.set("verify", None if every is None else check_every("verify", every))
 
-    def __enter__(self) -> Self:
-        return self
-
     def __exit__(self, *_: object) -> None:
         SETTINGS.set("verify", self._before)
 
 
-class matmul_precision:  # noqa: N801
+class matmul_precision(_Setting):  # noqa: N801
     """Choose how exactly accelerators multiply the matrices of float32, in products and convolutions.
 
     Units for matrices round factors before they multiply them. On a CPU the choice has no effect: factors are not
@@ -149,9 +163,6 @@ class matmul_precision:  # noqa: N801
         self._before = SETTINGS.matmul_precision
         SETTINGS.set("matmul_precision", name)
 
-    def __enter__(self) -> Self:
-        return self
-
     def __exit__(self, *_: object) -> None:
         SETTINGS.set("matmul_precision", self._before)
 
@@ -168,7 +179,7 @@ class full_tracebacks(_Switch):  # noqa: N801
     name = "full_tracebacks"
 
 
-class cache:  # noqa: N801
+class cache(_Setting):  # noqa: N801
     """Choose the store on disk from which later processes load executables that were compiled before.
 
     The default is ``hybridflow`` in the user's cache directory (``$XDG_CACHE_HOME`` or ``~/.cache``;
@@ -206,16 +217,13 @@ class cache:  # noqa: N801
         SETTINGS.set("cache_dir", where if isinstance(where, bool) else Path(where).expanduser().absolute())
         SETTINGS.set("cache_bytes", max_bytes)
 
-    def __enter__(self) -> Self:
-        return self
-
     def __exit__(self, *_: object) -> None:
         directory, size = self._before
         SETTINGS.set("cache_dir", directory)
         SETTINGS.set("cache_bytes", size)
 
 
-class threads:  # noqa: N801
+class threads(_Setting):  # noqa: N801
     """Choose how many threads share an eager operation on a large array (half a million elements or more).
 
     The default is the number of cores that the process may use, or fewer if ``OMP_NUM_THREADS`` says so. Results do
@@ -243,9 +251,6 @@ class threads:  # noqa: N801
             raise ArgumentError(message(f"threads: count={count}, which is less than 1", hint="Pass 1 or more."))
         self._before = POOL.threads
         POOL.threads = count
-
-    def __enter__(self) -> Self:
-        return self
 
     def __exit__(self, *_: object) -> None:
         POOL.threads = self._before
