@@ -247,3 +247,18 @@ def test_derivatives_of_special_values_in_low_precision(dtype: str) -> None:
         least = float(np.finfo(np.float16).tiny) if dtype == "float16" else 1e-36
         np.testing.assert_allclose(b, a, rtol=0.05, atol=least, err_msg=f"derivative {order} of {name}")
 
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32", "float64", "complex64", "complex128"])
+@pytest.mark.parametrize("other", ["float32", "complex64"])
+@pytest.mark.parametrize("product", [
+    lambda b, x, dtype: b.astype(dtype) * x, lambda b, x, dtype: hf.sum(x * b.astype(dtype)),
+    lambda b, x, dtype: (x == x).astype(dtype) * x,
+    lambda b, x, dtype: hf.where(b, hf.ones((), dtype=dtype), hf.zeros((), dtype=dtype)) * x,
+])  # fmt: skip
+def test_nan_and_infinity_times_a_bool(dtype: str, other: str, product: Any) -> None:
+    b = hf.asarray([True, False, True, False])
+    x = hf.asarray([np.inf, np.inf, np.nan, np.nan]).astype(other)
+    eager, compiled = np.asarray(product(b, x, dtype)), np.asarray(hf.compile(product)(b, x, dtype))
+    np.testing.assert_array_equal(np.isnan(eager.real), np.isnan(compiled.real))
+    np.testing.assert_array_equal(np.isnan(eager.imag), np.isnan(compiled.imag))

@@ -611,3 +611,54 @@ def test_large_values_that_are_only_read_by_a_call_that_assigns_others_go_to_xla
     counting()
     assert weight._value is moved
     np.testing.assert_array_equal(count.numpy(), np.full((200, 200), 2.0))
+
+
+def added_and_read(v, w, x):
+    v.assign_add(x)
+    return hf.sum(w * x), v * 1
+
+
+def assigned_a_product(v, w, x):
+    v.assign(x * w)
+    return v * x
+
+
+def read_before_and_after(v, w, x):
+    y = v * 2
+    v.assign(x)
+    return y, v * w
+
+
+def assigned_in_a_branch(v, w, x):
+    if hf.sum(x) > 0:
+        v.assign(x)
+    return v * 1
+
+
+def one_from_the_other(v, w, x):
+    v.assign(x)
+    w.assign(v * 2)
+    return w * 1, v * 1
+
+
+def added_in_a_loop(v, w, x):
+    for row in hf.stack([x, x]):
+        v.assign_add(row)
+    return v * 1
+
+
+@pytest.mark.parametrize("trainable", [True, False])
+@pytest.mark.parametrize("program", [added_and_read, assigned_a_product, read_before_and_after, assigned_in_a_branch,
+                                     one_from_the_other, added_in_a_loop])  # fmt: skip
+def test_gradients_of_what_was_assigned_are_none_where_they_are_eagerly(program, trainable):
+    found = []
+    for wrap in (lambda f: f, hf.compile):
+        v, w = hf.Variable([3.0, 4.0], trainable=trainable), hf.Variable([1.0, 2.0])
+        x = hf.asarray([1.0, 2.0])
+        with hf.GradientTape(persistent=True) as tape:
+            tape.watch([x, v, w])
+            results = wrap(lambda x, v=v, w=w: program(v, w, x))(x)
+        results = results if isinstance(results, tuple) else (results,)
+        slopes = [tape.gradient(one, [x, v, w]) for one in results]
+        found.append([[None if one is None else one.tolist() for one in several] for several in slopes])
+    assert found[0] == found[1]

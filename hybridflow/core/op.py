@@ -128,8 +128,8 @@ class Saves:
             outputs after the visible ones.
         expose: for an op that carries graphs, a function of its attributes that returns attributes with which the
             hidden outputs are visible too.
-        depends: for an op that carries graphs, a function of its attributes that returns the inputs each visible
-            output depends on; None if every output depends on every input.
+        depends: a function of the attributes that returns the inputs that the gradient of each visible output reaches,
+            for example of an op that carries graphs; None if it reaches every input.
     """
 
     x: tuple[int, ...] | Literal["all", "rest"] = ()

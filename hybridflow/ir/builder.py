@@ -18,7 +18,7 @@ from hybridflow.core.errors import DTypeError, LeakError, TraceError, message
 from hybridflow.core.mesh import Mesh
 from hybridflow.core.node import FOREVER, Edge, Node, Where, format_where, make_node, user_place
 from hybridflow.core.notes import Notes, make_leaf, requires
-from hybridflow.core.op import REGISTRY, Op, Stops, register
+from hybridflow.core.op import REGISTRY, Op, Saves, Stops, register
 from hybridflow.core.settings import SETTINGS
 from hybridflow.core.sources import INPUT
 from hybridflow.core.spec import TensorSpec, make_spec, spec_of
@@ -93,6 +93,7 @@ REREAD = register(
         lambda value, variable: value,  # pyright: ignore[reportUnknownLambdaType]
         lambda F, g, y, value, variable: (None, g),  # pyright: ignore[reportUnknownLambdaType]
         traits=frozenset({"layout"}),
+        saves=Saves(depends=lambda: [(0b10, 0)]),
         onnx=lambda o, value, variable: value,  # pyright: ignore[reportUnknownLambdaType]
     )
 )

@@ -77,6 +77,9 @@ def _astype_lower(x: Any, *, dtype: Any) -> Any:
         bits = np.dtype(f"int{8 * dtype.itemsize}")
         one = np.ones((), dtype).view(bits)
         return lax.bitcast_convert_type(lax.convert_element_type(x, bits) * one, dtype)
+    if x.dtype == bool and dtype.kind == "c":
+        part = np.empty((), dtype).real.dtype
+        return lax.complex(_astype_lower(x, dtype=part), lax.full_like(x, 0, part))
     if x.dtype.kind == "c" and dtype.kind == "b":
         return lax.ne(x, lax.full_like(x, 0))  # XLA's own conversion looks at the real part only
     return lax.convert_element_type(lax.real(x) if _drops_imaginary(x, dtype) else x, dtype)
