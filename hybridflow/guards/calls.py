@@ -154,7 +154,7 @@ def _reads_all(observations: Observations, function: Any, args: tuple[Any, ...])
     if getattr(function, "__module__", None) in _OF_TREES:
         _taken_apart(observations, args)
     elif type(function) is type(np.array2string) and function in _SHOWS_ARRAYS:
-        observations.answered(Question(np.get_printoptions, (), {}), np.get_printoptions())
+        observations.ask(np.get_printoptions)
     elif isinstance(function, FunctionType | type(np.array2string)) and function in _OF_MEMORY:
         for one in args:
             if isinstance(one, np.ndarray):

@@ -317,6 +317,10 @@ class Observations:
             self.look(self.root(_LIBRARIES, "libraries", lasting=True), ANSWER, question, before)
         return value
 
+    def ask(self, function: Callable[[], Any]) -> None:
+        """Record the result of a function without arguments that only reads."""
+        self.answered(Question(function, (), {}), function())
+
     def _inside(self, container: Any, key: Any) -> Origin | None:
         """Return the origin of a container inside a container."""
         return self.origin_of(container[key])

@@ -33,7 +33,7 @@ from hybridflow.guards.kinds import holds_attributes, is_leaf
 from hybridflow.guards.moving import is_open
 from hybridflow.guards.observations import Observations
 from hybridflow.guards.parts import Opaque, Part, is_watched_module, items_of, of_call, parts_of
-from hybridflow.guards.questions import Question, decimal_settings
+from hybridflow.guards.questions import decimal_settings
 from hybridflow.guards.signature import BoundCall
 from hybridflow.guards.users import is_users, is_users_class
 
@@ -258,7 +258,7 @@ def special(observations: Observations, obj: Any, names: Iterable[str]) -> None:
     """Record that Python itself calls special methods of an object, so that they run unconverted."""
     if type(obj) in _BY_CONTENT:
         if type(obj) is np.ndarray and not _AS_TEXT.isdisjoint(names):
-            observations.answered(Question(np.get_printoptions, (), {}), np.get_printoptions())
+            observations.ask(np.get_printoptions)
         if isinstance(obj, CONTAINERS) and not _DEEP.isdisjoint(names):
             whole(observations, obj)
         return
@@ -371,7 +371,7 @@ def _beside(observations: Observations, value: Any) -> None:
         observations.counts_trainable[id(value)] = value
     observations.use_order(value)
     if issubclass(type(value), np.ndarray):
-        observations.answered(Question(np.get_printoptions, (), {}), np.get_printoptions())
+        observations.ask(np.get_printoptions)
     context_of(observations, value)
 
 
@@ -379,7 +379,7 @@ def context_of(observations: Observations, value: Any) -> None:
     """Record the state of a library that decides, besides the values, what its operations on them do."""
     for kind, function in _CONTEXTS:
         if issubclass(type(value), kind):
-            observations.answered(Question(function, (), {}), function())
+            observations.ask(function)
 
 
 _CONTEXTS: tuple[tuple[Any, Callable[[], Any]], ...] = (
