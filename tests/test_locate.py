@@ -192,3 +192,14 @@ def test_the_module_is_named():
     net.blocks[2].inner.weight.assign([[float("inf"), 0.0], [0.0, 0.0]])
     found = hf.debugging.locate(hf.grad(lambda net: net(x) * 0.0), net)
     assert (found.kind, found.module) == ("nan", "blocks.2.inner (Linear)")
+
+
+@pytest.mark.parametrize("shape", [(0,), (2, 0), (0, 2)])
+def test_loops_without_steps(shape):
+    def total(xs):
+        return hf.scan(lambda c, x: (c + (total(x) if xs.ndim > 1 else x), c), hf.asarray(0.0), xs)[0]
+
+    compiled = hf.compile(total)
+    with hf.config.verify(every=1):
+        assert compiled(hf.zeros(shape)).item() == 0.0
+    assert "every value is finite" in str(hf.debugging.locate(compiled, hf.zeros(shape)))
