@@ -5,8 +5,10 @@ from __future__ import annotations
 import copy
 import functools
 import io
+import numbers
 import operator
 import warnings
+from collections import abc
 from collections.abc import Callable
 from typing import Any
 
@@ -379,3 +381,24 @@ def test_the_byte_order_of_an_array_is_seen_or_refused() -> None:
         assert compiled(hf.ones(1), native).item() == 2.0
         with pytest.raises(DTypeError, match="argument 'a' is a NumPy array, and a traced array has none"):
             compiled(hf.ones(1), swapped)
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize(
+    "array",
+    [np.ones(2), np.ones(()), np.ones(2, "i4"), np.float32(1), np.int32(1), np.bool_(True), jax.numpy.ones(2)],
+)
+def test_an_array_is_an_instance_of_the_same_classes(array: Any) -> None:
+    kinds: list[Any] = [
+        abc.Hashable, abc.Sized, abc.Iterable, abc.Container, abc.Sequence, abc.Mapping, abc.Callable, numbers.Number,
+        numbers.Integral, np.ndarray, np.generic, np.floating, float, (int, np.ndarray), np.ndarray | int, object,
+    ]  # fmt: skip
+    found: list[list[bool]] = []
+
+    def f(x: Any, a: Any) -> Any:
+        found.append([isinstance(a, kind) for kind in kinds])
+        return x
+
+    f(hf.ones(1), array)
+    hf.compile(f)(hf.ones(1), array)
+    assert found[0] == found[1]

@@ -92,6 +92,11 @@ def _is_number(value: Any) -> bool:
     return type(value) is StagedNumber
 
 
+def _stands_for_more(function: Any, args: tuple[Any, ...]) -> bool:
+    """Whether an abstract class would take the stand-in for an array for more than the array is."""
+    return function is isinstance and bool(args) and type(args[0]) is TracedArray
+
+
 def _bool(value: Any) -> Any:
     return staged(BOOL, truth(value), 1)
 
@@ -265,7 +270,7 @@ def replaces(function: Any, args: tuple[Any, ...]) -> bool:
     if function in ON_FILTERED:
         return bool(args) and type(args[0]) in (Filtered, TensorRange)
     if function in NUMBER_FUNCTIONS:
-        return any(map(_is_number, args))
+        return any(map(_is_number, args)) or _stands_for_more(function, args)
     return function in ALWAYS or any(map(concerned, args))
 
 

@@ -36,6 +36,7 @@ from hybridflow.convert.values import is_dynamic, is_tensor
 from hybridflow.core.errors import ArgumentTypeError, message
 from hybridflow.core.staged_number import BOOL, StagedNumber, needed, refused, several_kinds, used_at
 from hybridflow.core.tensor import as_tensor, asarray
+from hybridflow.core.traced_array import TracedArray
 from hybridflow.core.traced_float import OF_FLOATS, TracedFloat
 from hybridflow.guards import observe
 from hybridflow.ir.builder import add_check
@@ -168,11 +169,13 @@ def type_of(number: StagedNumber) -> type:
 
 
 def is_instance(number: Any, classes: Any, /) -> bool:
-    """Return ``isinstance`` for a number that a tensor decides.
+    """Return ``isinstance`` for a number that a tensor decides, or for an array among the arguments.
 
     Raises:
         DTypeError: the answer depends on a tensor.
     """
+    if type(number) is TracedArray:
+        return issubclass(number.kind, classes)
     if type(number) is not StagedNumber:
         return isinstance(number, classes)  # raises Python's error: a number is no class
     answers = {isinstance(one, classes) for one in number.examples()}

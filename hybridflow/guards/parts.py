@@ -49,7 +49,7 @@ _CLOSED = (
     Tensor, Variable, TracedArray, TracedFloat, jax.Array, np.dtype, np.generic, np.ufunc, types.CodeType,
     types.FrameType, types.TracebackType, types.GetSetDescriptorType, types.MemberDescriptorType,
     types.WrapperDescriptorType,
-    types.MethodDescriptorType, types.ClassMethodDescriptorType, types.GenericAlias, types.CellType,
+    types.MethodDescriptorType, types.ClassMethodDescriptorType, types.GenericAlias, types.UnionType, types.CellType,
     datetime.date, datetime.time, datetime.timedelta, datetime.tzinfo, decimal.Decimal, re.Pattern, range, slice,
     operator.attrgetter, operator.itemgetter, operator.methodcaller, type(NotImplemented),
     array, bytearray, memoryview,
