@@ -618,3 +618,19 @@ def test_the_golden_artifact_stays_loadable():
     assert loaded.noisy(x).shape == (2, 6)
     with pytest.raises(CheckError, match="at most 100"):
         loaded.noisy(x + 1000)
+
+
+@pytest.mark.parametrize(
+    ("function", "axes"),
+    [
+        (lambda x: x[-1], [None, 3]), (lambda x: x[:, -1], [None, None]), (lambda x: x[-2], [None, 3]),
+        (lambda x: x.at[-1].set(0.0), [None, 3]), (lambda x: x[-2:], [None, 3]), (lambda x: x[:-1, -1], [None, None]),
+        (lambda x: x[x.shape[0] - 2], [None, 3]), (lambda x: hf.take(x, hf.asarray([-1])), [None, 3]),
+    ],
+)  # fmt: skip
+def test_indices_from_the_end_of_an_open_axis(tmp_path: Path, function: Any, axes: list[int | None]):
+    hf.export.save(tmp_path / "f.hf", function, hf.TensorSpec(axes))
+    loaded = hf.export.load(tmp_path / "f.hf")
+    for rows in (2, 5):
+        x = hf.asarray(np.arange(3.0 * rows, dtype=np.float32).reshape(rows, 3))
+        assert loaded.predict(x).tolist() == function(x).tolist()

@@ -363,3 +363,24 @@ def test_the_gradient_of_a_cholesky_factor_is_hermitian() -> None:
             expected = np.asarray(jax.grad(lambda x: loss(jnp, x))(jnp.asarray(x, dtype)))
         np.testing.assert_allclose(found, found.conj().T, atol=1e-12)
         np.testing.assert_allclose(found, expected.conj(), atol=1e-12)  # as torch has it
+
+
+@pytest.mark.parametrize("number", [math.inf, -math.inf, math.nan])
+@pytest.mark.parametrize("dtype", ["float32", "float64", "complex64"])
+def test_decompositions_of_what_is_not_finite_end_and_are_nan(number: float, dtype: str):
+    """LAPACK's own may never end."""
+    bad = np.array([[number, 2.0, 3.0], [4.0, 5.0, 7.0], [7.0, 8.0, 9.0]])
+    x = hf.asarray(np.stack([bad, np.diag([1.0, 2.0, 3.0])])).astype(dtype)
+    functions: list[Callable[[Any], Any]] = [
+        lambda x: hf.linalg.svd(x)[0], lambda x: hf.linalg.svd(x)[1], hf.linalg.svdvals, hf.linalg.pinv,
+    ]  # fmt: skip
+    if dtype != "complex64":
+        functions += [
+            hf.linalg.adjugate, hf.grad(lambda x: hf.sum(hf.linalg.det(x))),
+            hf.grad(lambda x: hf.sum(hf.linalg.svdvals(x))), hf.grad(lambda x: hf.sum(hf.linalg.svd(x)[1])),
+        ]  # fmt: skip
+    for function in functions:
+        for way in (function, hf.compile(function)):
+            found = np.asarray(way(x))
+            assert np.isnan(found[0]).all()
+            assert np.isfinite(found[1]).all()

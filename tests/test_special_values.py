@@ -262,3 +262,25 @@ def test_nan_and_infinity_times_a_bool(dtype: str, other: str, product: Any) -> 
     eager, compiled = np.asarray(product(b, x, dtype)), np.asarray(hf.compile(product)(b, x, dtype))
     np.testing.assert_array_equal(np.isnan(eager.real), np.isnan(compiled.real))
     np.testing.assert_array_equal(np.isnan(eager.imag), np.isnan(compiled.imag))
+
+
+SIGNS: dict[str, Callable[[Any], Any]] = {
+    "x + 0.0": lambda v: v + 0.0, "0.0 + x": lambda v: 0.0 + v, "x + 0": lambda v: v + 0,
+    "x + -0.0": lambda v: v + -0.0, "x - 0.0": lambda v: v - 0.0, "x - -0.0": lambda v: v - (-0.0), "x - a": lambda v: v - hf.asarray(-0.0),
+    "0.0 - x": lambda v: 0.0 - v, "x + zeros": lambda v: v + hf.zeros_like(v), "x * 1": lambda v: v * 1.0,
+    "x * -1": lambda v: v * -1.0, "x / 1": lambda v: v / 1.0, "-(0 - x)": lambda v: -(0.0 - v), "x + x": lambda v: v + v,
+    "sum": lambda v: hf.sum(hf.expand_dims(v, 0), axis=0), "mean": lambda v: hf.mean(hf.expand_dims(v, 0), axis=0),
+    "where": lambda v: hf.where(v == 0, v, v + 0.0), "maximum": lambda v: hf.maximum(v, -0.0),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", SIGNS)
+def test_zeros_keep_their_sign_in_every_way_to_run(name: str) -> None:
+    f = SIGNS[name]
+    x = hf.asarray([-0.0, 2.0, 0.0])
+    with np.errstate(divide="ignore"):
+        expected = [1 / f(row).numpy() for row in x]
+    rows = lambda v: hf.scan(lambda c, row: (c, f(row)), hf.asarray(0.0), v)[1]  # noqa: E731
+    for run in (f, hf.compile(f), hf.compile(rows), hf.vmap(f), hf.compile(hf.vmap(f))):
+        with np.errstate(divide="ignore"):
+            np.testing.assert_array_equal(1 / run(x).numpy(), expected)

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
+from hybridflow.core.attached import attached
 from hybridflow.core.dtypes import LOW_PRECISION
 from hybridflow.core.node import Edge, Node
 from hybridflow.core.settings import SETTINGS
@@ -82,6 +83,7 @@ def _contract(product: _Product, a: Any, b: Any, spec: TensorSpec) -> Any:
 
 
 def _plan(graph: Graph, mapped: Mask, summed: Mask) -> _Plan:
+    graph = attached("rewritten")(graph)  # eager code runs no passes, and XLA would lose zeros' signs
     varying = {node for node, one in zip(graph.inputs, mapped, strict=True) if one}
     for node in graph.nodes:
         if any(edge is not None and edge[0] in varying for edge in node.inputs):

@@ -6,7 +6,7 @@ import difflib
 import json
 from collections.abc import Callable, Collection
 from itertools import islice
-from typing import Any, NoReturn, cast
+from typing import Any, NoReturn
 
 import numpy as np
 
@@ -221,18 +221,21 @@ class _Parser:
     def guard(self) -> None:
         """Read a guard such as ``b == 1 is False``, after its first word."""
         start = self.token
-        left = self.size()
+        left = self.value()
         compare = self.take("sign", "a comparison")
         if compare.text not in _COMPARISONS:
             self.fail("one of " + ", ".join(_COMPARISONS), compare)
-        right = self.size()
+        other = self.token
+        right = self.value()
+        if not _is_size(right):
+            self.fail("a size or an integer", other)
         self.expect("is")
         answer = self.take("word", "True or False")
         if answer.text not in ("True", "False"):
             self.fail("True or False", answer)
         if not isinstance(left, Dim):
             self.fail("a symbolic size", start)
-        self.dims.guards.append(Guard(left, compare.text, cast("int | Dim", right), answer.text == "True"))
+        self.dims.guards.append(Guard(left, compare.text, right, answer.text == "True"))
 
     def parameter(self, edges: dict[str, Edge]) -> Node:
         """Read an input."""

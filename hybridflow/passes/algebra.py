@@ -348,30 +348,36 @@ def drop_unit(node: Node) -> Found:
     return None
 
 
-@rule("unit_minus_zero")
+@rule("unit_minus_zero", "unit_zero")
 def keep_plus_zero(node: Node) -> Found:
-    """Write ``x + 0.0`` as an op that XLA does not simplify to `x`, since the sum makes 0.0 of -0.0.
+    """Write ``x + 0.0`` and ``x - -0.0`` as an op that XLA does not simplify to `x`: they make 0.0 of -0.0.
 
     Before:
-        graph f(%x: f32[2]) -> (f32[2]) {
+        graph f(%x: f32[2]) -> (f32[2], f32[2]) {
           %0 = constant() {value=f32[] 0.0} : f32[]
           %1 = add(%x, %0) : f32[2]
-          return %1
+          %2 = constant() {value=f32[] -0.0} : f32[]
+          %3 = subtract(%x, %2) : f32[2]
+          return %1, %3
         }
 
     After:
-        graph f(%x: f32[2]) -> (f32[2]) {
+        graph f(%x: f32[2]) -> (f32[2], f32[2]) {
           %0 = constant() {value=f32[] 0.0} : f32[]
           %1 = plus_zero(%x) : f32[2]
-          return %1
+          %2 = constant() {value=f32[] -0.0} : f32[]
+          %3 = plus_zero(%x) : f32[2]
+          return %1, %3
         }
     """
     if not is_floating(node.spec().dtype):
         return None
     left, right = cast("tuple[Edge, Edge]", node.inputs)
-    for kept, other in ((left, right), (right, left)):
+    added = "unit_minus_zero" in node.op.traits
+    for kept, other in ((left, right), (right, left)) if added else ((left, right),):
         value = repeated_value(other)
-        if value is not None and value == 0 and not np.signbit(value) and same_spec(_spec(kept), node.spec()):
+        is_lost = value is not None and value == 0 and bool(np.signbit(value)) != added
+        if is_lost and same_spec(_spec(kept), node.spec()):
             return changed(node, (kept,), op=plus_zero.op)
     return None
 

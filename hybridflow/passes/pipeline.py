@@ -198,6 +198,14 @@ def run_passes(
     return graph, records
 
 
+_ALGEBRA = Pipeline((Phase("algebra", 1, (algebra,)),))
+
+
+def rewritten(graph: Graph) -> Graph:
+    """Return a graph with the rewrites of `algebra` alone: some keep XLA from changing what the graph computes."""
+    return run_passes(graph, pipeline=_ALGEBRA, differentiable=False)[0]
+
+
 def _round(
     passes: list[Pass], graph: Graph, differentiable: bool, records: list[PassRecord], on_change: OnChange | None
 ) -> tuple[Graph, bool]:

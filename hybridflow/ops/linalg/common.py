@@ -276,6 +276,15 @@ def nan_of(dtype: Any) -> Any:
     return dtype.type(complex(np.nan, np.nan)) if dtype.kind == "c" else dtype.type(np.nan)
 
 
+def finite_matrices(xp: Any, x: Any) -> tuple[Any, Any]:
+    """Return which matrices are finite, ``(..., 1, 1)``, and `x` with zeros in the others.
+
+    With an infinity, LAPACK's singular value decomposition may never end.
+    """
+    finite = xp.isfinite(x).all((-1, -2))[..., None, None]
+    return finite, xp.where(finite, x, np.zeros((), x.dtype))
+
+
 # -- samples ------------------------------------------------------------------------------------------------------
 
 

@@ -31,6 +31,7 @@ from hybridflow.ops.linalg.common import (
     conjugated,
     cubes,
     factorable,
+    finite_matrices,
     gaussian,
     nan_of,
     phases,
@@ -64,14 +65,22 @@ class SVDResult(NamedTuple):
 def _svd_lower(x: Any, *, full_matrices: bool) -> Any:
     if not x.size:
         return _svd_of_nothing(jnp, x, full_matrices)
+    finite, x = finite_matrices(jnp, x)
     u, s, vh = lax.linalg.svd(x, full_matrices=full_matrices, compute_uv=True)
-    return _svd_turned(jnp, u, s, vh)
+    return _svd_of_finite(jnp, finite, u, s, vh)
 
 
 def _svd_kernel(x: Any, *, full_matrices: bool) -> Any:
     if not x.size:
         return _svd_of_nothing(np, x, full_matrices)
-    return _svd_turned(np, *lapack.svd(x, full_matrices=full_matrices))
+    finite, x = finite_matrices(np, x)
+    return _svd_of_finite(np, finite, *lapack.svd(x, full_matrices=full_matrices))
+
+
+def _svd_of_finite(xp: Any, finite: Any, u: Any, s: Any, vh: Any) -> tuple[Any, ...]:
+    u, s, vh = _svd_turned(xp, u, s, vh)
+    each = (u, finite), (s, finite[..., 0]), (vh, finite)
+    return tuple([xp.where(known, part, nan_of(part.dtype)) for part, known in each])
 
 
 def _svd_of_nothing(xp: Any, x: Any, full_matrices: bool) -> tuple[Any, Any, Any]:
@@ -120,7 +129,9 @@ def _svd_vjp(F: Any, g: Any, y: Any, x: Any, *, full_matrices: bool) -> Any:
     if full_matrices:
         u, _, vh = F.svd(x, full_matrices=False)
         return (F.matmul(conjugated(F, u) * row(F, g[1]), conjugated(F, vh)),)
-    return _svd_rule(F, g, y, x, full_matrices=full_matrices)
+    (slope,) = _svd_rule(F, g, y, x, full_matrices=full_matrices)
+    finite = F.all(F.isfinite(x), axis=(len(x.shape) - 2, len(x.shape) - 1), keepdims=True)
+    return (F.where(finite, slope, nan_of(x.dtype)),)
 
 
 def _svd_samples(rng: np.random.Generator) -> Any:
@@ -272,13 +283,13 @@ def _pinv_with(xp: Any, x: Any, rtol: Any, svd: Any) -> Any:
 
 
 def _pinv_kernel(x: Any, rtol: Any) -> Any:
-    finite = np.isfinite(x).all((-1, -2))[..., None, None]
-    inverse = _pinv_with(np, np.where(finite, x, x.dtype.type(0)), rtol, lapack.svd)
+    finite, x = finite_matrices(np, x)
+    inverse = _pinv_with(np, x, rtol, lapack.svd)
     return inverse if finite.all() else np.where(finite, inverse, x.dtype.type(np.nan))
 
 
 def _pinv_lower(x: Any, rtol: Any) -> Any:
-    finite = jnp.isfinite(x).all((-1, -2))[..., None, None]
+    finite, x = finite_matrices(jnp, x)
     inverse = _pinv_with(jnp, x, rtol, jnp.linalg.svd)
     return jnp.where(finite, inverse, x.dtype.type(np.nan))
 

@@ -19,6 +19,7 @@ from hybridflow.ops.linalg.common import (
     conjugated,
     cubes,
     factorable,
+    finite_matrices,
     gaussian,
     is_square,
     lower_solve,
@@ -195,12 +196,12 @@ def _adjugate_kernel(x: Any) -> Any:
         raise ValueError
     if np.isfinite(x).all():
         return _adjugate_with(np, x)
-    finite = np.isfinite(x).all((-1, -2))[..., None, None]
-    return np.where(finite, _adjugate_with(np, np.where(finite, x, x.dtype.type(0))), nan_of(x.dtype))
+    finite, x = finite_matrices(np, x)
+    return np.where(finite, _adjugate_with(np, x), nan_of(x.dtype))
 
 
 def _adjugate_lower(x: Any) -> Any:
-    finite = jnp.isfinite(x).all((-1, -2))[..., None, None]
+    finite, x = finite_matrices(jnp, x)
     return jnp.where(finite, _adjugate_with(jnp, x), nan_of(x.dtype))
 
 
