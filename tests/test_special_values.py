@@ -265,12 +265,13 @@ def test_nan_and_infinity_times_a_bool(dtype: str, other: str, product: Any) -> 
 
 
 SIGNS: dict[str, Callable[[Any], Any]] = {
-    "x + 0.0": lambda v: v + 0.0, "0.0 + x": lambda v: 0.0 + v, "x + 0": lambda v: v + 0,
-    "x + -0.0": lambda v: v + -0.0, "x - 0.0": lambda v: v - 0.0, "x - -0.0": lambda v: v - (-0.0), "x - a": lambda v: v - hf.asarray(-0.0),
+    "x + 0.0": lambda v: v + 0.0, "0.0 + x": lambda v: 0.0 + v, "x + 0": lambda v: v + 0, "x - 0.0": lambda v: v - 0.0,
+    "x + -0.0": lambda v: v + -0.0, "x - -0.0": lambda v: v - (-0.0), "x - a": lambda v: v - hf.asarray(-0.0),
     "0.0 - x": lambda v: 0.0 - v, "x + zeros": lambda v: v + hf.zeros_like(v), "x * 1": lambda v: v * 1.0,
-    "x * -1": lambda v: v * -1.0, "x / 1": lambda v: v / 1.0, "-(0 - x)": lambda v: -(0.0 - v), "x + x": lambda v: v + v,
+    "x * -1": lambda v: v * -1.0, "x / 1": lambda v: v / 1.0, "-(0 - x)": lambda v: -(0.0 - v),
+    "x + x": lambda v: v + v, "where": lambda v: hf.where(v == 0, v, v + 0.0),
     "sum": lambda v: hf.sum(hf.expand_dims(v, 0), axis=0), "mean": lambda v: hf.mean(hf.expand_dims(v, 0), axis=0),
-    "where": lambda v: hf.where(v == 0, v, v + 0.0), "maximum": lambda v: hf.maximum(v, -0.0),
+    "maximum": lambda v: hf.maximum(v, -0.0),
 }  # fmt: skip
 
 
