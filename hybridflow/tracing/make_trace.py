@@ -94,10 +94,8 @@ def make_trace(
         as_given: see `unflatten_arguments`.
 
     Raises:
-        NeedsNumber: the function needs the value of a float argument.
-        NeedsIdentity: it needs to know which Variable an argument is.
-        NeedsSizes: it stores an open size.
-        NeedsGiven: it stores a list or dict that is an argument.
+        NeedsNumber, NeedsIdentity: the function needs the value of a float argument, or which Variable one is.
+        NeedsSizes, NeedsGiven: it stores an open size, or a list or dict that is an argument.
         MutationError: it changed a structure among its arguments.
         ArgumentTypeError: it returned something that is no tensor.
     """
@@ -110,11 +108,8 @@ def make_trace(
         builder.mesh, builder.row_axes = layouts.mesh, layouts.row_axes(named)
     stand_ins = [ArgumentVariable.of(variable, i) for i, variable in enumerate(argument_variables(signature))]
     specs = symbolic_specs(list(named), builder.dims)
-    values: list[Any] = [
-        _traced_value(leaf, spec, builder, stand_ins)
-        for leaf, spec in zip(named, specs, strict=True)
-        if leaf.kind != NOTHING
-    ]
+    given = [(leaf, spec) for leaf, spec in zip(named, specs, strict=True) if leaf.kind != NOTHING]
+    values = [_traced_value(leaf, spec, builder, stand_ins) for leaf, spec in given]
     arguments = unflatten_arguments(signature, values, static, as_given=as_given)
     builder.argument_values = [leaf.value._value for leaf in named if leaf.kind == TENSOR]
     floats = OutsideFloats(seen, lambda: (builder.float_argument(), builder.floats - 1), lambda: builder.floats)
