@@ -225,6 +225,7 @@ def test_after_threads_had_to_wait_nothing_is_shared_for_a_while(monkeypatch: py
 def _patient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Share work however late the threads are."""
     monkeypatch.setattr(parallel, "_PATIENCE_S", math.inf)
+    monkeypatch.setattr(POOL, "resume", 0.0)  # threads may have been late in the test before
 
 
 @pytest.mark.usefixtures("_patient")
