@@ -32,11 +32,12 @@ from hybridflow.convert.values import (
 )
 from hybridflow.core.dtypes import DType, default_dtype, is_integer
 from hybridflow.core.errors import CheckError, TraceError, message
+from hybridflow.core.held import attributes_of
 from hybridflow.core.node import format_where, user_place
 from hybridflow.core.staged_number import INT, StagedNumber, weak_dtype_of
 from hybridflow.core.tensor import as_tensor
 from hybridflow.ir.builder import Traced, add_check, trace_body
-from hybridflow.ir.checks import again, state_of
+from hybridflow.ir.checks import again
 from hybridflow.nested.bodies import predicate, trace_function
 from hybridflow.nested.branches import join
 from hybridflow.nested.tensor_array import begun_with, shapes_to_begin_with
@@ -378,7 +379,7 @@ def add_raise(error: BaseException) -> None:
 
 def _is_known(error: BaseException) -> bool:
     """Whether an exception can be created again, and holds no values that only the trace has."""
-    if any(map(is_traced, jax.tree_util.tree_leaves((error.args, state_of(error))))):
+    if any(map(is_traced, jax.tree_util.tree_leaves((error.args, attributes_of(error, in_c=True))))):
         return False
     try:
         return type(again(error)) is type(error)

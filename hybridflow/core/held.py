@@ -21,11 +21,11 @@ def shows_fields(value: Any) -> bool:
     return getattr(method, "__wrapped__", None) is not None and kind.__str__ is object.__str__
 
 
-def attributes_of(value: Any) -> dict[str, Any]:
-    """Return all that an object of a user's class holds by name: what is in its slots and its ``__dict__``."""
+def attributes_of(value: Any, *, in_c: bool = False) -> dict[str, Any]:
+    """Return all that an object holds by name: in its slots and its ``__dict__`` and, if asked, in classes in C."""
     held: dict[str, Any] = {}
     for cls in type(value).__mro__:
-        for name, slot in vars(cls).items() if "__slots__" in vars(cls) else ():
+        for name, slot in vars(cls).items() if in_c or "__slots__" in vars(cls) else ():
             if type(slot) is MemberDescriptorType:
                 with suppress(AttributeError):  # it may be empty
                     held[name] = slot.__get__(value)

@@ -63,10 +63,6 @@ class TracedArray:
             kind = np.ndarray if tensor.shape else tensor.dtype.type
         return TracedArray(tensor, kind, self.origin, self.certain, self.foreign if moved and tensor.shape else None)
 
-    def of(self, tensor: Tensor, kind: type) -> TracedArray:
-        """Return another tensor as an array of a type that comes from this one."""
-        return TracedArray(tensor, kind, self.origin, self.certain, self.foreign)
-
     def __copy__(self) -> TracedArray:
         return self
 

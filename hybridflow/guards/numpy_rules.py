@@ -346,7 +346,7 @@ def _copied(self: TracedArray) -> TracedArray:
 
 def _array_like(array: TracedArray, tensor: Any) -> TracedArray:
     """Return the result of an operation that only moves elements: it stays an array, also with no dimensions."""
-    return array.of(tensor, array.kind)
+    return TracedArray(tensor, array.kind, array.origin, array.certain, array.foreign)
 
 
 def _astype(self: TracedArray, dtype: Any, *, copy: bool = True) -> TracedArray:

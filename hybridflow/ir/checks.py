@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from contextlib import suppress
-from types import MemberDescriptorType
 from typing import Any, NamedTuple
 
+from hybridflow.core.held import attributes_of
 from hybridflow.core.node import Where, format_where
 from hybridflow.core.tensor import Tensor
 
@@ -43,17 +43,6 @@ class Check(NamedTuple):
         return made
 
 
-def state_of(error: BaseException) -> dict[str, Any]:
-    """Return what an exception holds besides its arguments: in its ``__dict__``, in slots, and in its C class."""
-    state: dict[str, Any] = {}
-    for kind in type(error).__mro__:
-        for name, slot in vars(kind).items():
-            if type(slot) is MemberDescriptorType:
-                with suppress(AttributeError):  # it may be empty
-                    state[name] = slot.__get__(error)
-    return {**state, **vars(error)}
-
-
 def again(error: BaseException) -> BaseException:
     """Return a copy of an exception, and of its cause: class, arguments and attributes, without the traceback."""
     kind: Any = type(error)
@@ -61,8 +50,8 @@ def again(error: BaseException) -> BaseException:
     made.args = error.args
     if error.__cause__ is not None:
         made.__cause__ = again(error.__cause__)
-    for name, value in state_of(error).items():
-        if getattr(made, name, state_of) is not value:
+    for name, value in attributes_of(error, in_c=True).items():
+        if getattr(made, name, attributes_of) is not value:
             with suppress(AttributeError, TypeError):  # what the class itself does not let be set
                 setattr(made, name, list(value) if name == "__notes__" else value)
     return made

@@ -277,12 +277,15 @@ def nan_of(dtype: Any) -> Any:
 
 
 def finite_matrices(xp: Any, x: Any) -> tuple[Any, Any]:
-    """Return which matrices are finite, ``(..., 1, 1)``, and `x` with zeros in the others.
+    """Replace matrices with NaN or inf, with which LAPACK may loop for ever; also return which matrices are finite."""
+    finite = xp.isfinite(x).all((-1, -2))
+    return xp.where(finite[..., None, None], x, np.zeros((), x.dtype)), finite
 
-    With an infinity, LAPACK's singular value decomposition may never end.
-    """
-    finite = xp.isfinite(x).all((-1, -2))[..., None, None]
-    return finite, xp.where(finite, x, np.zeros((), x.dtype))
+
+def where_finite(xp: Any, finite: Any, values: Any, vectors: Any) -> tuple[Any, Any]:
+    """Return values ``(..., n)`` and vectors ``(..., m, n)`` of a decomposition, NaN where a matrix is not finite."""
+    values = xp.where(finite[..., None], values, nan_of(values.dtype))
+    return values, xp.where(finite[..., None, None], vectors, nan_of(vectors.dtype))
 
 
 # -- samples ------------------------------------------------------------------------------------------------------

@@ -20,6 +20,7 @@ from hybridflow.ops.linalg import lapack
 from hybridflow.ops.linalg.common import (
     cubes,
     factorable,
+    finite_matrices,
     gaussian,
     is_square,
     nan_of,
@@ -59,17 +60,11 @@ def _order(xp: Any, values: Any) -> Any:
     return xp.argsort(first + second, axis=-1, stable=True)
 
 
-def _finite(xp: Any, x: Any) -> tuple[Any, Any]:
-    """Replace matrices with NaN or inf, with which LAPACK may loop forever; also return which matrices are finite."""
-    finite = xp.isfinite(x).all((-1, -2))
-    return xp.where(finite[..., None, None], x, np.zeros((), x.dtype)), finite
-
-
 def _eig_with(xp: Any, x: Any, decompose: Callable[[Any], tuple[Any, Any]]) -> tuple[Any, Any]:
     dtype = complex_dtype(x.dtype)
     if not x.size:
         return xp.zeros(x.shape[:-1], dtype), xp.zeros(x.shape, dtype)
-    x, finite = _finite(xp, x)
+    x, finite = finite_matrices(xp, x)
     values, vectors = decompose(x)
     order = _order(xp, values)
     values = xp.take_along_axis(values, order, axis=-1)
@@ -95,7 +90,7 @@ def _eigvals_with(xp: Any, x: Any, decompose: Callable[[Any], Any]) -> Any:
     dtype = complex_dtype(x.dtype)
     if not x.size:
         return xp.zeros(x.shape[:-1], dtype)
-    x, finite = _finite(xp, x)
+    x, finite = finite_matrices(xp, x)
     values = decompose(x)[0]
     return xp.where(finite[..., None], xp.take_along_axis(values, _order(xp, values), axis=-1), nan_of(dtype))
 

@@ -26,6 +26,7 @@ from hybridflow.ops.linalg.common import (
     conjugated,
     cubes,
     factorable,
+    finite_matrices,
     gaussian,
     hermitian_part,
     is_square,
@@ -34,6 +35,7 @@ from hybridflow.ops.linalg.common import (
     row,
     transposed,
     turned,
+    where_finite,
 )
 from hybridflow.ops.onnx import DECOMPOSITION
 from hybridflow.ops.padding_matrices import each_matrix
@@ -58,7 +60,7 @@ def _eigh_lower(x: Any) -> Any:
         return jnp.zeros(x.shape[:-1], x.real.dtype), x
     finite = jnp.isfinite(x).all((-1, -2))
     vectors, values = lax.linalg.eigh(hermitian_part(x), symmetrize_input=False, sort_eigenvalues=True)
-    return _where_finite(jnp, finite, values, turned(jnp, vectors))
+    return where_finite(jnp, finite, values, turned(jnp, vectors))
 
 
 def _eigh_kernel(x: Any) -> Any:
@@ -66,14 +68,9 @@ def _eigh_kernel(x: Any) -> Any:
         raise ValueError
     if not x.size:
         return np.zeros(x.shape[:-1], x.real.dtype), x
-    finite = np.isfinite(x).all((-1, -2))
-    values, vectors = lapack.eigh(hermitian_part(np.where(finite[..., None, None], x, x.dtype.type(0))))
-    return _where_finite(np, finite, values, turned(np, vectors))
-
-
-def _where_finite(xp: Any, finite: Any, values: Any, vectors: Any) -> tuple[Any, Any]:
-    values = xp.where(finite[..., None], values, nan_of(values.dtype))
-    return values, xp.where(finite[..., None, None], vectors, nan_of(vectors.dtype))
+    x, finite = finite_matrices(np, x)
+    values, vectors = lapack.eigh(hermitian_part(x))
+    return where_finite(np, finite, values, turned(np, vectors))
 
 
 def _eigh_infer(x: TensorSpec) -> tuple[TensorSpec, TensorSpec]:

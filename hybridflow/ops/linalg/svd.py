@@ -41,6 +41,7 @@ from hybridflow.ops.linalg.common import (
     shorter_side,
     transposed,
     well_conditioned,
+    where_finite,
 )
 from hybridflow.ops.onnx import DECOMPOSITION
 from hybridflow.ops.padding_matrices import each_matrix
@@ -65,7 +66,7 @@ class SVDResult(NamedTuple):
 def _svd_lower(x: Any, *, full_matrices: bool) -> Any:
     if not x.size:
         return _svd_of_nothing(jnp, x, full_matrices)
-    finite, x = finite_matrices(jnp, x)
+    x, finite = finite_matrices(jnp, x)
     u, s, vh = lax.linalg.svd(x, full_matrices=full_matrices, compute_uv=True)
     return _svd_of_finite(jnp, finite, u, s, vh)
 
@@ -73,14 +74,14 @@ def _svd_lower(x: Any, *, full_matrices: bool) -> Any:
 def _svd_kernel(x: Any, *, full_matrices: bool) -> Any:
     if not x.size:
         return _svd_of_nothing(np, x, full_matrices)
-    finite, x = finite_matrices(np, x)
+    x, finite = finite_matrices(np, x)
     return _svd_of_finite(np, finite, *lapack.svd(x, full_matrices=full_matrices))
 
 
-def _svd_of_finite(xp: Any, finite: Any, u: Any, s: Any, vh: Any) -> tuple[Any, ...]:
+def _svd_of_finite(xp: Any, finite: Any, u: Any, s: Any, vh: Any) -> tuple[Any, Any, Any]:
     u, s, vh = _svd_turned(xp, u, s, vh)
-    each = (u, finite), (s, finite[..., 0]), (vh, finite)
-    return tuple([xp.where(known, part, nan_of(part.dtype)) for part, known in each])
+    s, u = where_finite(xp, finite, s, u)
+    return u, s, xp.where(finite[..., None, None], vh, nan_of(vh.dtype))
 
 
 def _svd_of_nothing(xp: Any, x: Any, full_matrices: bool) -> tuple[Any, Any, Any]:
@@ -283,15 +284,15 @@ def _pinv_with(xp: Any, x: Any, rtol: Any, svd: Any) -> Any:
 
 
 def _pinv_kernel(x: Any, rtol: Any) -> Any:
-    finite, x = finite_matrices(np, x)
+    x, finite = finite_matrices(np, x)
     inverse = _pinv_with(np, x, rtol, lapack.svd)
-    return inverse if finite.all() else np.where(finite, inverse, x.dtype.type(np.nan))
+    return inverse if finite.all() else np.where(finite[..., None, None], inverse, x.dtype.type(np.nan))
 
 
 def _pinv_lower(x: Any, rtol: Any) -> Any:
-    finite, x = finite_matrices(jnp, x)
+    x, finite = finite_matrices(jnp, x)
     inverse = _pinv_with(jnp, x, rtol, jnp.linalg.svd)
-    return jnp.where(finite, inverse, x.dtype.type(np.nan))
+    return jnp.where(finite[..., None, None], inverse, x.dtype.type(np.nan))
 
 
 def _pinv_infer(x: TensorSpec, rtol: TensorSpec) -> TensorSpec:

@@ -196,13 +196,13 @@ def _adjugate_kernel(x: Any) -> Any:
         raise ValueError
     if np.isfinite(x).all():
         return _adjugate_with(np, x)
-    finite, x = finite_matrices(np, x)
-    return np.where(finite, _adjugate_with(np, x), nan_of(x.dtype))
+    x, finite = finite_matrices(np, x)
+    return np.where(finite[..., None, None], _adjugate_with(np, x), nan_of(x.dtype))
 
 
 def _adjugate_lower(x: Any) -> Any:
-    finite, x = finite_matrices(jnp, x)
-    return jnp.where(finite, _adjugate_with(jnp, x), nan_of(x.dtype))
+    x, finite = finite_matrices(jnp, x)
+    return jnp.where(finite[..., None, None], _adjugate_with(jnp, x), nan_of(x.dtype))
 
 
 def _adjugate_vjp(F: Any, g: Any, y: Any, x: Any) -> Any:
