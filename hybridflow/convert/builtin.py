@@ -27,7 +27,7 @@ from hybridflow.core.dims import Dim, SizeFloat
 from hybridflow.core.staged_number import BOOL, StagedNumber
 from hybridflow.core.tensor import as_tensor
 from hybridflow.core.traced_array import TracedArray
-from hybridflow.core.traced_float import TracedFloat
+from hybridflow.core.traced_number import TracedNumber
 from hybridflow.core.traced_text import TracedText
 from hybridflow.core.variable import Variable
 from hybridflow.guards import numpy_rules, observe
@@ -169,13 +169,12 @@ def _identical(a: Any, b: Any) -> bool:
     return a is b or (type(a) not in _STAND_INS and type(b) not in _STAND_INS and observe.same(a, b))
 
 
-_STAND_INS = frozenset({StagedNumber, TracedFloat})
+_STAND_INS = frozenset({StagedNumber, TracedNumber})
 _MOST = 256
 """The number of items of a set or range up to which a number that a tensor decides is compared with each."""
 
 
-_STOOD_FOR: dict[type, type] = {TracedFloat: float, SizeFloat: float, Dim: int, ArgumentVariable: Variable,
-                               TracedText: str}  # fmt: skip
+_STOOD_FOR: dict[type, type] = {SizeFloat: float, Dim: int, ArgumentVariable: Variable, TracedText: str}
 
 
 def type_of(*args: Any, **more: Any) -> Any:
@@ -187,7 +186,7 @@ def type_of(*args: Any, **more: Any) -> Any:
         return numpy_rules.kind_of(args[0])
     if issubclass(kind, StandsFor):
         return args[0].stands_for
-    return staged_reads.type_of(args[0]) if kind is StagedNumber else _STOOD_FOR.get(kind, kind)
+    return staged_reads.type_of(args[0]) if kind in _STAND_INS else _STOOD_FOR.get(kind, kind)
 
 
 class _Addend:
@@ -215,7 +214,7 @@ def _of_addend(value: Any) -> Any:
     return value.value if type(value) is _Addend else value
 
 
-_ADDED_BY_PYTHON = frozenset({int, float, bool, TracedFloat, StagedNumber})
+_ADDED_BY_PYTHON = frozenset({int, float, bool, TracedNumber, StagedNumber})
 """Types of numbers that Python's sum adds up more exactly than one by one."""
 
 

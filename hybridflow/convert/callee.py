@@ -34,7 +34,7 @@ from hybridflow.core.functions import KEPT, is_own
 from hybridflow.core.recursion import RECURSION
 from hybridflow.core.staged_number import StagedNumber
 from hybridflow.core.tensor import Tensor
-from hybridflow.core.traced_float import TracedFloat
+from hybridflow.core.traced_number import TracedNumber
 from hybridflow.core.variable import Variable
 from hybridflow.guards import calls, observe
 from hybridflow.guards.access import CELL, IN_CLASS, IN_INSTANCE, MISSING
@@ -223,7 +223,7 @@ def read_attribute(obj: Any, name: str) -> Any:
     """Read an attribute as Python does; the user's hooks and getters run converted."""
     if type(obj) in _PLAIN:
         return observe.read_attr(obj, name)
-    if type(obj) is StagedNumber or type(obj) is TracedFloat:
+    if type(obj) is StagedNumber or type(obj) is TracedNumber:
         return staged_reads.attribute_of(obj, name)
     if type(obj) is super:
         return _read_super(obj, name)
@@ -582,7 +582,7 @@ def _call_other(function: Any, /, *args: Any, **kwargs: Any) -> Any:
     except Exception as error:
         observe.failed(first, last, in_part=getattr(function, "__name__", None) in _IN_PARTS)
         observe.answer(function, args, kwargs, MISSING)
-        if type(error) is TypeError and (TracedFloat.__name__ in str(error) or _holds_size(args, kwargs)):
+        if type(error) is TypeError and (TracedNumber.__name__ in str(error) or _holds_size(args, kwargs)):
             observe.settle()  # C takes only numbers of its own
         raise
     if type(result) is str:

@@ -38,7 +38,7 @@ from hybridflow.core.functions import LAYERS
 from hybridflow.core.staged_number import StagedNumber
 from hybridflow.core.tensor import Tensor
 from hybridflow.core.traced_array import TracedArray
-from hybridflow.core.traced_float import TracedFloat
+from hybridflow.core.traced_number import TracedNumber
 from hybridflow.core.variable import Variable
 from hybridflow.guards.access import MISSING, RAW
 from hybridflow.guards.contents import in_sequence, pairs_of
@@ -47,7 +47,7 @@ from hybridflow.guards.parts import slots
 from hybridflow.guards.users import OWN_LIBRARIES, is_users_class, is_users_file
 
 _CLOSED = (
-    Tensor, Variable, TracedArray, TracedFloat, jax.Array, np.dtype, np.generic, np.ufunc,
+    Tensor, Variable, TracedArray, TracedNumber, jax.Array, np.dtype, np.generic, np.ufunc,
     CodeType, FrameType, TracebackType,
 )  # fmt: skip
 """Types that cannot change, or whose changes are recorded as operations."""

@@ -35,15 +35,15 @@ from hybridflow.core.attached import attached
 from hybridflow.core.staged_number import BOOL, INT, StagedNumber
 from hybridflow.core.tensor import Tensor
 from hybridflow.core.traced_array import TracedArray
-from hybridflow.core.traced_float import TracedFloat
+from hybridflow.core.traced_number import TracedNumber
 from hybridflow.core.variable import Variable
 from hybridflow.guards import observe
 from hybridflow.guards.access import IN_CLASS, MISSING
 from hybridflow.guards.users import is_users, is_users_class
 
 _PLAIN = frozenset(
-    {Tensor, Variable, TracedArray, TracedFloat, StagedNumber, int, float, bool, complex, str, bytes, list, tuple, dict,
-     set, type(None), range, np.ndarray, type, slice}
+    {Tensor, Variable, TracedArray, TracedNumber, StagedNumber, int, float, bool, complex, str, bytes, list, tuple,
+     dict, set, type(None), range, np.ndarray, type, slice}
 )  # fmt: skip
 """Types whose special methods no user wrote."""
 _COLLECTIONS = frozenset({list, tuple, dict, set})

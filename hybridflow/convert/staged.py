@@ -45,7 +45,7 @@ from hybridflow.core.staged_number import (
 )
 from hybridflow.core.tensor import Tensor, asarray
 from hybridflow.core.traced_array import TracedArray
-from hybridflow.core.traced_float import TracedFloat
+from hybridflow.core.traced_number import TracedNumber
 from hybridflow.core.variable import Variable
 from hybridflow.ir.builder import add_check
 from hybridflow.ir.number import NUMBER
@@ -75,7 +75,7 @@ def kinds_of(number: Any) -> Kinds:
     """Return the types that a Python number has, or may have."""
     if type(number) is StagedNumber:
         return number.kinds
-    if type(number) is TracedFloat or type(number) is SizeFloat:
+    if type(number) is SizeFloat:
         return FLOAT
     return frozenset((bool if isinstance(number, bool) else float if isinstance(number, float) else int,))
 
@@ -106,11 +106,22 @@ def takes_dtype(number: Any, dtype: DType) -> bool:
 def raw_of(number: Any, dtype: DType) -> Tensor:
     """Return the tensor that stores a number, in the dtype of a wider kind."""
     if type(number) is not StagedNumber:
-        if type(number) is int and abs(number) > LARGEST and dtype == int64:
-            raise NumberRangeError(_overflow_text())
-        return asarray(number, dtype=dtype)
+        return asarray(_small(number) if dtype == int64 else number, dtype=dtype)
     raw = number.raw
     return raw if raw.dtype == dtype else PUBLIC.astype(raw, dtype)
+
+
+def _small(number: Any) -> Any:
+    """Return a number; a call fails if it is an int beyond those that a loop can hold.
+
+    Raises:
+        NumberRangeError: it is.
+    """
+    if type(number) is TracedNumber and number.__class__ is int:
+        return number.checked(_small)
+    if type(number) is int and abs(number) > LARGEST:
+        raise NumberRangeError(_overflow_text())
+    return number
 
 
 def operand_of(value: Any) -> StagedNumber | None:
@@ -118,16 +129,16 @@ def operand_of(value: Any) -> StagedNumber | None:
     kind = type(value)
     if kind is StagedNumber:
         return value
-    if kind in (TracedFloat, SizeFloat):
+    if kind is SizeFloat or (kind is TracedNumber and value.__class__ is float):
         return staged(FLOAT, asarray(value, dtype=float64))
+    if kind is TracedNumber:
+        return staged(INT, asarray(_small(value), dtype=int64))
     if kind is Dim:
         return staged(INT, asarray(value, dtype=int64), 1 << 48)
     if not is_number(value) or isinstance(value, complex):
         return None
     kinds = kinds_of(value)
-    if int in kinds and abs(value) > LARGEST:
-        raise NumberRangeError(_overflow_text())
-    return staged(kinds, asarray(value, dtype=raw_dtype(kinds)), 0 if float in kinds else abs(int(value)))
+    return staged(kinds, asarray(_small(value), dtype=raw_dtype(kinds)), 0 if float in kinds else abs(int(value)))
 
 
 def _float(number: StagedNumber) -> Any:

@@ -18,7 +18,7 @@ from hybridflow.convert.staged_reads import is_instance
 from hybridflow.core.dtypes import float64
 from hybridflow.core.staged_number import BOOL, FLOAT, StagedNumber, needed, several_kinds
 from hybridflow.core.tensor import asarray
-from hybridflow.core.traced_float import TracedFloat
+from hybridflow.core.traced_number import TracedNumber
 from hybridflow.ir.builder import add_check
 
 _SAME_NAME = (
@@ -118,7 +118,7 @@ def _sum_of(*numbers: Any) -> Any:
 def summed(numbers: list[Any]) -> Any:
     """Return the sum of Python numbers as ``sum`` computes it: CPython adds those that no tensor decides."""
     if not any(type(one) is StagedNumber for one in numbers):
-        of_call = next((one for one in numbers if type(one) is TracedFloat), None)
+        of_call = next((one for one in numbers if type(one) is TracedNumber), None)
         return _sum_of(*numbers) if of_call is None else of_call.applied(_sum_of, *numbers)
     total = numbers.pop(0)
     while numbers and float not in kinds_of(total):

@@ -37,14 +37,13 @@ from hybridflow.core.errors import ArgumentTypeError, message
 from hybridflow.core.staged_number import BOOL, StagedNumber, needed, refused, several_kinds, used_at
 from hybridflow.core.tensor import as_tensor, asarray
 from hybridflow.core.traced_array import TracedArray
-from hybridflow.core.traced_float import OF_FLOATS, TracedFloat
+from hybridflow.core.traced_number import OF_NUMBERS, TracedNumber
 from hybridflow.guards import observe
 from hybridflow.ir.builder import add_check
 
 _MOST = 64
 """The largest number of items, other than plain numbers, from which a tensor may choose."""
 _PLAIN_NUMBERS = frozenset({bool, int, float})
-_NAMES = {kind: frozenset(dir(kind)) for kind in _PLAIN_NUMBERS}
 
 
 # -- attributes -----------------------------------------------------------------------------------------------------
@@ -99,9 +98,10 @@ def attribute_of(number: Any, name: str) -> Any:
         AttributeError: numbers of that type have none of this name.
         DTypeError: only some of the types that it may have do.
     """
-    if type(number) is TracedFloat:
-        return getattr(number, name) if name in OF_FLOATS else _absent(float, name, number)
-    have = {name in _NAMES[kind] for kind in number.kinds}
+    if type(number) is TracedNumber:
+        kind = number.__class__
+        return getattr(number, name) if name in OF_NUMBERS[kind] else _absent(kind, name, number)
+    have = {name in OF_NUMBERS[kind] for kind in number.kinds}
     if have == {False}:
         return _absent(number.__class__, name, number)
     if len(have) > 1:
@@ -145,27 +145,29 @@ def require_plain(name: str, values: Sequence[Any]) -> None:
 
     Raises:
         TracedValueError: a number that a tensor decides.
-        NeedsNumber: a float that is an input.
+        NeedsNumber: a number that is an input.
     """
     for one in values:
         if type(one) is StagedNumber:
             needed(one, name)
-        if type(one) is TracedFloat:
+        if type(one) is TracedNumber:
             one.needed()
 
 
 # -- types and identity -----------------------------------------------------------------------------------------------
 
 
-def type_of(number: StagedNumber) -> type:
+def type_of(number: StagedNumber | TracedNumber) -> type:
     """Return ``type(number)``.
 
     Raises:
         DTypeError: it depends on a tensor.
     """
-    if len(number.kinds) > 1:
-        raise several_kinds(number, "is asked for its type")
-    return next(iter(number.kinds))
+    if type(number) is StagedNumber:
+        if len(number.kinds) > 1:
+            raise several_kinds(number, "is asked for its type")
+        return next(iter(number.kinds))
+    return number.__class__
 
 
 def is_instance(number: Any, classes: Any, /) -> bool:
@@ -192,17 +194,20 @@ def same(a: Any, b: Any) -> Any:
     """
     if a is not b:
         for one, other in ((a, b), (b, a)):
-            if type(one) is StagedNumber or type(one) is TracedFloat:
+            if type(one) is StagedNumber or type(one) is TracedNumber:
                 return _is(one, other)
     return observe.same(a, b)
 
 
 def _is(number: Any, other: Any) -> Any:
-    plain = type(other) in (StagedNumber, TracedFloat, bool, int, float)
+    plain = type(other) in (StagedNumber, TracedNumber, bool, int, float)
     if not plain or not kinds_of(number) & kinds_of(other):
         return False
     if kinds_of(number) == kinds_of(other) == BOOL:  # there is one True, and one False
         return apply("eq", number, other)
+    for one in (number, other):
+        if type(one) is TracedNumber and one.__class__ is int:
+            one.needed()  # small ints are one object each
     text = message(
         "is: whether two Python numbers are one object differs from call to call",
         got=f"{_spoken(number)} is {_spoken(other)}, {used_at()}",
@@ -212,14 +217,16 @@ def _is(number: Any, other: Any) -> Any:
 
 
 def _spoken(number: Any) -> str:
-    if type(number) is TracedFloat:
-        return "<a float that is an input>"
+    if type(number) is TracedNumber:
+        return f"<a {number.__class__.__name__} that is an input>"
     return shown(number) if type(number) is StagedNumber else repr(number)
 
 
 def identity(obj: Any) -> int:
     """Return ``id(obj)``."""
-    if type(obj) is StagedNumber or type(obj) is TracedFloat:
+    if type(obj) is TracedNumber and obj.__class__ is int:
+        obj.needed()
+    if type(obj) is StagedNumber or type(obj) is TracedNumber:
         text = message("id: a Python number is another object in each call", got=f"{_spoken(obj)}, {used_at()}",
                        hint="Use the number itself.")  # fmt: skip
         raise refused(ArgumentTypeError(text))

@@ -20,7 +20,7 @@ from hybridflow.core.errors import TracedValueError
 from hybridflow.core.held import attributes_of, made_of, shows_fields
 from hybridflow.core.staged_number import StagedNumber, text_for_messages
 from hybridflow.core.tensor import Tensor
-from hybridflow.core.traced_float import TracedFloat
+from hybridflow.core.traced_number import TracedNumber
 from hybridflow.core.traced_text import TEXT_METHODS, TracedText, placeholder_of, traced_text
 from hybridflow.guards import observe
 from hybridflow.guards.guards import CONTAINERS, PLAIN
@@ -94,7 +94,7 @@ def made(make: Callable[..., str], *args: Any, **kwargs: Any) -> str:
         try:
             return seen(make(*args, **kwargs))
         except TypeError as error:
-            if TracedFloat.__name__ in str(error):
+            if TracedNumber.__name__ in str(error):
                 observe.settle()  # C takes only numbers of its own
             raise
     args, kwargs = tuple(map(_as_now, args)), {name: _as_now(one) for name, one in kwargs.items()}

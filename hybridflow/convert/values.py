@@ -20,7 +20,7 @@ from hybridflow.core.node import format_where
 from hybridflow.core.staged_number import BOOL, StagedNumber, weak_dtype_of
 from hybridflow.core.tensor import Tensor, as_tensor
 from hybridflow.core.traced_array import TracedArray
-from hybridflow.core.traced_float import TracedFloat
+from hybridflow.core.traced_number import TracedNumber
 from hybridflow.core.traced_text import TracedText
 from hybridflow.core.variable import Variable
 from hybridflow.guards import observe
@@ -31,7 +31,7 @@ from hybridflow.guards.order import flattened, has_order, in_order_of, skeleton
 
 _COPIED = (set, deque, bytearray)
 """Types of leaves that can be changed."""
-_NUMBERS = frozenset({bool, int, float, complex, TracedFloat, StagedNumber})
+_NUMBERS = frozenset({bool, int, float, complex, TracedNumber, StagedNumber})
 _REAL = _NUMBERS - {complex}
 
 
@@ -162,7 +162,7 @@ class TakeApart(Exception):
 def holds_traced(value: Any) -> bool:
     """Whether an object in a structure holds a tensor or number that was traced."""
     leaves = [leaf for one in objects_in(value) for leaf in jax.tree_util.tree_leaves(vars_of(one))]
-    return any(is_traced(leaf) or type(leaf) is TracedFloat for leaf in leaves)
+    return any(is_traced(leaf) or type(leaf) is TracedNumber for leaf in leaves)
 
 
 def is_traced(leaf: Any) -> bool:
@@ -179,7 +179,7 @@ def same_python(a: Any, b: Any) -> bool:
     """Whether two leaves are the same Python value."""
     if a is b:
         return True
-    if type(a) is not type(b) or is_tensor(a) or type(a) in (TracedFloat, StagedNumber, TracedText):
+    if type(a) is not type(b) or is_tensor(a) or type(a) in (TracedNumber, StagedNumber, TracedText):
         return False
     if isinstance(a, np.ndarray | jax.Array) or is_object(a):
         return False  # objects that compare equal may hold different tensors

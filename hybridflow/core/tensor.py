@@ -56,7 +56,7 @@ from hybridflow.core.pending import PendingChecks, settle_calls
 from hybridflow.core.spec import TensorSpec, format_spec, make_spec
 from hybridflow.core.staged_number import StagedNumber
 from hybridflow.core.traced_array import TracedArray
-from hybridflow.core.traced_float import TracedFloat
+from hybridflow.core.traced_number import TracedNumber
 
 _new = object.__new__
 _API_VERSIONS = ("2021.12", "2022.12", "2023.12", "2024.12")
@@ -480,8 +480,8 @@ def asarray(obj: Any, /, *, dtype: Any = None, device: DeviceLike = None, copy: 
         Tensor([1, 2, 3], dtype=int32)
     """
     wanted = None if dtype is None else as_dtype(dtype)
-    if type(obj) is TracedFloat:
-        return obj.tensor(wanted or float32)
+    if type(obj) is TracedNumber:
+        return obj.tensor(wanted)
     if type(obj) is StagedNumber:
         return obj.tensor(wanted)
     if type(obj) is TracedArray:
@@ -527,7 +527,7 @@ def _size_tensor(size: Dim | SizeFloat, dtype: DType) -> Tensor:
     return cast(Any, REGISTRY["full"].public)((), size, dtype=dtype)
 
 
-_TRACED = frozenset({TracedFloat, TracedArray, StagedNumber, Dim, SizeFloat})
+_TRACED = frozenset({TracedNumber, TracedArray, StagedNumber, Dim, SizeFloat})
 
 
 def tensors_in(obj: Any) -> bool:

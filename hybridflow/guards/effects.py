@@ -2,18 +2,22 @@
 
 A number that is incremented and a list that is appended to need no guards, since the trace does not depend on their
 values. The stored value is the same as long as the guards hold, so later calls can store it again: ``self.calls += 1``
-adds 1 at each call. The trace depends on any change that cannot be repeated, see `Effects.fixed`.
+adds 1 at each call. A number that is computed from inputs is stored as each call computes it. The trace depends on any
+change that cannot be repeated, see `Effects.fixed`.
 """
 
 from __future__ import annotations
 
 import operator
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Any, NamedTuple, cast
 
+from hybridflow.core.traced_number import TracedNumber, never_fails
 from hybridflow.guards.guards import PLAIN, Origin
 from hybridflow.guards.journal import Journal, Spots, keeper
+from hybridflow.guards.numbers import Numbers
 
 LOADED = frozenset({list, dict, set, deque, bytearray}) | PLAIN
 """Types of values that can be changed without being read."""
@@ -33,10 +37,16 @@ class Change(NamedTuple):
     Attributes:
         note: tells a journal what is about to be changed.
         act: makes the change; None if later calls cannot, since the stored value may differ.
+        number: a number that each call computes; it is another argument of `act`.
+        stand_in: what the trace stores in the place of a number.
+        target: where it stores that.
     """
 
     note: Callable[[Journal, Any], None]
-    act: Callable[[Any], None] | None
+    act: Callable[..., None] | None
+    number: TracedNumber | None = None
+    stand_in: TracedNumber | None = None
+    target: Target | None = None
 
 
 class Target(NamedTuple):
@@ -54,6 +64,8 @@ class Target(NamedTuple):
 
     def stored(self, value: Any) -> Change:
         """Return the change that stores a value."""
+        if type(value) is TracedNumber and never_fails(value):
+            return Change(self.note, self.put, value, value, self)
         return Change(self.note, (lambda holder: self.put(holder, value)) if is_constant(value) else None)
 
 
@@ -110,9 +122,16 @@ class Augmented(NamedTuple):
 
     def change(self, target: Target) -> Change:
         """Return the change that repeats the assignment."""
-        if not is_constant(self.operand) or type(self.value) not in PLAIN:
+        stand_in = self.value if type(self.value) is TracedNumber else None
+        number = self.operand if type(self.operand) is TracedNumber else None
+        computed = stand_in is not None and never_fails(stand_in)
+        if not (number is not None or is_constant(self.operand)) or not (computed or type(self.value) in PLAIN):
             return Change(target.note, None)
-        return Change(target.note, lambda holder: target.put(holder, self.operate(target.get(holder), self.operand)))
+
+        def act(holder: Any, operand: Any = self.operand) -> None:
+            target.put(holder, self.operate(target.get(holder), operand))
+
+        return Change(target.note, act, number, stand_in, target)
 
 
 def called_again(method: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Change:
@@ -133,6 +152,15 @@ def is_constant(value: Any) -> bool:
     return type(value) in PLAIN
 
 
+def _no_numbers(numbers: Sequence[float]) -> list[Any]:
+    return []
+
+
+def _program(numbers: Sequence[TracedNumber | None], inputs: int) -> Numbers:
+    """Return what computes numbers from those of a call."""
+    return Numbers([(number, None) for number in numbers if number is not None], (), inputs, wide=False)
+
+
 class Effects:
     """The changes of Python state that every call of a trace makes.
 
@@ -144,6 +172,7 @@ class Effects:
         self._made: list[tuple[Origin, Change, int]] = []
         self._repeated = Spots()
         self._is_mixed = False
+        self._numbers: Callable[[Sequence[float]], list[Any]] = _no_numbers
         self.fixed = Journal()
 
     def __bool__(self) -> bool:
@@ -192,10 +221,28 @@ class Effects:
         self._made.append((origin, change, checks))
         return True
 
-    def repeat(self, states: list[Any]) -> Journal | None:
+    def finish(self, numbers: Sequence[float]) -> None:
+        """Store the numbers of the traced call in place of their stand-ins, and prepare those of later calls.
+
+        Args:
+            numbers: the numbers of the traced call that are inputs.
+        """
+        stored = [(origin, change) for origin, change, _ in self._made if change.stand_in is not None]
+        if not stored:
+            return
+        self._numbers = _program([change.number for _, change in stored], len(numbers))
+        values = _program([change.stand_in for _, change in stored], len(numbers))(numbers)
+        for (origin, change), value in zip(stored, values, strict=True):
+            holder, target = origin.now(), cast(Target, change.target)
+            with suppress(AttributeError, LookupError, ValueError):  # it may have been deleted since
+                if target.get(holder) is change.stand_in:
+                    target.put(holder, value)
+
+    def repeat(self, states: list[Any], numbers: Sequence[float]) -> Journal | None:
         """Repeat the changes.
 
         Args:
+            numbers: the numbers of the call that are inputs.
             states: filled, for each check, with the state before it, as `Journal.now` returns it.
 
         Returns:
@@ -203,6 +250,7 @@ class Effects:
         """
         journal = Journal(keeper()) if self._made[-1][2] else keeper()
         behind = 0
+        computed = iter(self._numbers(numbers))
         for origin, change, checks in self._made:
             holder = origin.now()
             for number in range(behind, checks):
@@ -210,7 +258,7 @@ class Effects:
             behind = checks
             if journal is not None:
                 change.note(journal, holder)
-            cast(Any, change.act)(holder)
+            cast(Any, change.act)(holder, *(() if change.number is None else (next(computed),)))
         if not behind:
             return None
         for number in range(behind, len(states)):

@@ -64,9 +64,12 @@ def _masked(key: Any, indices: Sequence[int]) -> Any:
         return key
     items = list(cast("tuple[Any, ...]", key[-1]))
     for index in indices:
-        if index < len(items) and type(items[index]) is tuple and items[index][0] is float:
-            items[index] = float
+        if index < len(items) and type(items[index]) is tuple and items[index][0] in (float, int):
+            items[index] = items[index][0]
     return (*key[:-1], tuple(items))
+
+
+_A = {int: "an int", float: "a float"}
 
 
 def _is_fixed(value: Any) -> bool:
@@ -199,10 +202,10 @@ class Origin:
         line = format_where(self.where)
         text = f"{self.path} is {self.text}"
         if None in self.inputs:
-            text = f"{self.path} is a float, which is an input since it was seen to change"
+            text = f"{self.path} is {_A[self.kind]}, which is an input since it was seen to change"
         elif self.inputs:
             keys = ", ".join(map(repr, self.inputs))
-            text += f", where the floats at {keys} are inputs since they were seen to change"
+            text += f", where the numbers at {keys} are inputs since they were seen to change"
         return text + (f" (read at {line})" if line else "")
 
     def still(self, value: Any) -> bool:
@@ -210,7 +213,7 @@ class Origin:
         if not self.inputs:
             return key_of(value) == self.key
         if None in self.inputs:
-            return type(value) is float
+            return type(value) is self.kind
         return _masked(key_of(value), self.indices()) == _masked(self.key, self.indices())
 
     def indices(self) -> list[int]:
@@ -416,7 +419,7 @@ class Guards:
             values.append(value)
             if not origin.guarded:
                 continue
-            if key_of(value) != origin.key or (origin.tensor and id(value) != origin.tensor):
+            if not origin.still(value) or (origin.tensor and id(value) != origin.tensor):
                 return False
         return True
 
@@ -570,14 +573,15 @@ def _take_inputs(origin: Origin, number: int, space: dict[str, Any], inputs: dic
     v, seen = f"v{number}", f"S[{number}]"
     if None in origin.inputs:
         inputs[origin.inputs[None]] = v
-        return [f"if type({v}) is not float: return False"]
+        return [f"if type({v}) is not {origin.kind.__name__}: return False"]
     lines = [f"if type({v}) is not {seen}[0]: return False", f"ids = {_ids_code(origin.kind, v)}"]
     lines += [f"ids[{index}] = 0" for index in _input_positions(origin)]
     lines.append(f"if ids != {seen}[1]: return False")
-    for count, (key, position) in enumerate(origin.inputs.items()):
+    kinds = [origin.key[-1][index][0].__name__ for index in origin.indices()]
+    for count, ((key, position), kind) in enumerate(zip(origin.inputs.items(), kinds, strict=True)):
         space[f"k{number}_{count}"] = key
         inputs[position] = item = f"{v}_{count}"
-        lines += [f"{item} = {v}[k{number}_{count}]", f"if type({item}) is not float: return False"]
+        lines += [f"{item} = {v}[k{number}_{count}]", f"if type({item}) is not {kind}: return False"]
     return lines
 
 

@@ -1,12 +1,12 @@
-"""The arguments whose values or identities a function needs while it is traced: floats and Variables."""
+"""The arguments whose values or identities a function needs while it is traced: numbers and Variables."""
 
 from __future__ import annotations
 
 from typing import Any, NamedTuple
 
 from hybridflow.core.dims import NeedsSizes
-from hybridflow.core.traced_float import NeedsNumber
-from hybridflow.guards.signature import FLOAT, STATIC, VARIABLE, Leaf, Signature, floats_of, static_key
+from hybridflow.core.traced_number import NeedsNumber
+from hybridflow.guards.signature import NUMBER, NUMBER_KEYS, STATIC, VARIABLE, Leaf, Signature, floats_of, static_key
 from hybridflow.guards.storable import NeedsGiven
 from hybridflow.ir.variables import NeedsIdentity
 
@@ -18,7 +18,7 @@ class Needs(NamedTuple):
     """The arguments that are constants of a function's traces.
 
     Attributes:
-        numbers: their positions among the floats.
+        numbers: their positions among the numbers that are inputs.
         variables: their positions among the distinct Variables.
         given: whether lists and dicts among the arguments must be the caller's own.
     """
@@ -50,7 +50,7 @@ class Needs(NamedTuple):
         position = 0
         slots: dict[int, int] = {}
         for leaf in signature.leaves:
-            if leaf.kind == FLOAT:
+            if leaf.kind == NUMBER:
                 if position in self.numbers:
                     leaf = _constant(leaf)
                 position += 1
@@ -67,3 +67,45 @@ class Needs(NamedTuple):
 def _constant(leaf: Leaf) -> Leaf:
     key: Any = (STATIC, *static_key(leaf.value))
     return leaf._replace(kind=STATIC, key=key)
+
+
+class SeenInts:
+    """The ints among the arguments of one function: inputs of its traces once a second value is seen.
+
+    An int is often an axis or a size, which the code needs as a number: the first one is a constant.
+    """
+
+    def __init__(self) -> None:
+        self._seen: dict[Any, dict[int, int]] = {}
+        self._inputs: dict[Any, frozenset[int]] = {}
+
+    def with_inputs(self, signature: Signature) -> Signature:
+        """Return a signature in which the ints that have changed are inputs."""
+        inputs = self._inputs.get(signature.key[:2]) if self._inputs else None
+        if not inputs:
+            return signature
+        leaves = [
+            leaf._replace(kind=NUMBER, key=NUMBER_KEYS[int]) if position in inputs and _is_int(leaf) else leaf
+            for position, leaf in enumerate(signature.leaves)
+        ]
+        return signature._replace(leaves=leaves, key=(*signature.key[:2], tuple([leaf[3] for leaf in leaves])))
+
+    def note(self, signature: Signature) -> Signature:
+        """Remember the ints of a call that is about to be traced, and return its signature with its inputs."""
+        structure = signature.key[:2]
+        seen = self._seen.setdefault(structure, {})
+        ints = {position: leaf.value for position, leaf in enumerate(signature.leaves) if _is_int(leaf)}
+        changed = [position for position, value in ints.items() if seen.setdefault(position, value) != value]
+        if changed:
+            self._inputs[structure] = self._inputs.get(structure, frozenset()).union(changed)
+        return self.with_inputs(signature)
+
+    def clear(self) -> None:
+        """Forget everything."""
+        self._seen.clear()
+        self._inputs.clear()
+
+
+def _is_int(leaf: Leaf) -> bool:
+    """Whether a leaf is an int that counts by its value, and is not static."""
+    return leaf.kind == STATIC and leaf.key[1] is int

@@ -1,4 +1,4 @@
-"""The Python numbers of a trace, computed anew by every call: see `hybridflow.core.traced_float`."""
+"""The Python numbers of a trace, computed anew by every call: see `hybridflow.core.traced_number`."""
 
 from __future__ import annotations
 
@@ -8,9 +8,10 @@ from typing import Any
 import numpy as np
 
 from hybridflow.backend.host import run_quietly
+from hybridflow.core.convert import to_numpy
 from hybridflow.core.dtypes import DType
 from hybridflow.core.node import format_where
-from hybridflow.core.traced_float import Step, TracedFloat
+from hybridflow.core.traced_number import Step, TracedNumber
 
 _FLOAT32 = np.dtype("float32")
 _LARGE = 3e38
@@ -20,7 +21,7 @@ class Numbers:
     """The program that turns the float arguments of a call into the graph's inputs.
 
     Args:
-        wanted: each number that is combined with tensors, and the dtype it has there.
+        wanted: each number that is combined with tensors, and the dtype it has there; None for the number itself.
         fallible: numbers that are computed even if nothing uses them, since computing them may raise.
         arguments: the number of float arguments of a call.
         wide: whether the executable runs with 64-bit types, so that a bare Python float would be a float64.
@@ -30,13 +31,13 @@ class Numbers:
 
     def __init__(
         self,
-        wanted: Sequence[tuple[TracedFloat, DType]],
-        fallible: Sequence[TracedFloat],
+        wanted: Sequence[tuple[TracedNumber, DType | None]],
+        fallible: Sequence[TracedNumber],
         arguments: int,
         *,
         wide: bool,
     ) -> None:
-        self._steps: list[tuple[TracedFloat, Step]] = []
+        self._steps: list[tuple[TracedNumber, Step]] = []
         names: dict[int, str] = {}
         for number in (*fallible, *[number for number, _ in wanted]):
             self._collect(number, names)
@@ -49,16 +50,20 @@ class Numbers:
         outputs: list[str] = []
         for number, dtype in wanted:
             name = names[id(number)]
-            convert = f"c_{dtype}({name})"
-            space[f"c_{dtype}"] = _converter(dtype)
+            if dtype is None:
+                outputs.append(name)
+                continue
+            kind = number.__class__
+            convert = f"{kind.__name__}_{dtype}({name})"
+            space[f"{kind.__name__}_{dtype}"] = _converter(kind, dtype)
             # jax rounds a Python float to float32 faster than NumPy does, but warns if the result is infinite.
-            quick = dtype == _FLOAT32 and not wide
+            quick = kind is float and dtype == _FLOAT32 and not wide
             outputs.append(f"{name} if -{_LARGE} < {name} < {_LARGE} else {convert}" if quick else convert)
         lines.append(f"    return [{', '.join(outputs)}]")
         exec(compile("\n".join(lines), __file__, "exec"), space)  # straight-line Python, compiled once
         self._run: Callable[..., list[Any]] = space["run"]
 
-    def _collect(self, number: TracedFloat, names: dict[int, str]) -> None:
+    def _collect(self, number: TracedNumber, names: dict[int, str]) -> None:
         """Number the steps that a number needs, each after its operands."""
         stack = [number]
         while stack:
@@ -69,7 +74,7 @@ class Numbers:
             elif isinstance(step, int):
                 names[id(top)] = f"a{step}"
             else:
-                missing = [one for one in step.operands if type(one) is TracedFloat and id(one) not in names]
+                missing = [one for one in step.operands if type(one) is TracedNumber and id(one) not in names]
                 if missing:
                     stack += missing
                 else:
@@ -93,7 +98,7 @@ class Numbers:
         values: dict[int, Any] = {}
 
         def value(operand: Any) -> Any:
-            if type(operand) is not TracedFloat:
+            if type(operand) is not TracedNumber:
                 return operand
             return floats[operand.step] if isinstance(operand.step, int) else values[id(operand)]
 
@@ -106,12 +111,14 @@ class Numbers:
 
 
 def _operand(operand: Any, names: dict[int, str], space: dict[str, Any]) -> str:
-    if type(operand) is TracedFloat:
+    if type(operand) is TracedNumber:
         return names[id(operand)]
     name = f"k{len(space)}"
     space[name] = operand
     return name
 
 
-def _converter(dtype: DType) -> Callable[[float], Any]:
+def _converter(kind: type, dtype: DType) -> Callable[[Any], Any]:
+    if kind is int:
+        return lambda number: to_numpy(number, dtype)[()]
     return lambda number: run_quietly(dtype.type, number)

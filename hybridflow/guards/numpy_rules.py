@@ -23,7 +23,7 @@ from hybridflow.core.node import format_where, user_place
 from hybridflow.core.staged_number import StagedNumber, default_dtype_of, weak_dtype_of
 from hybridflow.core.tensor import Tensor, describe
 from hybridflow.core.traced_array import TracedArray, without_array
-from hybridflow.core.traced_float import TracedFloat
+from hybridflow.core.traced_number import TracedNumber
 from hybridflow.guards.signature import Leaf
 
 _HINT = "Write x = hf.asarray(x) at the top of the function, which makes both modes the same, or pass a tensor."
@@ -103,7 +103,7 @@ def kind_of(array: TracedArray) -> type:
 
 
 def _is_plain_number(value: Any) -> bool:
-    return is_number(value) or type(value) in (TracedFloat, StagedNumber, Dim, SizeFloat)
+    return is_number(value) or type(value) in (TracedNumber, StagedNumber, Dim, SizeFloat)
 
 
 def _numpy_dtype(value: Any) -> Any:

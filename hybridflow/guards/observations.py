@@ -32,7 +32,7 @@ from hybridflow.guards.journal import Journal, Spot, Spots, new_journal
 from hybridflow.guards.kinds import is_leaf, is_one_of_several, is_structure
 from hybridflow.guards.moving import RANDOM, is_open, moving, warn_once
 from hybridflow.guards.order import REBUILT
-from hybridflow.guards.outside_floats import OutsideFloats
+from hybridflow.guards.outside_numbers import OutsideNumbers
 from hybridflow.guards.parts import WRAPPERS, items_of, parts_of
 from hybridflow.guards.questions import ANSWER, CONTEXTS, INSPECTING, LRU_CACHE, OF_ATTRIBUTES, Question, question_of
 from hybridflow.guards.shown import shown
@@ -58,7 +58,7 @@ class Observations:
         checks: the checks of the trace so far.
     """
 
-    def __init__(self, label: str, floats: OutsideFloats, checks: Sequence[Any]) -> None:
+    def __init__(self, label: str, floats: OutsideNumbers, checks: Sequence[Any]) -> None:
         self.label = label
         self._checks = checks
         self.asks_trainable = False
@@ -107,6 +107,8 @@ class Observations:
         self.journal = new_journal(self.before)
         self.repeated = Effects()
         self.augmented: Augmented | None = None
+        self._computed_from: set[Origin] = set()
+        """Where numbers are stored that were computed from what was loaded there."""
         self.floats = floats
         self._contexts = {id(read): read() for read in CONTEXTS}
 
@@ -290,7 +292,7 @@ class Observations:
         origin = self._read(parent, access, name, value)
         if origin is None:
             return value
-        if type(value) is float:
+        if type(value) is float or type(value) is int:
             return self.floats.read(origin, value)
         seen = self.floats.read_container(origin, value, self._inside)
         if seen is not value and id(seen) not in self._outside:
@@ -327,6 +329,9 @@ class Observations:
 
     def _read(self, parent: Origin, access: Access, name: Any, value: Any) -> Origin | None:
         if is_traced(value):
+            origin = self._origins.get((id(parent), access, name)) if self._computed_from else None
+            if origin in self._computed_from:
+                origin.guarded = True
             return None
         try:
             key = (id(parent), access, name)
@@ -346,8 +351,11 @@ class Observations:
             origin.guarded = True  # if it was written before this read, the guard is on the value before the write
             self._register_inside(value, origin)
 
-    def load(self, parent: Origin, access: Access, name: Any, value: Any) -> None:
-        """Record a number or container that is loaded only to be changed: only its type counts."""
+    def load(self, parent: Origin, access: Access, name: Any, value: Any) -> Any:
+        """Record a number or container that is loaded only to be changed, and return what the trace sees of it.
+
+        Only its type counts, if it is no input.
+        """
         origin = self._origins.get((id(parent), access, name))
         if origin is None:
             origin = self._add(parent, access, name, value, guarded=False)
@@ -355,6 +363,11 @@ class Observations:
         if outer_origin is not origin:
             self._also.setdefault(id(value), {})[origin] = None
         self._read(origin, TYPE, None, type(value))
+        seen = value
+        if type(value) in (float, int) and access is not ITEM and current().tracer is not None:
+            seen = self.floats.read(origin, value)
+            origin.guarded |= seen is not value
+        return seen
 
     def _add(self, parent: Origin, access: Access, name: Any, value: Any, *, guarded: bool) -> Origin:
         origin = Origin(parent, access, name, value, user_place(3), guarded=guarded)
@@ -542,11 +555,18 @@ class Observations:
             MutationError: the value is traced, or the write is in a branch or a loop body.
         """
         path = access.path.format(p=parent.path, n=name)
-        self._refuse(path, (value,), nested=nested)
+        self._refuse(path, () if change.stand_in is not None else (value,), nested=nested)
         origin = self._origins.get((id(parent), access, name))
         if origin is None and not is_traced(before):
             origin = self._add(parent, access, name, before, guarded=False)
-        self.floats.write(origin, before)
+        if origin is not None and change.number is change.stand_in:
+            self._computed_from.discard(origin)
+        elif origin is not None and not origin.written:
+            self._computed_from.add(origin)
+        if origin is not None and None in origin.inputs and change.act is not None:
+            origin.written = True
+        else:
+            self.floats.write(origin, before)
         names = holder if isinstance(holder, dict) else RAW.get(holder, "__dict__")
         self.floats.write(self.origin_of(names), names)  # the code may have read it too, through a copy
         self._do(parent, holder, change, origin)

@@ -296,8 +296,7 @@ def load_free(cell: CellType, name: str, value: Any) -> Any:
     observations, _ = current_observations()
     if observations is None or type(value) not in LOADED:
         return read_free(cell, name, value)
-    observations.load(observations.root(cell, name), CELL, name, value)
-    return value
+    return observations.load(observations.root(cell, name), CELL, name, value)
 
 
 def load_global(namespace: dict[str, Any], name: str, value: Any) -> Any:
@@ -305,8 +304,7 @@ def load_global(namespace: dict[str, Any], name: str, value: Any) -> Any:
     observations, _ = current_observations()
     if observations is None or type(value) not in LOADED or name not in namespace:
         return read_global(namespace, name, value)
-    observations.load(observations.root(namespace, "globals"), GLOBAL, name, value)
-    return value
+    return observations.load(observations.root(namespace, "globals"), GLOBAL, name, value)
 
 
 def load_attr(obj: Any, name: str) -> Any:
@@ -319,7 +317,7 @@ def load_attr(obj: Any, name: str) -> Any:
     observations, _ = current_observations()
     origin = None if observations is None else reading.holder(observations, obj, name)
     if observations is not None and origin is not None:
-        observations.load(origin, ATTRIBUTE, name, value)
+        return observations.load(origin, ATTRIBUTE, name, value)
     return value
 
 
@@ -331,7 +329,7 @@ def load_item(obj: Any, key: Any) -> Any:
     observations, _ = current_observations()
     origin = None if observations is None else observations.origin_of(obj)
     if observations is not None and origin is not None:
-        observations.load(origin, ITEM, key, value)
+        return observations.load(origin, ITEM, key, value)
     return value
 
 

@@ -23,7 +23,7 @@ import numpy as np
 from hybridflow.core.functions import LAYERS
 from hybridflow.core.tensor import Tensor
 from hybridflow.core.traced_array import TracedArray
-from hybridflow.core.traced_float import TracedFloat
+from hybridflow.core.traced_number import TracedNumber
 from hybridflow.core.variable import Variable
 from hybridflow.guards.access import ATTRIBUTE, BYTES, CALLED, CELL, CURRENT, ITEM, MISSING, RAW, STATE, TYPE, Access
 from hybridflow.guards.contents import in_sequence, items_in, pairs_of
@@ -46,7 +46,7 @@ WRAPPERS: dict[type, tuple[str, ...]] = {
 }
 """The attributes that make up objects of types without a ``__dict__``."""
 _CLOSED = (
-    Tensor, Variable, TracedArray, TracedFloat, jax.Array, np.dtype, np.generic, np.ufunc, types.CodeType,
+    Tensor, Variable, TracedArray, TracedNumber, jax.Array, np.dtype, np.generic, np.ufunc, types.CodeType,
     types.FrameType, types.TracebackType, types.GetSetDescriptorType, types.MemberDescriptorType,
     types.WrapperDescriptorType,
     types.MethodDescriptorType, types.ClassMethodDescriptorType, types.GenericAlias, types.UnionType, types.CellType,

@@ -22,7 +22,7 @@ from hybridflow.core.mesh import lies_on_several
 from hybridflow.core.spec import TensorSpec, format_spec, make_spec
 from hybridflow.core.tensor import Tensor, make_tensor, to_numpy
 from hybridflow.core.traced_array import TracedArray
-from hybridflow.core.traced_float import TracedFloat
+from hybridflow.core.traced_number import TracedNumber
 from hybridflow.core.variable import Variable
 from hybridflow.guards.access import MISSING
 from hybridflow.guards.contents import in_sequence, pairs_of
@@ -31,8 +31,8 @@ from hybridflow.guards.order import DICTS, flattened, has_order, in_order_of, wi
 from hybridflow.guards.shown import shown
 
 TENSOR, VARIABLE, STATIC = "tensor", "variable", "static"
-FLOAT = "float"
-"""The kind of a Python float: each call has its own value, unless the traced code needs the number."""
+NUMBER = "number"
+"""The kind of a Python number that each call has its own value of, unless the traced code needs the number."""
 NOTHING = "nothing"
 """The kind of a None inside a structure. It belongs to the structure; only `named_leaves` makes it a leaf."""
 LEAF = jax.tree_util.tree_structure(0)
@@ -44,7 +44,7 @@ class Leaf(NamedTuple):
 
     Attributes:
         path: where it is, such as ``x`` or ``batch['image']``; empty unless `named_leaves` filled it in.
-        kind: tensor, variable, float, static or nothing.
+        kind: tensor, variable, number, static or nothing.
         value: the tensor, the Variable, or the Python value.
         key: what a trace depends on.
     """
@@ -68,8 +68,8 @@ class Leaf(NamedTuple):
             return f"{spec} as {format_spec(tuple([None if s == -1 else s for s in self.key[1]]), spec.dtype)}"
         if self.kind == VARIABLE:
             return f"Variable {self.value.spec}"
-        if self.kind == FLOAT:
-            return "float"
+        if self.kind == NUMBER:
+            return self.key[1].__name__
         if is_whole(self.value):
             return f"a {type(self.value).__name__}"
         kind = self.value.kind if isinstance(self.value, _Text) else type(self.value).__name__
@@ -274,7 +274,7 @@ class Signature(NamedTuple):
         arguments: the arguments by name; frozen dataclasses that contain tensors are opened.
         types: what the structure does not tell of dict keys that are not strings, and the attributes of named tuples.
             Python's ``==`` does not distinguish 1, 1.0 and True.
-        outside: the floats outside the arguments that are inputs of the call's trace, once these are known.
+        outside: the numbers outside the arguments that are inputs of the call's trace, once these are known.
     """
 
     leaves: list[Leaf]
@@ -368,7 +368,7 @@ def named_leaves(signature: Signature) -> list[Leaf]:
     return named
 
 
-_FLOAT_KEY = (FLOAT,)
+NUMBER_KEYS: dict[type, Any] = {kind: (NUMBER, kind) for kind in (float, int)}
 _NOTHING = Leaf("", NOTHING, None, NOTHING)
 
 
@@ -393,8 +393,8 @@ def _leaf(value: Any, seen: dict[int, int]) -> Leaf:
         return Leaf("", TENSOR, value, (TENSOR, value.shape, value.dtype.num))
     if kind in _PLAIN:
         return Leaf("", STATIC, value, (STATIC, kind, value))
-    if kind is float or kind is TracedFloat:
-        return Leaf("", FLOAT, value, _FLOAT_KEY)
+    if kind is float or kind is TracedNumber:
+        return Leaf("", NUMBER, value, NUMBER_KEYS[value.__class__])
     if kind is TracedArray:
         return _leaf(value.tensor, seen)
     if isinstance(value, Variable):
@@ -445,12 +445,12 @@ def argument_variables(signature: Signature) -> list[Variable]:
 
 
 def floats_of(signature: Signature) -> list[float]:
-    """Return the floats among the arguments whose values are not part of the key."""
-    return [leaf.value for leaf in signature.leaves if leaf.kind == FLOAT]
+    """Return the numbers among the arguments whose values are not part of the key."""
+    return [leaf.value for leaf in signature.leaves if leaf.kind == NUMBER]
 
 
 def numbers_of(signature: Signature) -> list[float]:
-    """Return the floats of a call that are inputs of its trace: first those among the arguments, then those outside."""
+    """Return the numbers of a call that are inputs of its trace: those among the arguments, then those outside."""
     return [*floats_of(signature), *signature.outside]
 
 
@@ -500,8 +500,8 @@ def forget_values(leaves: Iterable[Leaf]) -> list[Leaf]:
             described.append(leaf._replace(value=_Described(spec)))
         elif leaf.kind == VARIABLE:
             described.append(leaf._replace(value=_Described(leaf.value.spec)))
-        elif leaf.kind == FLOAT:
-            described.append(leaf._replace(value=0.0))
+        elif leaf.kind == NUMBER:
+            described.append(leaf._replace(value=0))
         elif leaf.value is None or isinstance(leaf.value, bool | int | float | complex | str):
             described.append(leaf)
         else:

@@ -18,7 +18,7 @@ from hybridflow.core.node import format_where, user_place
 from hybridflow.core.staged_number import StagedNumber
 from hybridflow.core.tensor import Tensor
 from hybridflow.core.traced_array import TracedArray
-from hybridflow.core.traced_float import TracedFloat
+from hybridflow.core.traced_number import TracedNumber
 from hybridflow.core.traced_text import TracedText
 from hybridflow.core.variable import Variable
 from hybridflow.guards.contents import in_sequence, values_of
@@ -41,7 +41,7 @@ class NeedsGiven(BaseException):
 def is_traced(value: Any) -> bool:
     """Whether only the trace knows a value."""
     kind = type(value)
-    stands_in = kind in (TracedArray, TracedFloat, StagedNumber, TracedText) or isinstance(value, ArgumentVariable)
+    stands_in = kind in (TracedArray, TracedNumber, StagedNumber, TracedText) or isinstance(value, ArgumentVariable)
     return stands_in or (kind is Tensor and value._value is None)
 
 
@@ -79,7 +79,7 @@ def require_numbers(value: Any, is_known: Callable[[Any], bool]) -> None:
     while pending and len(seen) < _MOST:
         one = pending.pop()
         kind = type(one)
-        if kind is TracedFloat:
+        if kind is TracedNumber:
             one.needed()
         if kind is Dim or kind is SizeFloat:
             raise NeedsSizes

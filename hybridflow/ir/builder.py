@@ -24,7 +24,7 @@ from hybridflow.core.sources import INPUT
 from hybridflow.core.spec import TensorSpec, make_spec, spec_of
 from hybridflow.core.staged_number import StagedNumber
 from hybridflow.core.tensor import Tensor, as_tensor, leak_text, make_tensor
-from hybridflow.core.traced_float import NeedsNumber, TracedFloat
+from hybridflow.core.traced_number import NeedsNumber, TracedNumber
 from hybridflow.core.variable import Variable
 from hybridflow.core.variable_log import logging_variables
 from hybridflow.ir.checks import Check
@@ -33,7 +33,7 @@ from hybridflow.ir.graph import Graph, constant_node, input_node
 from hybridflow.ir.initial import needed_for, value_now
 from hybridflow.ir.variables import VariableState
 
-_UNKNOWN = frozenset({TracedFloat, StagedNumber})
+_UNKNOWN = frozenset({TracedNumber, StagedNumber})
 
 
 class Scope:
@@ -125,8 +125,8 @@ class GraphBuilder:
         self.writes = writes or self.outer is None
         self.arguments: list[Node] = []
         self.floats = 0
-        self.fallible: list[TracedFloat] = []
-        self.numbers: dict[tuple[int, DType], tuple[TracedFloat, Node]] = {}
+        self.fallible: list[TracedNumber] = []
+        self.numbers: dict[tuple[int, DType], tuple[TracedNumber, Node]] = {}
         self.nodes: list[Node] = []
         self.captures: dict[Any, tuple[Tensor, Node]] = {}
         self.variables: dict[Node, VariableState] = {}
@@ -156,10 +156,10 @@ class GraphBuilder:
         self.arguments.append(node)
         return make_tensor(None, (node, 0))
 
-    def float_argument(self) -> TracedFloat:
-        """Add a Python float argument whose value each call decides, and return its stand-in."""
+    def number_argument(self, kind: type) -> TracedNumber:
+        """Add a Python float or int whose value each call decides, and return its stand-in."""
         self.floats += 1
-        return TracedFloat(self, self.floats - 1, frozenset([self.floats - 1]))
+        return TracedNumber(self, kind, self.floats - 1, frozenset([self.floats - 1]))
 
     @property
     def alive(self) -> bool:
@@ -167,7 +167,7 @@ class GraphBuilder:
         return self.scope.alive
 
     def needs_numbers(self, arguments: frozenset[int]) -> None:
-        """Raise `NeedsNumber` for float arguments; the trace is discarded even if user code catches that."""
+        """Raise `NeedsNumber` for inputs; the trace is discarded even if user code catches that."""
         if self.observations is None:
             raise NeedsNumber(arguments)
         self.observations.floats.require_numbers(arguments)
@@ -177,7 +177,7 @@ class GraphBuilder:
         if self.observations is not None:
             self.observations.floats.refuse(error)
 
-    def number_tensor(self, number: TracedFloat, dtype: DType) -> Tensor:
+    def number_tensor(self, number: TracedNumber, dtype: DType) -> Tensor:
         """Return the tensor of shape () that holds a Python number in each call."""
         known = self.numbers.get((id(number), dtype))
         if known is None:
@@ -190,7 +190,7 @@ class GraphBuilder:
         if self.observations is not None:
             self.observations.value_read(tensor)
 
-    def may_fail(self, number: TracedFloat) -> None:
+    def may_fail(self, number: TracedNumber) -> None:
         """Make each call compute a Python number even if nothing uses it, unless a branch or loop body computes it."""
         if current().tracer is self:
             self.fallible.append(number)
@@ -369,7 +369,7 @@ class GraphBuilder:
             if state.original[0] in needed:
                 given[state.original[0]] = state.variable.current()
         for node in needed:
-            if type(given.get(node)) is TracedFloat:
+            if type(given.get(node)) is TracedNumber:
                 given[node].needed()
             if node.op is INPUT and given.get(node) is None:
                 raise TraceError(

@@ -31,7 +31,7 @@ from hybridflow.core.errors import ArgumentError, ArgumentTypeError, AxisError, 
 from hybridflow.core.op import REGISTRY, Bad, Each, Op, Sample
 from hybridflow.core.sources import CONSTANT
 from hybridflow.core.spec import TensorSpec, format_spec, make_spec
-from hybridflow.core.staged_number import StagedNumber, weak_dtype_of
+from hybridflow.core.staged_number import weak_dtype_of
 from hybridflow.core.tensor import Tensor, as_tensor, asarray, describe, host_array, make_tensor
 from hybridflow.core.variable import Variable
 
@@ -96,8 +96,6 @@ def promote(*values: TensorLike) -> tuple[Tensor, ...]:
     mixed = dtype is float32 and current().autocast is not None  # the operation itself decides what is cast to what
     for tensor, value in zip(tensors, values, strict=True):
         if tensor is None:
-            if type(value) is not StagedNumber:
-                check_fits(value, dtype)
             tensor = asarray(value, dtype=dtype)
         fits = tensor.dtype == dtype or (mixed and tensor.dtype.num in LOW_PRECISION)
         result.append(tensor if fits else cast_to(tensor, dtype))

@@ -23,7 +23,7 @@ from hybridflow.core.errors import ArgumentTypeError, ShapeError, message
 from hybridflow.core.keywords import plain
 from hybridflow.core.op import Bad, Op, Sample, Stops, op, public_names
 from hybridflow.core.staged_number import StagedNumber
-from hybridflow.core.traced_float import TracedFloat
+from hybridflow.core.traced_number import TracedNumber
 from hybridflow.ops.common import (
     Shape,
     Tensor,
@@ -113,8 +113,8 @@ def full(shape: Any, fill_value: TensorLike, *, dtype: Any = None, device: Devic
     if isinstance(fill_value, Dim) or type(fill_value) is SizeFloat:
         dtype = target or (int32 if isinstance(fill_value, Dim) else float32)
         return bind(full.op, (), {"shape": sizes, "fill_value": fill_value, "dtype": dtype})
-    if type(fill_value) is TracedFloat:
-        fill_value = fill_value.tensor(target or float32)
+    if type(fill_value) is TracedNumber:
+        fill_value = fill_value.tensor(target)
     if type(fill_value) is StagedNumber:
         fill_value = asarray(fill_value, dtype=target)
     if not is_number(fill_value):

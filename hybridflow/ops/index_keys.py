@@ -17,6 +17,7 @@ from hybridflow.core.errors import ArgumentTypeError, IndexRangeError, TraceErro
 from hybridflow.core.staged_number import INT, StagedNumber, used_at
 from hybridflow.core.tensor import Tensor, as_tensor, asarray, host_array
 from hybridflow.core.traced_array import TracedArray, without_array
+from hybridflow.core.traced_number import TracedNumber
 from hybridflow.core.variable import Variable
 
 StaticIndex = tuple[Any, ...]
@@ -145,6 +146,8 @@ def _as_items(key: Any, shape: Shape) -> list[Any]:
             )
         if type(item) is StagedNumber and item.kinds == INT:
             items.append(item.raw)
+        elif type(item) is TracedNumber and item.__class__ is int:
+            items.append(item.tensor())
         elif item is None or item is Ellipsis or isinstance(item, slice | Dim):
             items.append(item)
         else:

@@ -13,7 +13,7 @@ from hybridflow.core.errors import ArgumentError, ArgumentTypeError, message
 from hybridflow.core.functions import as_traced
 from hybridflow.core.staged_number import StagedNumber
 from hybridflow.core.tensor import Tensor, as_tensor
-from hybridflow.core.traced_float import TracedFloat
+from hybridflow.core.traced_number import TracedNumber
 from hybridflow.core.variable import Variable
 from hybridflow.ir.builder import add_check
 from hybridflow.ops.choice import where
@@ -95,7 +95,7 @@ def number(label: str, value: Any) -> float:
 
 def number_of_a_call(label: str, value: Any) -> Any:
     """Check a learning rate as `number` does, in a trace by every call, and return it."""
-    if type(value) is TracedFloat:
+    if type(value) is TracedNumber:
         return value.checked(partial(number, label))
     if type(value) is StagedNumber:
         rate = as_tensor(value)

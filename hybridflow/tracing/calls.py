@@ -15,7 +15,7 @@ import numpy as np
 from hybridflow.core.dtypes import complex128, float64, int64
 from hybridflow.core.errors import ArgumentTypeError, DepthError, MutationError, NumberRangeError, message
 from hybridflow.core.tensor import Tensor, as_tensor, asarray
-from hybridflow.core.traced_float import TracedFloat
+from hybridflow.core.traced_number import TracedNumber
 from hybridflow.core.variable import Variable
 from hybridflow.guards.fields import opened
 from hybridflow.guards.guards import describe
@@ -75,13 +75,13 @@ def output_tensor(label: str, leaf: Any) -> Tensor:
     Raises:
         ArgumentTypeError: the leaf is no tensor, number or array.
     """
-    if type(leaf) is int and not -(2**31) <= leaf < 2**31:
+    if type(leaf) is int and not _fits(leaf):
         return asarray(leaf, dtype=int64)
     if type(leaf) is float and not _fits(leaf):
         return asarray(leaf, dtype=float64)
     if type(leaf) is complex and not (_fits(leaf.real) and _fits(leaf.imag)):
         return asarray(leaf, dtype=complex128)
-    if type(leaf) is TracedFloat:
+    if type(leaf) is TracedNumber:
         leaf = leaf.checked(_fitting)
     if isinstance(leaf, (Tensor, Variable, *_NUMBERS, *_ARRAYS)):
         return as_tensor(leaf)
@@ -95,12 +95,14 @@ def output_tensor(label: str, leaf: Any) -> Tensor:
 
 
 def _fits(number: float) -> bool:
-    """Whether float32 holds a number, perhaps rounded."""
+    """Whether float32 holds a float, perhaps rounded, or int32 an int."""
+    if type(number) is int:
+        return -(2**31) <= number < 2**31
     return number == 0 or not math.isfinite(number) or _SMALLEST <= abs(number) <= _LARGEST
 
 
 def _fitting(number: float) -> float:
-    """Return a number that float32 holds.
+    """Return a number that float32 holds, or int32 if it is an int.
 
     Raises:
         NumberRangeError: it does not.
@@ -108,8 +110,9 @@ def _fitting(number: float) -> float:
     if _fits(number):
         return number
     raise NumberRangeError(
-        message("compile: a Python float among the results is out of the range of float32, which it is returned in",
-                got=str(number), hint="Return hf.asarray(number, dtype=hf.float64).")
+        message(f"compile: a Python {type(number).__name__} among the results is out of the range of "
+                f"{type(number).__name__}32, which it is returned in",
+                got=str(number), hint=f"Return hf.asarray(number, dtype=hf.{type(number).__name__}64).")
     )  # fmt: skip
 
 

@@ -28,18 +28,19 @@ from hybridflow.core.mesh import Axis, Mesh
 from hybridflow.core.node import format_where, user_place, warn_at
 from hybridflow.core.profiling import PROFILER
 from hybridflow.core.settings import SETTINGS
-from hybridflow.core.traced_float import NeedsNumber
+from hybridflow.core.traced_number import NeedsNumber
 from hybridflow.guards.arguments import Defaults, Parameters, has_class_method
 from hybridflow.guards.dynamic import Dynamic, SeenShapes, Sizes, check_dynamic, check_sizes, is_open
 from hybridflow.guards.input_signature import ConcreteFunction, InputSignature
-from hybridflow.guards.needs import Needs
-from hybridflow.guards.outside_floats import SeenFloats
+from hybridflow.guards.needs import Needs, SeenInts
+from hybridflow.guards.outside_numbers import SeenNumbers
 from hybridflow.guards.signature import (
     LEAF,
     Signature,
     differences,
     flatten_arguments,
     named_leaves,
+    numbers_of,
 )
 from hybridflow.guards.storable import NeedsGiven
 from hybridflow.ir.variables import NeedsIdentity
@@ -139,7 +140,8 @@ class CompiledFunction(Entry, Views[P, R]):
         self._take_inputs(self._parameters)
         self._budget = None if memory_budget is None else _budget_of(memory_budget)
         self._shapes = SeenShapes(dynamic)
-        self._floats = SeenFloats()
+        self._floats = SeenNumbers()
+        self._ints = SeenInts()
         self._warns = True
         self._max_traces = max_traces
         self._lock = threading.RLock()
@@ -276,10 +278,10 @@ class CompiledFunction(Entry, Views[P, R]):
             with self._lock:
                 trace = self._matching(signature)
                 if trace is None:
-                    return self._add(signature, args, to_run)
+                    return self._add(self._ints.note(signature), args, to_run)
         self._hits += 1
         if to_run and trace[0].effects is not None:
-            trace[0].repeat_effects(trace[0].effects)
+            trace[0].repeat_effects(trace[0].effects, numbers_of(trace[1]))
         if to_run and trace[0] is not self._last():
             self._shorten(*trace)
         return trace
@@ -297,6 +299,7 @@ class CompiledFunction(Entry, Views[P, R]):
 
     def _matching(self, signature: Signature) -> tuple[Trace, Signature] | None:
         """Return the most specific trace that a call fits, and the signature by which it was found."""
+        signature = self._ints.with_inputs(signature)
         for candidate in (signature, *self._shapes.candidates(signature)):
             needed = self._needed.get(candidate.key) if self._needed else None
             trace = self._fitting(candidate if needed is None else needed.met_by(candidate))
@@ -516,6 +519,7 @@ class CompiledFunction(Entry, Views[P, R]):
             self._traces.clear()
             self._shapes.clear()
             self._floats.clear()
+            self._ints.clear()
             self._last = _no_trace
             self._enter_by(None)
 

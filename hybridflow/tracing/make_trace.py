@@ -18,7 +18,7 @@ from hybridflow.core.node import user_place, where_file_line
 from hybridflow.core.recursion import RECURSION
 from hybridflow.core.sources import CONSTANT
 from hybridflow.core.spec import TensorSpec
-from hybridflow.core.traced_float import NeedsNumber
+from hybridflow.core.traced_number import NeedsNumber
 from hybridflow.core.traced_text import placeholder_of
 from hybridflow.core.variable import Variable
 from hybridflow.guards.access import ATTRIBUTE
@@ -30,12 +30,12 @@ from hybridflow.guards.numpy_rules import array_argument
 from hybridflow.guards.objects import is_record, opened
 from hybridflow.guards.observations import Observations
 from hybridflow.guards.order import has_order, skeleton
-from hybridflow.guards.outside_floats import OutsideFloats, SeenFloats
+from hybridflow.guards.outside_numbers import OutsideNumbers, SeenNumbers
 from hybridflow.guards.parts import parts_of
 from hybridflow.guards.shown import shown
 from hybridflow.guards.signature import (
-    FLOAT,
     NOTHING,
+    NUMBER,
     STATIC,
     TENSOR,
     VARIABLE,
@@ -44,6 +44,7 @@ from hybridflow.guards.signature import (
     Signature,
     argument_variables,
     counts_by_value,
+    floats_of,
     unflatten_arguments,
 )
 from hybridflow.guards.storable import require_numbers
@@ -68,7 +69,7 @@ def make_trace(
     name: str,
     context: Context,
     roots: Sequence[tuple[Any, str]],
-    seen: SeenFloats,
+    seen: SeenNumbers,
     budget: int | None = None,
     layouts: Layouts | None = None,
     *,
@@ -94,7 +95,7 @@ def make_trace(
         as_given: see `unflatten_arguments`.
 
     Raises:
-        NeedsNumber, NeedsIdentity: the function needs the value of a float argument, or which Variable one is.
+        NeedsNumber, NeedsIdentity: the function needs the value of a Python number, or which Variable one is.
         NeedsSizes, NeedsGiven: it stores an open size, or a list or dict that is an argument.
         MutationError: it changed a structure among its arguments.
         ArgumentTypeError: it returned something that is no tensor.
@@ -112,7 +113,9 @@ def make_trace(
     values = [_traced_value(leaf, spec, builder, stand_ins) for leaf, spec in given]
     arguments = unflatten_arguments(signature, values, static, as_given=as_given)
     builder.argument_values = [leaf.value._value for leaf in named if leaf.kind == TENSOR]
-    floats = OutsideFloats(seen, lambda: (builder.float_argument(), builder.floats - 1), lambda: builder.floats)
+    floats = OutsideNumbers(
+        seen, lambda kind: (builder.number_argument(kind), builder.floats - 1), lambda: builder.floats
+    )
     observations = builder.observations = _observe(Observations(label, floats, builder.checks), roots, named)
     observations.arguments(arguments, signature.arguments)
     observations.stand_ins = stand_ins
@@ -128,6 +131,7 @@ def make_trace(
                     raise
                 finally:
                     builder.dims.open = False
+                    observations.repeated.finish([*floats_of(signature), *floats.values])
             observations.warn()
             check_unchanged(label, arguments, values, signature, static)
             observations.returned(result)
@@ -226,8 +230,8 @@ def _traced_value(
     if spec is not None:
         value = builder.argument(spec, leaf.path)
         return value if leaf.array is None else array_argument(value, leaf)
-    if leaf.kind == FLOAT:
-        return builder.float_argument()
+    if leaf.kind == NUMBER:
+        return builder.number_argument(leaf.key[1])
     return stand_ins[leaf.key[1]] if leaf.kind == VARIABLE else leaf.value
 
 

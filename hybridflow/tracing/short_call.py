@@ -1,4 +1,4 @@
-"""Generated calls that skip most checks, for functions with one trace whose arguments are tensors and floats."""
+"""Generated calls that skip most checks, for functions with one trace that takes tensors and Python numbers."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from hybridflow.core.notes import requires
 from hybridflow.core.settings import SETTINGS
 from hybridflow.core.tensor import Tensor, make_tensor
 from hybridflow.core.variable import Variable
-from hybridflow.guards.signature import FLOAT, TENSOR, Signature
+from hybridflow.guards.signature import NUMBER, TENSOR, Signature
 from hybridflow.tracing.trace import Trace
 from hybridflow.tracing.tracebacks import trimmed
 from hybridflow.tracing.xla_inputs import WORTH_KEEPING, raw_value
@@ -24,7 +24,7 @@ ShortWay = Callable[[Callable[..., Any]], Callable[..., Any]]
 def short_way(trace: Trace, signature: Signature, *, bound: bool) -> ShortWay | None:
     """Return a factory for the generated call of a function with only this trace; None if calls need the general one.
 
-    The call passes its arguments by position, each a single leaf. The path takes tensors and floats, outside
+    The call passes its arguments by position, each a single leaf. The path takes tensors and numbers, outside
     `hf.device`, `hf.autocast` and the like.
 
     Args:
@@ -36,12 +36,12 @@ def short_way(trace: Trace, signature: Signature, *, bound: bool) -> ShortWay | 
         A function that takes the general call and returns the whole call. That runs the fast path if it can, else the
         general call.
     """
-    only_tensors_and_floats = all(leaf.kind in (TENSOR, FLOAT) and leaf.array is None for leaf in signature.leaves)
+    only_tensors_and_numbers = all(leaf.kind in (TENSOR, NUMBER) and leaf.array is None for leaf in signature.leaves)
     context = current()
     quiet = context.device is None and context.autocast is None
-    if not only_tensors_and_floats or not quiet or trace.symbolic or trace.guarded or trace.reads_leaves:
+    if not only_tensors_and_numbers or not quiet or trace.symbolic or trace.guarded or trace.reads_leaves:
         return None
-    kinds = [Tensor if leaf.kind == TENSOR else float for leaf in signature.leaves]
+    kinds = [Tensor if leaf.kind == TENSOR else leaf.key[1] for leaf in signature.leaves]
     variables = trace.variables(signature)
     if trace.captures or variables or trace.checks or trace.calls_host or trace.effects is not None:
         return _SoleTrace(trace, variables, kinds, bound=bound).call
@@ -52,9 +52,9 @@ def short_way(trace: Trace, signature: Signature, *, bound: bool) -> ShortWay | 
 
 
 def _generate(trace: Trace, executable: Executable, kinds: Sequence[type], *, bound: bool) -> ShortWay:
-    """Generate the path for a trace that only takes tensors and floats and returns arrays."""
+    """Generate the path for a trace that only takes tensors and numbers and returns arrays."""
     tensors = [number for number, kind in enumerate(kinds) if kind is Tensor]
-    floats = [number for number, kind in enumerate(kinds) if kind is float]
+    numbers = [number for number, kind in enumerate(kinds) if kind is not Tensor]
     names = ["instance"] * bound + [f"a{number}" for number in range(len(kinds))]
     specs = dict(zip(tensors, trace.graph.input_specs, strict=False))
     lines = ["if named or more or context_now() is not None or not SETTINGS.plain: {miss}"]
@@ -65,13 +65,13 @@ def _generate(trace: Trace, executable: Executable, kinds: Sequence[type], *, bo
     for number, spec in specs.items():
         on_host = _SMALL if spec.nbytes < WORTH_KEEPING else _LARGE
         lines += [line.replace("{on_host}", on_host).replace("{n}", str(number)) for line in _TENSOR]
-    lines += [f"if type(a{number}) is not float: {{miss}}" for number in floats]
+    lines += [f"if type(a{number}) is not {kinds[number].__name__}: {{miss}}" for number in numbers]
     if trace.guards is not None:
         lines += ["held = hold()"] * trace.takes_floats
         lines.append(f"if not {'held' if trace.takes_floats else 'hold()'}: {{miss}}")
     values = [f"v{number}" for number in tensors]
     if trace.numbers is not None:
-        given = [f"a{number}" for number in floats] + ["*held"] * trace.takes_floats
+        given = [f"a{number}" for number in numbers] + ["*held"] * trace.takes_floats
         lines.append(f"made = numbers([{', '.join(given)}])")
         values.append("*made")
     single = executable.alone if trace.single else None
@@ -132,36 +132,39 @@ class _SoleTrace:
         for tensor in trace.captures:
             if requires(tensor._edge):
                 return NotImplemented
-        arrays = self._raw_arguments(args[1:] if self._bound else args, () if held is True else held)
-        if arrays is None:
+        found = self._raw_arguments(args[1:] if self._bound else args)
+        if found is None:
             return NotImplemented
+        arrays, numbers = found
+        if held is not True:
+            numbers += held
+        if trace.numbers is not None:
+            arrays += trace.numbers(numbers)
         if self._effects is not None:
-            trace.repeat_effects(self._effects)
+            trace.repeat_effects(self._effects, numbers)
         return trace.call(arrays, self._variables)
 
-    def _raw_arguments(self, args: tuple[Any, ...], outside: tuple[float, ...]) -> list[Any] | None:
-        """Return the raw inputs for the arguments: first tensors, then the numbers computed from the floats.
+    def _raw_arguments(self, args: tuple[Any, ...]) -> tuple[list[Any], list[float]] | None:
+        """Return the arrays and the numbers among the arguments.
 
-        Return None unless all arguments are floats or plain tensors of the trace's shapes and dtypes.
+        Return None unless all arguments are numbers or plain tensors of the trace's shapes and dtypes.
         """
         if len(args) != len(self._kinds):
             return None
         trace = self._trace
         arrays: list[Any] = []
-        floats: list[float] = []
+        numbers: list[float] = []
         for argument, kind in zip(args, self._kinds, strict=True):
             if type(argument) is not kind:
                 return None
-            if kind is float:
-                floats.append(argument)
+            if kind is not Tensor:
+                numbers.append(argument)
                 continue
             value, edge, spec = argument._value, argument._edge, trace.graph.input_specs[len(arrays)]
             if value is None or value.dtype != spec.dtype or value.shape != spec.shape or requires(edge):
                 return None
             arrays.append(raw_value(argument) if type(value) is np.ndarray else value)
-        if trace.numbers is not None:
-            arrays += trace.numbers([*floats, *outside])
-        return arrays
+        return arrays, numbers
 
 
 def _always() -> bool:

@@ -180,9 +180,9 @@ class Trace(Fit):
         before.undo()
         return not self.once and not self.created
 
-    def repeat_effects(self, effects: Effects) -> None:
-        """Repeat the changes to Python's state that the traced call made."""
-        journal = effects.repeat(self._states)
+    def repeat_effects(self, effects: Effects, numbers: Sequence[float]) -> None:
+        """Repeat the changes to Python's state that the traced call made, with the numbers of this call."""
+        journal = effects.repeat(self._states, numbers)
         if journal is not None:
             self._expect_failure(journal)
 

@@ -1,7 +1,7 @@
 """Python floats that a function reads outside its arguments: they become inputs once a second value is seen.
 
 A learning rate that an optimizer keeps is a constant of the first trace. When a later trace finds another value in the
-same origin, the origin becomes an input, like a float argument: see `hybridflow.core.traced_float`. Floats in lists,
+same origin, the origin becomes an input, like a float argument: see `hybridflow.core.traced_number`. Floats in lists,
 tuples and dicts are read through a copy of the container, in which stand-ins replace the inputs.
 """
 
@@ -14,7 +14,7 @@ from types import ModuleType
 from typing import Any, NamedTuple
 
 from hybridflow.core.staged_number import StagedNumber, needed
-from hybridflow.core.traced_float import NeedsNumber, TracedFloat
+from hybridflow.core.traced_number import NeedsNumber, TracedNumber
 from hybridflow.guards.access import MISSING, RAW
 from hybridflow.guards.contents import in_sequence, values_of
 from hybridflow.guards.guards import CONTAINERS, ITEM, Origin
@@ -28,7 +28,7 @@ _LONG = 64
 """Longer lists, tuples and dicts are read directly: they are data rather than settings."""
 
 
-class SeenFloats:
+class SeenNumbers:
     """The floats outside its arguments that the traces of one function saw."""
 
     def __init__(self) -> None:
@@ -69,10 +69,10 @@ class _Input(NamedTuple):
 
     way: Way
     value: float
-    traced: TracedFloat
+    traced: TracedNumber
 
 
-class OutsideFloats:
+class OutsideNumbers:
     """The floats that one trace reads outside its arguments.
 
     Args:
@@ -82,7 +82,7 @@ class OutsideFloats:
     """
 
     def __init__(
-        self, seen: SeenFloats, new_input: Callable[[], tuple[TracedFloat, int]], count: Callable[[], int]
+        self, seen: SeenNumbers, new_input: Callable[[type], tuple[TracedNumber, int]], count: Callable[[], int]
     ) -> None:
         self._seen = seen
         self._new_input = new_input
@@ -111,8 +111,8 @@ class OutsideFloats:
     # -- reads ------------------------------------------------------------------------------------------------
 
     def read(self, origin: Origin, value: float) -> Any:
-        """Return what the code sees of a float in an origin: the number or a stand-in."""
-        if origin in self._as_they_are:
+        """Return what the code sees of a number in an origin: the number or a stand-in."""
+        if origin in self._as_they_are or origin.written:
             return value
         position = self._of_origin.get(origin)
         if position is None:
@@ -178,7 +178,7 @@ class OutsideFloats:
         items = container.items() if kind is dict else enumerate(container)
         replaced: dict[Any, Any] = {}
         for key, item in items:
-            if type(item) is float:
+            if type(item) is float or type(item) is int:
                 if self._is_input(origin, way := (way_of(origin), ITEM.path, key), item):
                     origin.inputs[key] = self._add(way, item)
                     replaced[key] = self._inputs[origin.inputs[key]].traced
@@ -197,7 +197,7 @@ class OutsideFloats:
         return copy
 
     def _add(self, way: Way, value: float) -> int:
-        traced, position = self._new_input()
+        traced, position = self._new_input(type(value))
         self._inputs[position] = _Input(way, value, traced)
         return position
 
@@ -244,14 +244,14 @@ class OutsideFloats:
             TracedValueError: it holds a number that a tensor decides.
         """
         for one in _numbers_in(value):
-            if type(one) is TracedFloat:
+            if type(one) is TracedNumber:
                 self.require_numbers(one.arguments)
             else:
                 needed(one, name)
 
     def _held_in(self, value: Any) -> list[int]:
         """Return the positions of the inputs that a value contains or is computed from."""
-        floats = [one for one in _numbers_in(value) if type(one) is TracedFloat]
+        floats = [one for one in _numbers_in(value) if type(one) is TracedNumber]
         return [position for one in floats for position in one.arguments if position in self._inputs]
 
     def require_numbers(self, positions: Iterable[int]) -> None:
@@ -328,7 +328,7 @@ def _numbers_in(value: Any) -> list[Any]:
         pending += attributes.values()
     while pending:
         one = pending.pop()
-        if type(one) is TracedFloat or type(one) is StagedNumber:
+        if type(one) is TracedNumber or type(one) is StagedNumber:
             found.append(one)
         elif issubclass(type(one), list | tuple | dict | deque) and id(one) not in seen:
             seen.add(id(one))

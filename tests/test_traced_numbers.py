@@ -1,4 +1,4 @@
-"""Python floats among the arguments: one trace for every value, unless the code needs the number."""
+"""Python numbers among the arguments: inputs (ints at their second value), unless the code needs the number."""
 
 import collections
 import contextlib
@@ -16,7 +16,7 @@ import pytest
 from hypothesis import given, settings
 
 import hybridflow as hf
-from hybridflow.core.traced_float import NeedsNumber
+from hybridflow.core.traced_number import NeedsNumber
 
 
 def ones(*shape, dtype=np.float32):
@@ -37,30 +37,50 @@ def both(fn, *calls):
 RATES = (0.1, 1e-9, -0.0, 0.0, math.inf, -3.25, 1e300)
 
 
-@pytest.mark.parametrize(
-    "fn",
-    [
-        lambda x, s: x + s,
-        lambda x, s: s - x,
-        lambda x, s: x * (1 - (1 - s)),
-        lambda x, s: x * (s * 0.3 + 2),
-        lambda x, s: x * -s + abs(s),
-        lambda x, s: x * (s % 0.7) + s // 0.3,
-        lambda x, s: hf.where(x > 0, s, -s),
-        lambda x, s: hf.asarray([s, 1.0, 2 * s]) + x[0],
-        lambda x, s: hf.full((2,), s),
-        lambda x, s: hf.asarray(s) + x,
-        lambda x, s: hf.maximum(x, s),
-        lambda x, s: (x + 1) ** (hf.asarray(s) * 0 + 2),
-        lambda x, s: x.astype(hf.int32) * s,
-        lambda x, s: x.astype(hf.float64) * (s + 0.1),
-        lambda x, s: x.astype(hf.bfloat16) * s,
-        lambda x, s: hf.clip(x, -1.0, 1.0) * np.float32(2) * s,
-    ],
-)
+ARITHMETIC = [
+    lambda x, s: x + s,
+    lambda x, s: s - x,
+    lambda x, s: x * (1 - (1 - s)),
+    lambda x, s: x * (s * 0.3 + 2),
+    lambda x, s: x * -s + abs(s),
+    lambda x, s: x * (s % 0.7) + s // 0.3,
+    lambda x, s: hf.where(x > 0, s, -s),
+    lambda x, s: hf.asarray([s, 1.0, 2 * s]) + x[0],
+    lambda x, s: hf.full((2,), s),
+    lambda x, s: hf.asarray(s) + x,
+    lambda x, s: hf.maximum(x, s),
+    lambda x, s: (x + 1) ** (hf.asarray(s) * 0 + 2),
+    lambda x, s: x.astype(hf.int32) * s,
+    lambda x, s: x.astype(hf.float64) * (s + 0.1),
+    lambda x, s: x.astype(hf.bfloat16) * s,
+    lambda x, s: hf.clip(x, -1.0, 1.0) * np.float32(2) * s,
+]
+
+
+@pytest.mark.parametrize("fn", ARITHMETIC)
 def test_one_trace_for_every_value(fn):
     compiled = both(fn, *[(ones(3), rate) for rate in RATES if not (math.isinf(rate) or rate > 1e200)])
     assert compiled.trace_count == 1
+
+
+INTEGERS = [
+    lambda x, s: x * (s << 2) + (s >> 1) + (s & 6) + (s | 1) + (s ^ 5) + ~s,
+    lambda x, s: x * (0.9 ** s) + s**3 + s / 7,
+    lambda x, s: x.astype(hf.int32) * s,
+    lambda x, s: x.astype(hf.int8) * (s % 5) - s // 3,
+    lambda x, s: hf.asarray([1, 2]) * s,
+    lambda x, s: hf.asarray([s, 2 * s]) + x[0],
+    lambda x, s: (x > 0) * s,
+    lambda x, s: x.astype(hf.complex64) * s,
+    lambda x, s: x * isinstance(s, int) * (type(s) is int),
+    lambda x, s: x * sum([s, 1, s]) + sum([s, 0.5]),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("fn", [*ARITHMETIC, *INTEGERS])
+def test_ints_are_inputs_from_their_second_value_on(fn):
+    compiled = both(fn, *[(ones(3), number) for number in (3, 2, 0, -5, 7, 100, -128, 3)])
+    assert compiled.trace_count == 2
 
 
 @pytest.mark.parametrize("rate", RATES)
@@ -69,32 +89,67 @@ def test_rounded_once_after_python_arithmetic(rate):
     both(lambda x, s: x * (1 - (1 - s)), (ones(2), rate))
 
 
-@pytest.mark.parametrize(
-    "fn",
-    [
-        lambda x, s: x * math.sqrt(abs(s)),
-        lambda x, s: x * (1.0 if s > 0.5 else 2.0),
-        lambda x, s: x * len(f"{s}"),
-        lambda x, s: x * int(s),
-        lambda x, s: x * round(s, 1),
-        lambda x, s: x * {0.5: 1.0}.get(s, 3.0),
-        lambda x, s: x * (s == 0.5),
-        lambda x, s: x * (2.0 if s else 1.0),
-        lambda x, s: x * s**0.5,
-        lambda x, s: x * 2.0**s,
-        lambda x, s: x * s.is_integer(),
-        lambda x, s: x * np.sqrt(s),
-        lambda x, s: x * np.float64(2) * np.asarray(s),
-        lambda x, s: x * divmod(s, 0.3)[1],
-        lambda x, s: x + hf.asarray(s, dtype=hf.int32),
-        lambda x, s: hf.nn.layer_norm(x, epsilon=s),
-    ],
-)
+NEEDED = [
+    lambda x, s: x * math.sqrt(abs(s)),
+    lambda x, s: x * (1.0 if s > 0.5 else 2.0),
+    lambda x, s: x * len(f"{s}"),
+    lambda x, s: x * int(s),
+    lambda x, s: x * round(s, 1),
+    lambda x, s: x * {0.5: 1.0}.get(s, 3.0),
+    lambda x, s: x * (s == 0.5),
+    lambda x, s: x * (2.0 if s else 1.0),
+    lambda x, s: x * s**0.5,
+    lambda x, s: x * 2.0**s,
+    lambda x, s: x * s.is_integer(),
+    lambda x, s: x * np.sqrt(s),
+    lambda x, s: x * np.float64(2) * np.asarray(s),
+    lambda x, s: x * divmod(s, 0.3)[1],
+    lambda x, s: x + hf.asarray(s, dtype=hf.int32),
+    lambda x, s: hf.nn.layer_norm(x, epsilon=s),
+]
+
+
+@pytest.mark.parametrize("fn", NEEDED)
 def test_code_that_needs_the_number_is_traced_by_value(fn):
     compiled = both(fn, (ones(3), 0.5), (ones(3), 2.25), (ones(3), 0.5))
     assert compiled.trace_count == 2
     assert "0.5" in compiled.explain()[0].signature["s"]
     assert "0.5 -> float 2.25" in compiled.explain()[1].reason
+
+
+def answer(f, *args):
+    try:
+        result = f(*args)
+    except Exception as error:
+        return type(error), str(error)
+    return result.dtype, result.tolist()
+
+
+@pytest.mark.parametrize("dtype", ["bool", "uint8", "int8", "int32", "uint64", "float16", "float32", "complex64"])
+def test_ints_that_a_dtype_does_not_hold(dtype):
+    x = hf.asarray([1, 2], dtype=dtype)
+    f = hf.compile(lambda x, n: x * n)
+    for number in (3, 4, 300, -1, 2**40, 2**70, 5, 10**400):
+        with hf.config.run_eagerly():
+            expected = answer(f, x, number)
+        assert answer(f, x, number) == expected
+
+
+AS_NUMBERS = [
+    lambda x, s: x * len(range(s)), lambda x, s: hf.reshape(x, (-1, s)), lambda x, s: hf.zeros(s).sum() + x,
+    lambda x, s: x * [1.0, 2.0, 3.0, 4.0][s], lambda x, s: x * 2**s, lambda x, s: x * len("ab" * s),
+    lambda x, s: hf.sum(x, axis=s - 1 if s < 2 else 0), lambda x, s: x * s if s in (1, 3) else x,
+    lambda x, s: x * math.factorial(s), lambda x, s: x * int(f"{s:03d}"), lambda x, s: x * np.arange(3)[:s].sum(),
+    lambda x, s: x * max(s, 2), lambda x, s: x * sum(1 for _ in range(s)), lambda x, s: x * {1: 5.0}.get(s, 2.0),
+    lambda x, s: x * (s is None) + x * (s == 1), lambda x, s: x * s.bit_length() + s.real,
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("fn", [*NEEDED[:9], *NEEDED[11:-2], *AS_NUMBERS])
+def test_code_that_needs_an_int_is_traced_by_value(fn):
+    compiled = both(fn, *[(ones(3), number) for number in (1, 3, 1)])
+    assert compiled.trace_count == 2
+    assert "int 1 -> int 3" in compiled.explain()[1].reason
 
 
 def test_only_the_floats_that_are_needed_are_in_the_key():

@@ -1,4 +1,4 @@
-"""Floats that a function reads outside its arguments: inputs from their second value on, as float arguments are."""
+"""Numbers that a function reads outside its arguments: inputs from their second value on."""
 
 import collections
 import json
@@ -10,7 +10,11 @@ import pytest
 import hybridflow as hf
 
 RATE = 1.0
-VALUES = [0.5, 0.25, -0.0, 0.0, math.nan, 2.0, 1e300, 0.5]
+VALUES = {
+    "floats": [0.5, 0.25, -0.0, 0.0, math.nan, 2.0, 1e300, 0.5],
+    "ints": [5, 2, 0, -3, 7, 1, 2**31 - 1, 5],
+}
+"""Of each eight values, one comes twice."""
 
 
 class Holder:
@@ -172,26 +176,26 @@ BY_VALUE = [
 ]  # fmt: skip
 
 
-def results(make, *, eager):
+def results(make, values, *, eager):
     f, change = make()
     compiled = hf.compile(f)
     found = []
-    for value in VALUES:
+    for value in values:
         change(value)
         with hf.config.run_eagerly(eager):
             found.append(compiled(hf.asarray([1.0, -2.0])).numpy())
     return found, compiled
 
 
+@pytest.mark.parametrize("kind", VALUES)
 @pytest.mark.parametrize("make", [*INPUTS, *BY_VALUE])
-def test_every_value_gives_the_eager_bits(make):
-    expected, _ = results(make, eager=True)
-    got, compiled = results(make, eager=False)
+def test_every_value_gives_the_eager_bits(make, kind):
+    expected, _ = results(make, VALUES[kind], eager=True)
+    got, compiled = results(make, VALUES[kind], eager=False)
     for one, other in zip(got, expected, strict=True):
         np.testing.assert_array_equal(one, other, strict=True)
         np.testing.assert_array_equal(np.signbit(one), np.signbit(other))
-    by_value = 7  # of eight values one comes twice
-    assert compiled.trace_count == (2 if make in INPUTS else by_value)
+    assert compiled.trace_count == (2 if make in INPUTS else 7)
 
 
 def test_explain_says_that_the_float_became_an_input():
@@ -205,7 +209,7 @@ def test_explain_says_that_the_float_became_an_input():
     assert "o.lr is 0.5 (read at" in str(first)
     assert "o.lr: 0.5 -> 0.25" in second.reason
     assert "o.lr is a float, which is an input since it was seen to change (read at" in str(second)
-    assert "where the floats at 'wd' are inputs since they were seen to change" in str(second)
+    assert "where the numbers at 'wd' are inputs since they were seen to change" in str(second)
 
 
 def test_the_rest_of_a_container_still_counts():
@@ -216,6 +220,10 @@ def test_the_rest_of_a_container_still_counts():
         o.cfg["lr"] = rate
         assert f(x).item() == rate * 2 + 3
     assert f.trace_count == 2
+    for steps in (3, 5, 4):
+        o.cfg["n"] = steps
+        assert f(x).item() == 0.125 * steps + 3
+    assert f.trace_count == 3
     o.cfg["n"] = 3
     assert f(x).item() == 0.125 * 3 + 3
     o.cfg["more"] = 1
