@@ -12,6 +12,7 @@ from modes import same
 from reference import without_xla
 
 import hybridflow as hf
+from hybridflow.core.errors import DTypeError, TraceError
 
 HELPERS = '''
 import sys
@@ -243,3 +244,100 @@ def test_what_is_raised_is_raised_compiled(place: str, tmp_path: Path):
             else:
                 same(eager, found)
     assert all(kinds == {False, True} for kinds in seen.values())
+
+
+# -- what a trace refuses, whatever the code does with the error ----------------------------------------------------
+
+REFUSED = {
+    "value": "y = x * float(x[0])",
+    "item": "y = x * x[0].item()",
+    "mask": "y = x[x > 0]",
+    "size": "y = hf.reshape(x, (int(x[1]), 1))[0]",
+    "key": "y = x * {1.0: 2.0}[float(x[0])]",
+    "append": "LOG.clear()\nfor q in x: LOG.append(1)\ny = x",
+    "assigned": "W.assign(x * x[0].item())\ny = W + 0",
+    "branch": "if x[0] < 0: y = [][0]\nelse: y = x",
+    "ternary": "y = {}['k'] if x[0] < 0 else x",
+    "array": "y = x * np.float32(x[0])",
+    "staged": "n = 1 if x[0] > 0 else 2\ny = x * {1: 2.0, 2: 3.0}[n]",
+}
+LOST = {
+    "finally return": "try:\n{s}\nfinally: return y",
+    "finally break": "for _ in range(2):\n    try:\n{ss}\n    finally: break\nreturn y",
+    "finally continue": "for _ in range(2):\n    try:\n{ss}\n    finally: continue\nreturn y",
+    "finally raise": "try:\n    try:\n{ss}\n    finally: raise KeyError('over')\nexcept KeyError: return y",
+    "finally raises if": "ok = False\ntry:\n{s}\n    ok = True\nfinally:\n    if not ok: raise OSError('mine')\nreturn y",
+    "except": "try:\n{s}\nexcept Exception: return y\nreturn y",
+    "except all": "try:\n{s}\nexcept: return y\nreturn y",
+    "raise from": "try:\n{s}\nexcept Exception as e: raise OSError('mine') from e\nreturn y",
+    "nested": "try:\n    try:\n{ss}\n    except OSError: pass\n    finally: return y\nexcept Exception: return x * 7",
+    "suppress": "with contextlib.suppress(Exception):\n{s}\nreturn y",
+    "exit true": "with Swallowing():\n{s}\nreturn y",
+    "exit raises": "with Raising():\n{s}\nreturn y",
+    "manager": "with swallowing():\n{s}\nreturn y",
+    "generator": "def g():\n    nonlocal y\n    try:\n{ss}\n        yield 1\n    finally: return\nfor _ in g(): pass\nreturn y",
+    "closure": "def u():\n    nonlocal y\n    try:\n{ss}\n    finally: return y\nreturn u() + y",
+    "callback": "def key(k):\n    nonlocal y\n    try:\n{ss}\n    finally: return -k\nreturn y * sorted([1, 2], key=key)[0]",
+    "attribute": "class P:\n    def __getattr__(self, name):\n        nonlocal y\n        try:\n{sss}\n"
+                 "        finally: return 2.0\nreturn y * P().zz",
+}  # fmt: skip
+SWALLOWING = '''
+import contextlib
+import numpy as np
+import hybridflow as hf
+
+LOG = []
+W = hf.Variable([1.0, 1.0])
+
+class Swallowing:
+    def __enter__(self): return self
+    def __exit__(self, *args): return True
+class Raising:
+    def __enter__(self): return self
+    def __exit__(self, kind, error, trace):
+        if kind is not None: raise OSError("mine")
+@contextlib.contextmanager
+def swallowing():
+    try: yield
+    except Exception: pass
+
+def f(x):
+    y = x * 100
+{body}
+
+def around(x):
+    return kept(x)
+
+kept = hf.no_convert(f)
+'''
+
+
+@pytest.mark.filterwarnings("ignore::SyntaxWarning")
+@pytest.mark.parametrize("lost", LOST)
+def test_no_code_goes_on_after_what_a_trace_refuses(lost: str, tmp_path: Path):
+    def indented(text: str, depth: int) -> str:
+        return "\n".join(" " * 4 * depth + line for line in text.splitlines())
+
+    for name, statement in REFUSED.items():
+        parts = {"s" * depth: indented(statement, depth) for depth in (1, 2, 3)}
+        path = tmp_path / f"{name}.py"
+        path.write_text(SWALLOWING.replace("{body}", indented(LOST[lost].format(**parts), 1)))
+        space: dict[str, Any] = {}
+        exec(compile(path.read_text(), str(path), "exec"), space)
+
+        def after(function: Any, space: dict[str, Any] = space) -> Any:
+            space["W"].assign([1.0, 1.0])
+            space["LOG"].clear()
+            result = function(hf.asarray([1.0, 2.0]))
+            return result.tolist(), space["W"].numpy().tolist(), space["LOG"][:]
+
+        expected = after(space["f"])
+        for compiled in (hf.compile(space["f"]), hf.compile(space["f"], autograph=False), hf.compile(space["around"])):
+            with without_xla():
+                try:
+                    got = after(compiled)
+                except (TraceError, DTypeError, IndexError, KeyError) as error:
+                    assert "mine" not in str(error)
+                    assert "over" not in str(error)
+                else:
+                    assert got == expected, (name, compiled)

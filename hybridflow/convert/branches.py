@@ -34,7 +34,7 @@ from hybridflow.core.dtypes import DType, default_dtype, is_integer
 from hybridflow.core.errors import CheckError, TraceError, message
 from hybridflow.core.held import attributes_of
 from hybridflow.core.node import format_where, user_place
-from hybridflow.core.staged_number import INT, StagedNumber, weak_dtype_of
+from hybridflow.core.staged_number import INT, StagedNumber, tried, weak_dtype_of
 from hybridflow.core.tensor import as_tensor
 from hybridflow.ir.builder import Traced, add_check, trace_body
 from hybridflow.ir.checks import again
@@ -382,7 +382,8 @@ def _is_known(error: BaseException) -> bool:
     if any(map(is_traced, jax.tree_util.tree_leaves((error.args, attributes_of(error, in_c=True))))):
         return False
     try:
-        return type(again(error)) is type(error)
+        with tried():
+            return type(again(error)) is type(error)
     except Exception:  # noqa: BLE001, RUF100 (the user's class may have another constructor)
         return False
 

@@ -13,7 +13,7 @@ from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from types import FrameType
-from typing import Any
+from typing import Any, cast
 
 import jax
 
@@ -22,8 +22,10 @@ from hybridflow.convert.outside import Outside
 from hybridflow.convert.poison import UNSET
 from hybridflow.convert.syntax import RUNTIME
 from hybridflow.core.context import current
-from hybridflow.core.errors import MutationError, TraceError, message
+from hybridflow.core.errors import HybridflowError, MutationError, TraceError, message
+from hybridflow.core.functions import is_own
 from hybridflow.core.node import Where, format_where, user_place
+from hybridflow.core.staged_number import tried
 from hybridflow.guards import observe
 from hybridflow.guards.access import MISSING
 from hybridflow.guards.calls import CHANGES
@@ -88,10 +90,19 @@ def region(cells: Cells, rows: bool = False, code: Any = None) -> Generator[Regi
         yield made
         made.require_unchanged()
     except BaseException as error:
-        error.__dict__.setdefault(LEFT_BODY, format_where(user_place(3)))
+        place = error.__dict__.setdefault(LEFT_BODY, format_where(user_place(3)))
+        if isinstance(error, Exception) and not made.raises(error) and _is_users(error):
+            with tried():
+                swallowed = _cannot_handle(type(error), place)
+            cast(Any, current().tracer).refused(swallowed, error)
         raise
     finally:
         _REGIONS.reset(token)
+
+
+def _is_users(error: Exception) -> bool:
+    """Whether an exception may reach the user's code, and is no message from hybridflow to itself."""
+    return isinstance(error, HybridflowError) or not is_own(type(error).__module__)
 
 
 def raised(error: BaseException) -> None:

@@ -18,7 +18,7 @@ from hybridflow.convert.values import is_staged, is_tensor, is_traced
 from hybridflow.core.attached import attached
 from hybridflow.core.errors import TracedValueError
 from hybridflow.core.held import attributes_of, made_of, shows_fields
-from hybridflow.core.staged_number import StagedNumber, text_for_messages
+from hybridflow.core.staged_number import StagedNumber, text_for_messages, tried
 from hybridflow.core.tensor import Tensor
 from hybridflow.core.traced_number import TracedNumber
 from hybridflow.core.traced_text import TEXT_METHODS, TracedText, placeholder_of, traced_text
@@ -99,7 +99,8 @@ def made(make: Callable[..., str], *args: Any, **kwargs: Any) -> str:
             raise
     args, kwargs = tuple(map(_as_now, args)), {name: _as_now(one) for name, one in kwargs.items()}
     try:
-        text = make(*_told_within(args), **_told_within(kwargs))
+        with tried():
+            text = make(*_told_within(args), **_told_within(kwargs))
     except (TypeError, ValueError, LookupError, AttributeError, TracedValueError):  # a format of what only calls know
         text = " ".join(map(text_for_messages, _told_within(args)))
     return traced_text(text, make, *args, **kwargs)

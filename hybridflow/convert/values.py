@@ -17,7 +17,7 @@ from hybridflow.convert.staged import shown as shown_number
 from hybridflow.convert.staged import staged
 from hybridflow.core.errors import DTypeError, ShapeError, TraceError, message
 from hybridflow.core.node import format_where
-from hybridflow.core.staged_number import BOOL, StagedNumber, weak_dtype_of
+from hybridflow.core.staged_number import BOOL, StagedNumber, tried, weak_dtype_of
 from hybridflow.core.tensor import Tensor, as_tensor
 from hybridflow.core.traced_array import TracedArray
 from hybridflow.core.traced_number import TracedNumber
@@ -186,7 +186,8 @@ def same_python(a: Any, b: Any) -> bool:
     if type(a) is float:
         return a == b and math.copysign(1, a) == math.copysign(1, b)
     try:
-        return bool(a == b)
+        with tried():
+            return bool(a == b)
     except Exception:  # noqa: BLE001, RUF100 (if an object's own comparison raises, they differ)
         return False
 

@@ -65,8 +65,8 @@ class TracerProtocol(Protocol):
     def value_read(self, tensor: Any) -> None:
         """Note that a concrete tensor was turned into NumPy or a Python number."""
 
-    def refused(self, error: Exception) -> None:
-        """Make the trace end with an error, whatever the user's code does with it."""
+    def refused(self, error: Exception, cause: Exception | None = None) -> None:
+        """Make the trace end with an error, or with its cause, whatever the user's code does with it."""
 
     def new_variable(self, name: str) -> None:
         """Note that a Variable is created during the trace, or raise if that is not allowed."""

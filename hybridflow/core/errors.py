@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from hybridflow.core.attached import attached
+
 
 class HybridflowError(Exception):
     """Base of every error raised by hybridflow itself."""
@@ -56,7 +58,14 @@ class GradientError(HybridflowError, RuntimeError):
 
 
 class TraceError(HybridflowError, RuntimeError):
-    """Something a trace cannot express."""
+    """Something a trace cannot express.
+
+    The trace ends with it even if the code catches it or puts another error in its place: eager code raises none there.
+    """
+
+    def __init__(self, *args: object) -> None:
+        super().__init__(*args)
+        attached("refused")(self)
 
 
 class TracedValueError(TraceError, TypeError):

@@ -9,13 +9,14 @@ The operators are in `hybridflow.convert.staged`.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
 from contextvars import ContextVar
 from types import FrameType
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from hybridflow.core.attached import attached
-from hybridflow.core.context import current
+from hybridflow.core.context import context_now
 from hybridflow.core.dims import DECIDING
 from hybridflow.core.dtypes import DType, default_dtype, weak_dtype
 from hybridflow.core.errors import DTypeError, TracedValueError, message
@@ -110,22 +111,29 @@ def refused(error: Refusal) -> Refusal:
 
     Eager code raises no such error, so what a handler does next would be a wrong way.
     """
-    tracer = current().tracer
-    if tracer is not None and not _DESCRIBING.get():
-        tracer.refused(error)
+    context = context_now()
+    if context is not None and context.tracer is not None and not _TRIED.get():
+        context.tracer.refused(error)
     return error
 
 
-_DESCRIBING: ContextVar[bool] = ContextVar("describing a value", default=False)
+_TRIED: ContextVar[bool] = ContextVar("tried by hybridflow", default=False)
+
+
+@contextmanager
+def tried() -> Generator[None]:
+    """Run what hybridflow tries by itself: a trace goes on if that fails."""
+    token = _TRIED.set(True)
+    try:
+        yield
+    finally:
+        _TRIED.reset(token)
 
 
 def text_for_messages(value: Any) -> str:
-    """Return the ``repr`` of a value for a message of hybridflow; a trace goes on if a number in it has none."""
-    token = _DESCRIBING.set(True)
-    try:
+    """Return the ``repr`` of a value for a message of hybridflow."""
+    with tried():
         return repr(value)
-    finally:
-        _DESCRIBING.reset(token)
 
 
 def used_at() -> str:
@@ -165,15 +173,13 @@ def needed(number: StagedNumber, wanted: str) -> Any:
     Raises:
         TracedValueError: always.
     """
-    raise refused(
-        TracedValueError(
-            message(f"{wanted}: a Python number that a branch or loop on tensors decides has no value while the "
-                    "function is being compiled",
-                    got=f"{kinds_text(number)} {_places(number)}",
-                    hint="Arithmetic, comparisons, int(n), math functions, x[n], range(n) and print(n) take it; "
-                         "shapes, texts, dict keys and libraries do not. Return it, and go on outside of the compiled "
-                         "function; or make it a tensor, hf.asarray(n).")
-        )
+    raise TracedValueError(
+        message(f"{wanted}: a Python number that a branch or loop on tensors decides has no value while the "
+                "function is being compiled",
+                got=f"{kinds_text(number)} {_places(number)}",
+                hint="Arithmetic, comparisons, int(n), math functions, x[n], range(n) and print(n) take it; "
+                     "shapes, texts, dict keys and libraries do not. Return it, and go on outside of the compiled "
+                     "function; or make it a tensor, hf.asarray(n).")
     )  # fmt: skip
 
 

@@ -8,7 +8,6 @@ from typing import Any, NoReturn
 from hybridflow.core.context import current
 from hybridflow.core.errors import LeakError, TracedValueError, message
 from hybridflow.core.node import Where, format_where, user_place
-from hybridflow.core.staged_number import refused
 
 
 class TracedText(str):
@@ -39,11 +38,11 @@ class TracedText(str):
 
     def unknown(self) -> TracedValueError:
         """Return the error of code that looks at the text."""
-        return refused(TracedValueError(
+        return TracedValueError(
             message("str: the text of a traced tensor is not known while the function is being compiled, only each "
                     f"call knows it. It was made at {format_where(self.where)}", got=repr(self.placeholder()),
                     hint="Print it, which each call does; or return the tensor and make the text of it outside.")
-        ))  # fmt: skip
+        )  # fmt: skip
 
     def __str__(self) -> str:
         if self.scope is not None and not self.scope.alive:

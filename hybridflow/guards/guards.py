@@ -24,6 +24,7 @@ import numpy as np
 
 from hybridflow.core.functions import is_whole
 from hybridflow.core.node import Where, format_where
+from hybridflow.core.staged_number import tried
 from hybridflow.core.tensor import Tensor
 from hybridflow.core.variable import Variable
 from hybridflow.guards.access import ATTRIBUTE, CELL, GLOBAL, ITEM, METHOD, MISSING, Access, Held
@@ -248,7 +249,8 @@ _DEEP = 8
 def describe(value: Any) -> str:
     """Return the text for a value in messages."""
     try:
-        text = _start_of(value, _SHOWN)
+        with tried():
+            text = _start_of(value, _SHOWN)
     except Exception as error:  # a user's __repr__ failed; the message must still be made
         text = f"<{type(value).__name__} whose repr raises {type(error).__name__}>"
     if len(text) <= _SHOWN:

@@ -22,8 +22,7 @@ from types import BuiltinFunctionType, CellType, CodeType, FrameType, FunctionTy
 from typing import Any
 
 from hybridflow.core.attached import attached
-from hybridflow.core.errors import TracedValueError
-from hybridflow.core.functions import is_kept, is_layers
+from hybridflow.core.functions import is_layers
 from hybridflow.guards import observe, reading
 from hybridflow.guards.observations import Observations
 from hybridflow.guards.observe import current_observations
@@ -65,9 +64,7 @@ def _count(change: int) -> None:
             MONITORING.use_tool_id(_tool, "hybridflow")
             MONITORING.register_callback(_tool, MONITORING.events.PY_START, _started)
             MONITORING.register_callback(_tool, MONITORING.events.CALL, _calls)
-            MONITORING.register_callback(_tool, MONITORING.events.EXCEPTION_HANDLED, _handled)
-        events = MONITORING.events.PY_START | MONITORING.events.EXCEPTION_HANDLED
-        MONITORING.set_events(_tool, events if _running else 0)
+        MONITORING.set_events(_tool, MONITORING.events.PY_START if _running else 0)
         while _heard and not _running:
             MONITORING.set_local_events(_tool, _heard.popitem()[1], 0)
 
@@ -92,18 +89,6 @@ def _calls(code: CodeType, offset: int, function: Any, first: Any) -> None:
         calls(function.__get__(first), ())
     else:
         calls(function, (first,))
-
-
-def _handled(code: CodeType, offset: int, error: BaseException) -> None:
-    """Receive the event that code handles an exception: unconverted code must not go on without a tensor's value.
-
-    Code that the user keeps from being converted knows that it is traced.
-    """
-    if not isinstance(error, TracedValueError) or not is_unconverted(sys._getframe(1)) or is_kept(code):
-        return
-    observations, _ = current_observations()
-    if observations is not None and observations.converts:
-        observations.floats.refuse(error)
 
 
 def is_unconverted(frame: FrameType) -> bool:

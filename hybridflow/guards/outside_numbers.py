@@ -89,7 +89,7 @@ class OutsideNumbers:
         self._count = count
         self._only_numbers = False
         self._needed: frozenset[int] = frozenset()
-        self._refused: Exception | None = None
+        self._refusal: tuple[Exception, Exception] | None = None
         self._inputs: dict[int, _Input] = {}
         self._of_origin: dict[Origin, int] = {}
         self._copies: dict[int, tuple[Any, Any]] = {}  # copy and origin, by the ids of container and copy
@@ -265,9 +265,14 @@ class OutsideNumbers:
             self._needed |= needed
             raise NeedsNumber(needed)
 
-    def refuse(self, error: Exception) -> None:
-        """Make the trace end with an error that the user's code, or Python's own, may catch."""
-        self._refused = self._refused or error
+    def refuse(self, error: Exception, cause: Exception | None = None) -> None:
+        """Make the trace end with an error that the user's code, or Python's own, may catch.
+
+        Args:
+            error: the error.
+            cause: an error with which the trace may end in its place.
+        """
+        self._refusal = self._refusal or (error, cause or error)
 
     @contextmanager
     def nothing_swallowed(self) -> Generator[None]:
@@ -282,13 +287,13 @@ class OutsideNumbers:
             yield
         except Exception as error:
             self.require_numbers(self._needed)
-            if self._refused is not None and error is not self._refused:
-                raise self._refused from None
+            if self._refusal is not None and not any([error is one for one in self._refusal]):
+                raise self._refusal[0] from None
             self._require_numbers_in(error)
             raise
         self.require_numbers(self._needed)
-        if self._refused is not None:
-            raise self._refused
+        if self._refusal is not None:
+            raise self._refusal[0]
 
     def _require_numbers_in(self, error: BaseException) -> None:
         """Raise if an exception that leaves the function holds inputs: code outside that handles it needs numbers.

@@ -21,6 +21,7 @@ import jax
 import numpy as np
 
 from hybridflow.core.functions import LAYERS
+from hybridflow.core.staged_number import tried
 from hybridflow.core.tensor import Tensor
 from hybridflow.core.traced_array import TracedArray
 from hybridflow.core.traced_number import TracedNumber
@@ -309,6 +310,7 @@ def _state_of(value: Any) -> Any:
     if issubclass(type(value), Iterator):
         raise Opaque(f"{type(value).__name__}, an iterator that a call moves on")
     try:
-        return STATE.get(value, None)
+        with tried():
+            return STATE.get(value, None)
     except Exception as error:
         raise Opaque(f"{type(value).__name__}, which does not tell what is in it") from error

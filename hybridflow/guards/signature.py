@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import datetime
+import decimal
 import enum
 import inspect
 import math
@@ -230,6 +232,10 @@ class _Keys:
         if isinstance(value, np.ndarray | np.generic):
             objects = isinstance(value, np.ndarray) and value.dtype.hasobject
             return str(value.dtype), value.shape, self.of(value.ravel().tolist()) if objects else value.tobytes()
+        if isinstance(value, decimal.Decimal):
+            return value.as_tuple()
+        if isinstance(value, datetime.date | datetime.time | datetime.timedelta):
+            return repr(value), self.of(getattr(value, "tzinfo", None))
         if is_by_fields(value):
             return tuple([self.of(getattr(value, one.name, MISSING)) for one in dataclasses.fields(value)])
         return None

@@ -172,10 +172,10 @@ class GraphBuilder:
             raise NeedsNumber(arguments)
         self.observations.floats.require_numbers(arguments)
 
-    def refused(self, error: Exception) -> None:
-        """Make the trace end with an error, whatever the user's code does with it."""
+    def refused(self, error: Exception, cause: Exception | None = None) -> None:
+        """Make the trace end with an error, or with its cause, whatever the user's code does with it."""
         if self.observations is not None:
-            self.observations.floats.refuse(error)
+            self.observations.floats.refuse(error, cause)
 
     def number_tensor(self, number: TracedNumber, dtype: DType) -> Tensor:
         """Return the tensor of shape () that holds a Python number in each call."""

@@ -92,7 +92,8 @@ def compile(
         dynamic: whether a size that differs from earlier calls is left open in the next trace (except sizes 0 and 1,
             which have traces of their own). ``"auto"`` stops doing so for calls whose open traces failed eight times
             because the code needs the numbers. True never stops. With False, every shape has a trace of its own.
-        static_argnames: parameters that are part of the signature by value, whatever their type.
+        static_argnames: parameters that are part of the signature by value, whatever their type: Python's own types by
+            all that they hold, objects of other classes by their own ``==`` and hash.
         autograph: convert the source of the function, and of the functions it calls, so that Python's control flow
             accepts tensors and its reads and writes outside are known. False traces the function unconverted.
         max_depth: the largest depth of a recursion that a condition on a tensor ends; a call that needs more fails.
