@@ -14,6 +14,8 @@ import math
 import pickle
 import types
 import weakref
+from datetime import UTC, datetime, time, timedelta, timezone
+from decimal import Decimal
 from typing import Any
 
 import jax
@@ -588,8 +590,13 @@ def test_static_arguments_may_be_anything():
         (np.float32(1), np.float32(1), 1.0),
         (0.0, 0.0, -0.0),
         ("a", "a", "b"),
+        (Decimal("1.5"), Decimal("1.5"), Decimal("1.50")),
+        ({"a": [Decimal("0")]}, {"a": [Decimal("0")]}, {"a": [Decimal("-0")]}),
+        (datetime(2020, 1, 1, 12, tzinfo=UTC), datetime(2020, 1, 1, 12, tzinfo=UTC),
+         datetime(2020, 1, 1, 14, tzinfo=timezone(timedelta(hours=2)))),
+        (time(2), time(2), time(2, fold=1)),
     ],
-)
+)  # fmt: skip
 def test_static_arguments_are_compared_by_type_and_value(one, equal, other):
     compiled = hf.compile(lambda x, option: x + 1, static_argnames=["option"])
     compiled(ones(1), one)
