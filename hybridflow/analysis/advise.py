@@ -6,15 +6,14 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from rich.console import Console, ConsoleOptions, RenderResult
 from rich.table import Table
 from rich.text import Text
 
-from hybridflow.analysis.layers import as_text, table_as_html
 from hybridflow.analysis.memory import format_size
 from hybridflow.analysis.ways import Parts, Way, predicted_peak, report_of_step, ways_to_run, with_batch
 from hybridflow.core.errors import ArgumentError, LayoutError, MemoryBudgetError, message
 from hybridflow.core.mesh import Mesh
+from hybridflow.core.report import Report
 from hybridflow.ir.costs import seconds_on_cpu
 from hybridflow.tracing.budget import size_in_bytes
 from hybridflow.tracing.function import CompiledFunction
@@ -52,8 +51,8 @@ class Plan:
     """How many devices share the batch."""
 
 
-@dataclass(frozen=True)
-class Advice:
+@dataclass(frozen=True, repr=False)
+class Advice(Report):
     """The result of `hf.advise`; it prints as a table with the best plan's code, in notebooks too.
 
     Attributes:
@@ -88,22 +87,10 @@ class Advice:
             )  # fmt: skip
         return table
 
-    def _text(self) -> str:
+    def parts(self) -> list[Any]:
+        """Return the table, the notes, and the code of the best plan."""
         best = self.best
-        said = [*self.notes, f"{best.name}:\n\n{best.code}" if best else "Nothing fits."]
-        return "\n".join(said)
-
-    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        yield self.table()
-        yield Text(self._text())
-
-    def __str__(self) -> str:
-        return f"{as_text(self.table())}{self._text()}"
-
-    __repr__ = __str__
-
-    def _repr_html_(self) -> str:
-        return f"{table_as_html(self.table())}<pre>{self._text()}</pre>"
+        return [self.table(), *self.notes, f"{best.name}:\n\n{best.code}" if best else "Nothing fits."]
 
 
 def advise(

@@ -8,22 +8,23 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, cast
 
-from rich.console import Console, ConsoleOptions, RenderResult
+from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
 from hybridflow.analysis.communication import Communication, communication_of, sent_by, sent_once
-from hybridflow.analysis.layers import Layers, as_text, format_count
+from hybridflow.analysis.layers import Layers, format_count
 from hybridflow.analysis.memory import Memory, bytes_of, format_size, memory_of
 from hybridflow.analysis.memory_picture import timeline_svg
 from hybridflow.backend.files import write_text
 from hybridflow.core.attached import attached
 from hybridflow.core.dims import Dim
 from hybridflow.core.errors import ArgumentError, message
+from hybridflow.core.html import page, paragraphs_html, rich_table_html, table_html
 from hybridflow.core.mesh import Mesh
 from hybridflow.core.node import where_file_line
+from hybridflow.core.report import Report
 from hybridflow.ir.costs import Cost, NodeCost, Sizes, node_costs, total
-from hybridflow.pictures.html import page, paragraphs_html, rich_table_html, table_html
 from hybridflow.tracing.costing import Costing
 from hybridflow.tracing.function import CompiledFunction
 from hybridflow.tracing.method import CompiledMethod
@@ -86,8 +87,8 @@ class LineRow:
     operations: int
 
 
-@dataclass(frozen=True)
-class XlaCheck:
+@dataclass(frozen=True, repr=False)
+class XlaCheck(Report):
     """hybridflow's figures beside those of XLA.
 
     Attributes:
@@ -128,17 +129,18 @@ class XlaCheck:
             ],
         ]
 
-    def __str__(self) -> str:
+    def parts(self) -> list[Any]:
+        """Return the table, and why the figures may differ."""
         table = Table()
         for title in ("", "hybridflow", "XLA"):
             table.add_column(title, justify="left" if not title else "right")
         for row in self.rows():
             table.add_row(*row)
-        return as_text(table, *self.remarks, width=120).rstrip()
+        return [table, *self.remarks]
 
 
-@dataclass(frozen=True)
-class CostReport:
+@dataclass(frozen=True, repr=False)
+class CostReport(Report):
     """The cost of one call of a function; ``print(report)`` shows a table.
 
     FLOPs, bytes and the split of memory are exact for the operations as written; `notes` says what is an upper bound or
@@ -325,29 +327,17 @@ class CostReport:
         table = _table(f"Activations kept for the backward pass: {len(kept)}")
         return [_wide(table, ("bytes", "array", "operation", "line"), rows)]
 
+    def parts(self) -> list[Any]:
+        """Return the tables, and the notes."""
+        return [*self.tables(), *self.notes]
+
     def print(self, console: Console | None = None) -> None:
-        """Print the tables.
+        """Print the tables, in colour if the console has colours.
 
         Args:
             console: where to print; the terminal if None.
         """
-        console = console or Console()
-        for table in self.tables():
-            console.print(table)
-        for note in self.notes:
-            console.print(note, markup=False, highlight=False)
-
-    def __str__(self) -> str:
-        return as_text(*self.tables(), *self.notes, width=120).rstrip()
-
-    __repr__ = __str__
-
-    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        yield from self.tables()
-        yield from map(Text, self.notes)
-
-    def _repr_html_(self) -> str:
-        return "".join(map(rich_table_html, self.tables())) + paragraphs_html("\n".join(self.notes))
+        (console or Console()).print(self)
 
     def to_html(self, path: str | os.PathLike[str]) -> None:
         """Write the tables, memory over the call, what is stored at the peak, and every operation as one page.

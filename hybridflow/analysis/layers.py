@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import io
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from rich.console import Console, ConsoleOptions, RenderResult
 from rich.table import Table
 from rich.text import Text
 
 from hybridflow.analysis.memory import format_size
 from hybridflow.core.dims import Dim
+from hybridflow.core.report import Report
 
 
 @dataclass(frozen=True)
@@ -45,7 +43,7 @@ _COLUMNS = ("parameters", "macs", "flops", "integer_operations", "activations")
 _TITLES = {"macs": "MACs", "flops": "FLOPs", "integer_operations": "integer ops"}
 
 
-class Layers(tuple[LayerRow, ...]):
+class Layers(Report, tuple[LayerRow, ...]):
     """Rows, which print as a table, in notebooks too."""
 
     __slots__ = ()
@@ -54,16 +52,9 @@ class Layers(tuple[LayerRow, ...]):
         """Return the table for a `rich` console."""
         return layer_table(self, _COLUMNS)
 
-    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        yield self.table()
-
-    def __str__(self) -> str:
-        return as_text(self.table())
-
-    __repr__ = __str__
-
-    def _repr_html_(self) -> str:
-        return table_as_html(self.table())
+    def parts(self) -> list[Table]:
+        """Return the table."""
+        return [self.table()]
 
 
 def layer_table(rows: Sequence[LayerRow], columns: Sequence[str]) -> Table:
@@ -90,30 +81,3 @@ def _shown(column: str, count: Any) -> str:
 def format_count(count: Any) -> str:
     """Return a count with commas between its thousands; one that depends on an open size as a polynomial."""
     return str(count) if type(count) is Dim else f"{int(count):,}"
-
-
-class _Stream(io.StringIO):
-    """A stream in whose place the standard output will be: it has the same characters."""
-
-    @property
-    def encoding(self) -> str:  # pyright: ignore[reportIncompatibleVariableOverride]
-        return getattr(sys.stdout, "encoding", None) or "utf-8"
-
-
-def as_text(*shown: Any, width: int = 240) -> str:
-    """Return what prints as tables, and sentences, as text: the same in a terminal, a pipe and a notebook.
-
-    Characters that the standard output does not have are replaced. The width is for long paths.
-    """
-    stream = _Stream()
-    console = Console(file=stream, width=width, color_system=None, force_jupyter=False)
-    for one in shown:
-        console.print(one, markup=False, highlight=False, soft_wrap=isinstance(one, str))
-    return stream.getvalue().encode(stream.encoding, "replace").decode(stream.encoding)
-
-
-def table_as_html(shown: Any, width: int = 240) -> str:
-    """Return what prints as a table as HTML."""
-    console = Console(width=width, record=True, file=io.StringIO(), force_jupyter=False)
-    console.print(shown)
-    return console.export_html(inline_styles=True, code_format="<pre>{code}</pre>")

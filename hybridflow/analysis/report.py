@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import os
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,14 +13,19 @@ from rich.table import Table
 
 from hybridflow.backend.files import write_bytes
 from hybridflow.core.errors import MissingPackageError, message
-from hybridflow.pictures.html import page as page
+from hybridflow.core.html import page as page
 
 EAGER, COMPILED = "#c1440e", "#1f5fa8"
 
 
-def titled_table(title: str) -> Table:
-    """Return a table without columns yet, in the style of all results."""
-    return Table(title=title, title_justify="left", padding=(0, 1, 0, 0), pad_edge=False, box=SIMPLE_HEAD)
+def titled_table(title: str, words: Sequence[str] = (), numbers: Sequence[str] = ()) -> Table:
+    """Return a table in the style of all results, with columns of words, then of numbers."""
+    table = Table(title=title, title_justify="left", padding=(0, 1, 0, 0), pad_edge=False, box=SIMPLE_HEAD)
+    for name in words:
+        table.add_column(name)
+    for name in numbers:
+        table.add_column(name, justify="right")
+    return table
 
 
 def empty_figure(width: float, height: float) -> Any:

@@ -8,23 +8,21 @@ from typing import Any, cast
 
 import jax
 import numpy as np
-from rich.console import Console, ConsoleOptions, RenderResult
 from rich.table import Table
 from rich.text import Text
 
 from hybridflow.analysis.formulas import differentiable, formula_of, has_row, names_of, value_text, visible_outputs_of
-from hybridflow.analysis.layers import as_text
 from hybridflow.analysis.report import titled_table
 from hybridflow.autodiff.tape import GradientTape
 from hybridflow.core.context import context_of
 from hybridflow.core.dispatch import bind
 from hybridflow.core.errors import ArgumentError, ArgumentTypeError, ShapeError, message
 from hybridflow.core.node import Edge, Node
+from hybridflow.core.report import Report
 from hybridflow.core.tensor import Tensor, asarray, make_tensor
 from hybridflow.ir.effects import silenced_in
 from hybridflow.ir.evaluate import evaluate
 from hybridflow.ir.graph import Graph
-from hybridflow.pictures.html import paragraphs_html, rich_table_html
 from hybridflow.tracing.compile import compile
 from hybridflow.tracing.function import CompiledFunction
 from hybridflow.tracing.method import CompiledMethod
@@ -92,8 +90,8 @@ class ModeCosts:
         return self.value + self.inputs * (self.forward - self.value)
 
 
-@dataclass(frozen=True, eq=False)
-class ValueTable:
+@dataclass(frozen=True, eq=False, repr=False)
+class ValueTable(Report):
     """The values of a function and their derivatives, to print and to show in a notebook.
 
     Attributes:
@@ -158,21 +156,9 @@ class ValueTable:
         direction = {name: value.tolist() for name, value in self.direction.items()}
         return {"name": self.name, "rows": rows, "direction": direction, "costs": costs}
 
-    def to_html(self) -> str:
-        """Return the tables as HTML, without a page around them."""
-        return "".join(map(rich_table_html, self.tables())) + paragraphs_html("\n".join(self.notes()))
-
-    def _repr_html_(self) -> str:
-        return self.to_html()
-
-    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        yield from self.tables()
-        yield from map(Text, self.notes())
-
-    def __str__(self) -> str:
-        return "\n".join(line.rstrip() for line in as_text(self, width=120).rstrip().splitlines())
-
-    __repr__ = __str__
+    def parts(self) -> list[Any]:
+        """Return the tables, and what their columns mean."""
+        return [*self.tables(), *self.notes()]
 
 
 def _text(value: Any) -> str:

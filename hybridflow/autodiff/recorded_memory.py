@@ -11,6 +11,7 @@ from typing import Any, Self, cast
 import numpy as np
 
 from hybridflow.core.node import Edge, Node
+from hybridflow.core.report import Report
 from hybridflow.core.spec import TensorSpec, make_spec
 from hybridflow.core.units import format_bytes
 from hybridflow.core.variable import VARIABLE, Variable
@@ -42,7 +43,7 @@ class SavedArray:
     on_host: bool
 
 
-class RecordedMemory(Sequence[SavedArray]):
+class RecordedMemory(Report, Sequence[SavedArray]):
     """The buffers that a recording keeps alive now: a printable sequence in recording order.
 
     Attributes:
@@ -120,7 +121,8 @@ class RecordedMemory(Sequence[SavedArray]):
             ],
         }  # fmt: skip
 
-    def __str__(self) -> str:
+    def parts(self) -> list[str]:
+        """Return the sums, the lines that keep most, and the peak."""
         lines = [
             f"saved for gradients: {format_bytes(self.total)} in {len(self)} storages (activations "
             f"{format_bytes(self.activations)}, inputs {format_bytes(self.inputs)}, "
@@ -137,9 +139,7 @@ class RecordedMemory(Sequence[SavedArray]):
         else:
             without = f"; {format_bytes(outside)} that XLA made are not in it" if outside else ""
             lines.append(f"peak since the recording began: {format_bytes(self.peak)} beyond what there was{without}")
-        return "\n".join(lines)
-
-    __repr__ = __str__
+        return ["\n".join(lines)]
 
 
 def live_nodes(member: Callable[[Node], bool]) -> list[Node]:

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from rich.table import Table
 from rich.text import Text
 
 from hybridflow.analysis.memory import format_size
+from hybridflow.analysis.report import titled_table
 from hybridflow.compress.masks import Masked, weights_of
 from hybridflow.compress.replacing import modules_of, require_module
-from hybridflow.compress.tables import Printed, table
+from hybridflow.core.report import Report
 from hybridflow.nn.layers.module import Module
 from hybridflow.nn.table import summary
 
@@ -39,7 +39,7 @@ class PrunedLayer:
 
 
 @dataclass(frozen=True, repr=False)
-class PruningReport(Printed):
+class PruningReport(Report):
     """The result of `report`.
 
     Attributes:
@@ -62,14 +62,15 @@ class PruningReport(Printed):
         """The fraction of the weights that is 0."""
         return sum([one.zeros for one in self.layers]) / max(sum([one.weights for one in self.layers]), 1)
 
-    def _table(self) -> Table:
-        printed = table("Pruned", ("layer", "weight before", "weight"), ("zeros", "MACs before", "MACs"))
+    def parts(self) -> list[Any]:
+        """Return the table, and what it shows."""
+        printed = titled_table("Pruned", ("layer", "weight before", "weight"), ("zeros", "MACs before", "MACs"))
         for one in self.layers:
             share = f"{one.zeros / max(one.weights, 1):.1%}"
             printed.add_row(Text(one.path), str(one.shape_before), str(one.shape), share, f"{one.macs_before:,}",
                          f"{one.macs:,}")  # fmt: skip
         printed.add_row("model", "", "", f"{self.sparsity:.1%}", f"{self.macs_before:,}", f"{self.macs:,}")
-        return printed
+        return [printed, *self.notes()]
 
     def notes(self) -> list[str]:
         """Return what the table shows, one sentence each."""
@@ -83,7 +84,7 @@ class PruningReport(Printed):
 
     def to_dict(self) -> dict[str, Any]:
         """Return everything as plain values."""
-        return {**asdict(self), "layers": [asdict(one) for one in self.layers], "sparsity": self.sparsity}
+        return {**super().to_dict(), "sparsity": self.sparsity}
 
 
 def report(before: Module, after: Module, *args: Any) -> PruningReport:

@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from rich.table import Table
 from rich.text import Text
 
 from hybridflow.analysis.memory import format_size
+from hybridflow.analysis.report import titled_table
 from hybridflow.analysis.timing import Timed, Timing, format_seconds, interleave
 from hybridflow.autodiff.requires_grad import no_grad
 from hybridflow.compress.batch_norm import fuse_batch_norm
 from hybridflow.compress.layers import QuantizedConv, QuantizedEmbedding, QuantizedLinear
 from hybridflow.compress.replacing import copied, in_evaluation, inputs_of, modules_of, require_module, watched
-from hybridflow.compress.tables import Printed, table
 from hybridflow.core.errors import ArgumentError, message
+from hybridflow.core.report import Report
 from hybridflow.core.tensor import as_tensor
 from hybridflow.metrics import Accuracy
 from hybridflow.nn.layers.module import Module
@@ -55,7 +55,7 @@ class LayerReport:
 
 
 @dataclass(frozen=True, repr=False)
-class QuantizationReport(Printed):
+class QuantizationReport(Report):
     """The result of `report`.
 
     Attributes:
@@ -89,13 +89,14 @@ class QuantizationReport(Printed):
         """The layer that changes the model's result the most."""
         return max(self.layers, key=lambda one: one.sensitivity)
 
-    def _table(self) -> Table:
+    def parts(self) -> list[Any]:
+        """Return the table, and what it shows."""
         numbers = ("before", "after", "error", "sensitivity", "before", "after")
-        printed = table(f"Quantized; times of {self.examples} examples, compiled", ("layer", ""), numbers)
+        printed = titled_table(f"Quantized; times of {self.examples} examples, compiled", ("layer", ""), numbers)
         for one in self.layers:
             printed.add_row(Text(one.path), Text(one.type), *_cells(one))
         printed.add_row("model", "", *_cells(self))
-        return printed
+        return [printed, *self.notes()]
 
     def notes(self) -> list[str]:
         """Return what the table shows, one sentence each."""
@@ -114,10 +115,6 @@ class QuantizationReport(Printed):
         if self.kept:
             notes.append(f"As before: {', '.join(self.kept)}.")
         return notes
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return everything as plain values, in seconds and bytes."""
-        return {**asdict(self), "layers": [asdict(one) for one in self.layers], "kept": [*self.kept]}
 
 
 def _cells(one: LayerReport | QuantizationReport) -> list[str]:

@@ -9,8 +9,8 @@ from rich.table import Table
 from rich.text import Text
 from rich.tree import Tree
 
+from hybridflow.core.html import table_html
 from hybridflow.explain.items import Item, advice_items, short_line, trace_item
-from hybridflow.pictures.html import table_html
 
 if TYPE_CHECKING:
     from hybridflow.tracing.explanation import Explanation

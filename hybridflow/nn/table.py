@@ -6,14 +6,14 @@ import copy
 from dataclasses import dataclass, field
 from typing import Any, cast
 
-from rich.console import Console, ConsoleOptions, RenderResult
 from rich.table import Table
 
 from hybridflow.analysis.cost import CostReport
-from hybridflow.analysis.layers import LayerRow, as_text, layer_table, table_as_html
+from hybridflow.analysis.layers import LayerRow, layer_table
 from hybridflow.core.errors import ArgumentTypeError, message
 from hybridflow.core.functions import Whole
 from hybridflow.core.module_calls import module_calls
+from hybridflow.core.report import Report
 from hybridflow.core.variable import Variable
 from hybridflow.nn import init
 from hybridflow.nn.layer_costs import rows_of
@@ -21,8 +21,8 @@ from hybridflow.nn.tree import found_in, is_buffer, named
 from hybridflow.tracing.compile import compile as compiled
 
 
-@dataclass(frozen=True)
-class Summary:
+@dataclass(frozen=True, repr=False)
+class Summary(Report):
     """The result of `summary`; it prints as a table, in notebooks too.
 
     Attributes:
@@ -48,19 +48,9 @@ class Summary:
         """Bytes of the results of a call's operations."""
         return sum(row.activations for row in self.rows)
 
-    def _table(self) -> Table:
-        return layer_table(self.rows, ("parameters", "macs", "activations"))
-
-    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        yield self._table()
-
-    def __str__(self) -> str:
-        return as_text(self._table())
-
-    __repr__ = __str__
-
-    def _repr_html_(self) -> str:
-        return table_as_html(self._table())
+    def parts(self) -> list[Table]:
+        """Return the table."""
+        return [layer_table(self.rows, ("parameters", "macs", "activations"))]
 
 
 def summary(model: Any, *specs: Any) -> Summary:

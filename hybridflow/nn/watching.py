@@ -10,11 +10,9 @@ from typing import Any, Self
 
 import jax
 import numpy as np
-from rich.console import Console, ConsoleOptions, RenderResult
 from rich.table import Table
 from rich.text import Text
 
-from hybridflow.analysis.layers import as_text
 from hybridflow.analysis.report import titled_table
 from hybridflow.autodiff.requires_grad import register_hook
 from hybridflow.core.context import current, is_tracing
@@ -22,6 +20,7 @@ from hybridflow.core.dtypes import float32, kind_of
 from hybridflow.core.errors import ArgumentError, TraceError, WatchWarning, message
 from hybridflow.core.functions import Whole
 from hybridflow.core.node import user_place, warn_at
+from hybridflow.core.report import Report, plain
 from hybridflow.core.settings import SETTINGS
 from hybridflow.core.tensor import Tensor
 from hybridflow.core.variable import Variable
@@ -35,7 +34,6 @@ from hybridflow.ops.reductions import max as largest
 from hybridflow.ops.reductions import mean
 from hybridflow.ops.reductions import sum as total
 from hybridflow.ops.transcendental import sqrt
-from hybridflow.pictures.html import rich_table_html
 
 FIGURES = ("mean", "std", "zeros", "largest")
 GRADIENT = "gradient_norm"
@@ -130,7 +128,7 @@ def _remark(figures: list[float] | None, norm: float | None) -> str:
     return "vanishing" if norm is not None and norm < TINY else ""
 
 
-class Watch:
+class Watch(Report):
     """Statistics of modules' results and gradients over time; `Module.watch` makes it.
 
     Attributes:
@@ -279,16 +277,13 @@ class Watch:
             table.add_row(*map(Text, (row.path or ".", str(row.calls), *numbers, share, *rest, row.remark)))
         return table
 
-    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        yield self.table()
+    def parts(self) -> list[Table]:
+        """Return the table."""
+        return [self.table()]
 
-    def _repr_html_(self) -> str:
-        return rich_table_html(self.table())
-
-    def __str__(self) -> str:
-        return as_text(self.table(), width=120).rstrip()
-
-    __repr__ = __str__
+    def to_dict(self) -> dict[str, Any]:
+        """Return the newest statistics as plain values."""
+        return {"rows": plain(self.rows())}
 
 
 def _functions_in(module: Any) -> list[str]:

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from hybridflow.backend.files import write_text
+from hybridflow.core.report import Report
 from hybridflow.ir.graph import Graph
 from hybridflow.pictures.diagram import Colour, diagram_of
 from hybridflow.pictures.difference import difference_page as difference_page
@@ -51,7 +52,7 @@ def to_model_explorer(graph: Graph, path: str | PathLike[str]) -> None:
 def show(graph: Graph, color: Colour = None) -> Any:
     """Show a graph's picture in a notebook or in the browser."""
     if "ipykernel" in sys.modules:
-        return Shown(in_notebook_html(graph, color))
+        return Picture(graph, color)
     folder = Path(tempfile.mkdtemp(prefix="hybridflow-"))
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     path = folder / "graph.html"
@@ -70,11 +71,19 @@ def framed(page: str) -> str:
     return f'<iframe srcdoc="{escape(page)}" style="width: 100%; height: 32rem; border: 1px solid #d5dce2"></iframe>'
 
 
-class Shown:
-    """HTML that a notebook shows."""
+class Picture(Report):
+    """A graph that a notebook shows as a picture in chosen colors."""
 
-    def __init__(self, html: str) -> None:
-        self._html = html
+    def __init__(self, graph: Graph, color: Colour) -> None:
+        self._graph, self._color = graph, color
+
+    def parts(self) -> list[str]:
+        """Return the graph's text."""
+        return [str(self._graph)]
 
     def _repr_html_(self) -> str:
-        return self._html
+        return in_notebook_html(self._graph, self._color)
+
+    def to_dict(self) -> dict[str, str]:
+        """Return the graph's text and the picture as DOT."""
+        return {"text": str(self._graph), "dot": to_dot(self._graph, self._color)}

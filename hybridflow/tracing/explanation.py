@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from hybridflow.backend.files import write_text
 from hybridflow.core.attached import attached
-from hybridflow.pictures.html import page
+from hybridflow.core.html import page
+from hybridflow.core.report import Report
 from hybridflow.tracing.records import TraceRecord
 
 if TYPE_CHECKING:
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
     from rich.tree import Tree
 
 
-class Explanation(Sequence[TraceRecord]):
+class Explanation(Report, Sequence[TraceRecord]):
     """The records of a compiled function's traces: a sequence that can be shown as text, table, tree or page.
 
     Attributes:
@@ -39,12 +40,11 @@ class Explanation(Sequence[TraceRecord]):
     def __len__(self) -> int:
         return len(self._records)
 
-    def __str__(self) -> str:
+    def parts(self) -> list[str]:
+        """Return the records, the advice and what was verified, as texts."""
         count = len(self._records)
         head = f"{self.name}: {count} trace{'' if count == 1 else 's'}"
-        return "\n".join([head, *map(str, self._records), *map(str, self.advice), *self.verified])
-
-    __repr__ = __str__
+        return [head, *map(str, self._records), *map(str, self.advice), *self.verified]
 
     def table(self) -> Table:
         """Return one row per trace, for a `rich` console."""

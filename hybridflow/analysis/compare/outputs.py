@@ -5,23 +5,22 @@ from __future__ import annotations
 import json
 import math
 import os
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Sequence
 from html import escape
 from typing import Any, NamedTuple, cast
 
-from rich.console import Console, ConsoleOptions, RenderResult
+from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from hybridflow.analysis.layers import as_text
 from hybridflow.analysis.report import figure_svg, save_figure, titled_table
 from hybridflow.backend.files import write_text
-from hybridflow.pictures.html import page, table_html
+from hybridflow.core.html import page, table_html
+from hybridflow.core.report import Report
 
 SHOWN = 12
 """How many rows of a long table are printed; pages have all of them."""
-WIDTH = 120
 _NARROW = 76
 """Headings of tables up to this many characters wide are not broken, so that the table fits the usual terminal."""
 
@@ -36,7 +35,7 @@ class Grid(NamedTuple):
     alarming: frozenset[int] = frozenset()
 
 
-class Shown(ABC):
+class Shown(Report):
     """A result that prints as tables, and can be drawn and written to files."""
 
     @property
@@ -110,19 +109,11 @@ class Shown(ABC):
         """
         (console or Console()).print(self)
 
-    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        yield from self.tables()
-        for line in self.findings():
-            yield Text(line, "bold")
-        if self.caution():
-            yield Text(self.caution(), "yellow")
-        yield Text(self.verdict(), "green" if self.same else "bold red")
-
-    def __str__(self) -> str:
-        lines = [line for line in (*self.findings(), self.caution(), self.verdict()) if line]
-        return as_text(*self.tables(), *lines, width=WIDTH).rstrip()
-
-    __repr__ = __str__
+    def parts(self) -> list[Any]:
+        """Return the tables, what they show, and the verdict."""
+        caution = [Text(self.caution(), "yellow")] if self.caution() else []
+        findings = [Text(line, "bold") for line in self.findings()]
+        return [*self.tables(), *findings, *caution, Text(self.verdict(), "green" if self.same else "bold red")]
 
     def _repr_html_(self) -> str:
         grids = [self._grid_html(grid) for grid in self.grids()]

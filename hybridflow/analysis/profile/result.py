@@ -10,11 +10,9 @@ from os import PathLike
 from statistics import median
 from typing import Any, NamedTuple
 
-from rich.console import Console, ConsoleOptions, RenderResult
 from rich.table import Table
 from rich.text import Text
 
-from hybridflow.analysis.layers import as_text
 from hybridflow.analysis.profile.chart import Axis, Span, flame_svg, legend_svg, memory_svg, spans_of, trace_events
 from hybridflow.analysis.profile.compiled import Call
 from hybridflow.analysis.profile.events import Kernel, covered
@@ -23,10 +21,11 @@ from hybridflow.analysis.profile.recorder import Recorder, Run
 from hybridflow.analysis.report import page, titled_table
 from hybridflow.analysis.timing import format_seconds
 from hybridflow.backend.files import write_text
+from hybridflow.core.html import paragraphs_html, table_html
 from hybridflow.core.node import Node, Where, is_gradient, short_where
+from hybridflow.core.report import Report
 from hybridflow.core.units import format_bytes
 from hybridflow.ir.graph import Graph
-from hybridflow.pictures.html import paragraphs_html, table_html
 
 SHOWN = 20
 """How many rows a printed table has."""
@@ -89,7 +88,7 @@ class _Timed(NamedTuple):
     bytes: int = 0
 
 
-class Profile:
+class Profile(Report):
     """Where the time of a block went: see `hf.profile`."""
 
     def __init__(self) -> None:
@@ -257,14 +256,9 @@ class Profile:
             parts.append("kernels ran side by side: their times and shares add up to more than that of the block")
         return ";\n".join(parts) + "."
 
-    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        yield self._printed()
-        yield Text(self.summary())
-
-    def __str__(self) -> str:
-        return as_text(self._printed(), width=120) + self.summary()
-
-    __repr__ = __str__
+    def parts(self) -> list[Any]:
+        """Return the table, and the summary."""
+        return [self._printed(), self.summary()]
 
     def _printed(self) -> Table:
         """Return a table of the operations that took longest; columns without information are left out."""
@@ -285,10 +279,6 @@ class Profile:
             last = {"operation": f"{len(rows) - SHOWN} more", "time": format_seconds(rest)}
             table.add_row(*[last.get(_COLUMNS[column], "") for column in told])
         return table
-
-    def _repr_html_(self) -> str:
-        rows = _unbroken(self.table()[:SHOWN])
-        return table_html(_COLUMNS, rows) + paragraphs_html(self.summary())
 
     def to_html(self, path: str | PathLike[str]) -> None:
         """Write pictures of what ran over time, and tables by function, operation and line, as one page.

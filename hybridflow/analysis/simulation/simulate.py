@@ -7,20 +7,18 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from rich.console import Console, ConsoleOptions, RenderResult
 from rich.table import Table
 from rich.text import Text
 
 from hybridflow.analysis.communication import CollectiveRow
 from hybridflow.analysis.cost import CostReport, cost
-from hybridflow.analysis.layers import as_text, table_as_html
 from hybridflow.analysis.memory import format_size
 from hybridflow.analysis.simulation.hardware import Hardware, as_hardware
 from hybridflow.analysis.simulation.links import link_of
 from hybridflow.analysis.simulation.operations import Clock, Seconds
 from hybridflow.core.errors import ArgumentError, message
 from hybridflow.core.mesh import Mesh
-from hybridflow.pictures.html import paragraphs_html
+from hybridflow.core.report import Report
 from hybridflow.xla.partition import Partition, partition
 
 _SHOWN = 12
@@ -42,8 +40,8 @@ class TimedCollective:
     is_inside: bool
 
 
-@dataclass(frozen=True)
-class Simulation:
+@dataclass(frozen=True, repr=False)
+class Simulation(Report):
     """The result of `hf.simulate`, an estimate; it prints as a table, in notebooks too.
 
     Attributes:
@@ -128,8 +126,9 @@ class Simulation:
                           format_seconds(rest[2]), "")  # fmt: skip
         return table
 
-    def _text(self) -> str:
-        return "Assumed:\n" + "\n".join([f"- {one}" for one in self.assumptions])
+    def parts(self) -> list[Any]:
+        """Return the tables, and what the estimate assumes."""
+        return [*self.tables(), "\n".join(["Assumed:", *[f"- {one}" for one in self.assumptions]])]
 
     def to_dict(self) -> dict[str, Any]:
         """Return everything as plain values; times in seconds, sizes in bytes."""
@@ -141,18 +140,6 @@ class Simulation:
                 {**vars(one.row), "seconds": one.seconds, "is_inside": one.is_inside} for one in self.collectives
             ],
         }  # fmt: skip
-
-    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        yield from self.tables()
-        yield Text(self._text())
-
-    def __str__(self) -> str:
-        return as_text(*self.tables()) + self._text()
-
-    __repr__ = __str__
-
-    def _repr_html_(self) -> str:
-        return "".join(map(table_as_html, self.tables())) + paragraphs_html(self._text())
 
 
 def format_seconds(seconds: float) -> str:

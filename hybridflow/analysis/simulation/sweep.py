@@ -7,26 +7,24 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from rich.console import Console, ConsoleOptions, RenderResult
 from rich.table import Table
 from rich.text import Text
 
-from hybridflow.analysis.layers import as_text, table_as_html
 from hybridflow.analysis.memory import format_size
 from hybridflow.analysis.simulation.hardware import Hardware, as_hardware
 from hybridflow.analysis.simulation.simulate import Simulation, format_seconds, simulate
 from hybridflow.backend.files import write_text
 from hybridflow.core.errors import ArgumentError, ArgumentTypeError, LayoutError, ShapeError, message
+from hybridflow.core.report import Report
 from hybridflow.pictures.bars import Bar, bars_svg
-from hybridflow.pictures.html import paragraphs_html
 
 _SHOWN = 16
 """The largest number of meshes that the table and the picture show."""
 _PARTS = ("compute", "communication", "bubble")
 
 
-@dataclass(frozen=True)
-class MeshSweep:
+@dataclass(frozen=True, repr=False)
+class MeshSweep(Report):
     """The result of `hf.simulate_meshes`: estimates; it prints as a table, in notebooks too.
 
     Attributes:
@@ -84,23 +82,10 @@ class MeshSweep:
         title = f"Estimated time of one call of {one.name} on {one.devices} x {self.hardware.name}"
         write_text(path, bars_svg(title, bars))
 
-    def _text(self) -> str:
-        lines = list(self.notes)
-        if self.simulations:
-            lines += ["Assumed:", *[f"- {one}" for one in self.simulations[0].assumptions]]
-        return "\n".join(lines)
-
-    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        yield self.table()
-        yield Text(self._text())
-
-    def __str__(self) -> str:
-        return as_text(self.table()) + self._text()
-
-    __repr__ = __str__
-
-    def _repr_html_(self) -> str:
-        return table_as_html(self.table()) + paragraphs_html(self._text())
+    def parts(self) -> list[Any]:
+        """Return the table, the notes, and what the estimates assume."""
+        first = self.simulations[0].parts()[-1:] if self.simulations else []
+        return [self.table(), *self.notes, *first]
 
 
 def said_mesh(mesh: dict[str, int]) -> str:

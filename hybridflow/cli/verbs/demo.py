@@ -22,8 +22,8 @@ from hybridflow.backend.files import write_text
 from hybridflow.cli.arguments import positive, seed_number
 from hybridflow.cli.outputs import require_files
 from hybridflow.core.errors import MissingPackageError, message
+from hybridflow.core.html import table_html
 from hybridflow.core.node import PROGRAMS
-from hybridflow.pictures.html import table_html
 
 HELP = "train a classifier of handwritten digits eagerly and compiled, and compare"
 EPOCHS = 30

@@ -19,8 +19,8 @@ from hybridflow.cli.faults import users_errors
 from hybridflow.cli.outputs import require_files, require_folder
 from hybridflow.cli.targets import Target, load_target
 from hybridflow.core.errors import ArgumentError, message
+from hybridflow.core.html import page
 from hybridflow.pictures import framed
-from hybridflow.pictures.html import page
 from hybridflow.tracing.explanation import Explanation
 from hybridflow.tracing.lowered import Lowered
 

@@ -16,7 +16,7 @@ from hybridflow.cli.faults import users_errors
 from hybridflow.cli.outputs import require_ending, require_files
 from hybridflow.cli.targets import load_target
 from hybridflow.core.errors import ArgumentError, message
-from hybridflow.pictures.html import page
+from hybridflow.core.html import page
 from hybridflow.tracing.function import CompiledFunction
 
 HELP = "estimate the time and memory of a step on devices that need not exist"

@@ -7,6 +7,7 @@ from os import PathLike
 from typing import Any, NamedTuple
 
 from hybridflow.backend.files import write_text
+from hybridflow.core.report import Report
 from hybridflow.ir.graph import Graph
 from hybridflow.passes.pipeline import PassRecord, run_passes
 from hybridflow.pictures import difference_page, framed
@@ -31,7 +32,7 @@ class Step(NamedTuple):
         return f"{self.record}: {' '.join(sorted(names))}" if names else str(self.record)
 
 
-class PassHistory(Sequence[Step]):
+class PassHistory(Report, Sequence[Step]):
     """The passes that changed a graph, in order; prints as text, and as a page with pictures."""
 
     def __init__(self, graph: Graph) -> None:
@@ -45,10 +46,9 @@ class PassHistory(Sequence[Step]):
     def __len__(self) -> int:
         return len(self._steps)
 
-    def __str__(self) -> str:
-        return "\n".join([f"{self._name}: {len(self)} passes changed the graph", *map(str, self._steps)])
-
-    __repr__ = __str__
+    def parts(self) -> list[str]:
+        """Return a line per pass."""
+        return [f"{self._name}: {len(self)} passes changed the graph", *map(str, self._steps)]
 
     def to_html(self, path: str | PathLike[str]) -> None:
         """Write a page with the graph before and after each pass: removed nodes are red, added nodes are green.

@@ -39,6 +39,8 @@ def table_html(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 def rich_table_html(table: Table) -> str:
     """Return a table of `rich` as an HTML table, under its title."""
     rows = list(zip(*[map(str, column.cells) for column in table.columns], strict=True))
+    if table.show_footer:
+        rows.append(tuple([str(column.footer) for column in table.columns]))
     head = [str(column.header) for column in table.columns] if table.show_header else []
     title = f"<p><b>{escape(str(table.title))}</b></p>" if table.title else ""
     return title + table_html(head, rows)
@@ -47,6 +49,11 @@ def rich_table_html(table: Table) -> str:
 def paragraphs_html(text: str) -> str:
     """Return the lines of a text as HTML paragraphs."""
     return "".join(f"<p>{escape(line)}</p>" for line in text.splitlines())
+
+
+def text_html(text: str) -> str:
+    """Return a text as HTML: a line as a paragraph, several as they are, since their places may matter."""
+    return f"<pre>{escape(text)}</pre>" if "\n" in text else f"<p>{escape(text)}</p>"
 
 
 def page(title: str, body: str) -> str:

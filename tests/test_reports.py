@@ -1,0 +1,208 @@
+"""Every report is the same text in a terminal, a pipe and a notebook, is shown once there, and has its figures."""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import io
+import json
+import os
+from collections.abc import Callable
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+from rich.console import Console
+
+import hybridflow as hf
+from hybridflow import nn
+from hybridflow.core.report import Report
+from hybridflow.pictures import Picture
+
+PACKAGE = Path(hf.__file__).parent
+NOT_REPORTS = {"Tensor", "Variable", "Graph"}
+"""The classes with an HTML form of their own: their text is read back, or is made at every step of a program."""
+
+
+def net() -> Any:
+    return nn.Sequential(nn.Linear(4, 8), nn.relu, nn.Linear(8, 2))
+
+
+def loss(x: Any) -> Any:
+    return hf.sum(hf.tanh(x) * x)
+
+
+def called() -> Any:
+    compiled = hf.compile(loss)
+    compiled(hf.ones((2, 4)))
+    return compiled
+
+
+def recorded() -> Any:
+    x = hf.ones((2, 4))
+    with hf.GradientTape() as tape:
+        tape.watch(x)
+        loss(x)
+    return tape.memory()
+
+
+def watched() -> Any:
+    model = net()
+    with model.watch() as watch:
+        model(hf.ones((2, 4)))
+    return watch
+
+
+def profiled() -> Any:
+    with hf.profile() as profile:
+        loss(hf.ones((2, 4)))
+    return profile
+
+
+def simulated(estimate: Callable[..., Any], **options: Any) -> Any:
+    step = hf.compile(lambda x: hf.mean(x), mesh=hf.Mesh({"data": 1}), batch="data")
+    return estimate(step, hf.TensorSpec([1024, 64]), hardware="a100-80gb", **options)
+
+
+SAMPLES: dict[str, Callable[[], Any]] = {
+    "Advice": lambda: hf.advise(loss, hf.TensorSpec([2, 4]), memory="1 GiB"),
+    "Comparison": lambda: hf.compare(loss, hf.ones((2, 4)), repeats=2),
+    "Comparisons": lambda: hf.compare([loss, hf.sum], hf.ones((2, 4)), repeats=2),
+    "CostReport": lambda: hf.cost(net(), hf.ones((2, 4))),
+    "Explanation": lambda: called().explain(),
+    "Layers": lambda: hf.cost(net(), hf.ones((2, 4))).layers,
+    "MeshSweep": lambda: simulated(hf.simulate_meshes, devices=4),
+    "PassHistory": lambda: called().lower(hf.ones((2, 4))).passes(),
+    "Picture": lambda: Picture(called().graph(hf.ones((2, 4))), None),
+    "Profile": profiled,
+    "PruningReport": lambda: hf.prune.report(made := net(), hf.prune.channels(made, hf.ones((1, 4))), hf.ones((1, 4))),
+    "QuantizationReport": lambda: hf.quantize.report(
+        made := net(), hf.quantize.weights(made), hf.ones((2, 4)), repeats=1
+    ),
+    "RecordedMemory": recorded,
+    "Simulation": lambda: simulated(hf.simulate, mesh={"data": 4}),
+    "Summary": lambda: nn.summary(net(), hf.ones((2, 4))),
+    "Sweep": lambda: hf.compare(loss, hf.TensorSpec([None, 4]), sizes=[2, 4], repeats=2),
+    "ValueTable": lambda: hf.debugging.table(lambda a, b: a * b, 2.0, 3.0),
+    "Watch": watched,
+    "XlaCheck": lambda: hf.cost(net(), hf.ones((2, 4))).against_xla(),
+}
+
+
+def report_classes() -> set[type]:
+    """Return the classes of reports in the whole package, those that others extend left out."""
+    for path in PACKAGE.rglob("*.py"):
+        if "Report" in path.read_text(encoding="utf-8"):
+            importlib.import_module(".".join(("hybridflow", *path.relative_to(PACKAGE).with_suffix("").parts)))
+    found: set[type] = set()
+    waiting: list[Any] = [Report]
+    while waiting:
+        one = waiting.pop()
+        waiting += one.__subclasses__()
+        if not getattr(one, "__abstractmethods__", None) and one.__module__.startswith("hybridflow."):
+            found.add(one)
+    return found
+
+
+def test_every_report_has_a_sample():
+    assert {one.__name__ for one in report_classes()} == set(SAMPLES)
+
+
+def test_no_other_class_shows_itself():
+    others: set[str] = set()
+    for path in PACKAGE.rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            body = node.body if isinstance(node, ast.ClassDef) else []
+            defined = {one.name for one in body if isinstance(one, ast.FunctionDef)}
+            if defined & {"_repr_html_", "__rich__", "__rich_console__", "_repr_mimebundle_"}:
+                others.add(cast(ast.ClassDef, node).name)
+    assert others - {one.__name__ for one in (Report, *report_classes())} - {"Shown"} == NOT_REPORTS
+
+
+@pytest.fixture(scope="module")
+def reports() -> dict[str, Any]:
+    return {name: make() for name, make in SAMPLES.items()}
+
+
+class Tags(HTMLParser):
+    """Checks that every tag is closed where it was opened."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.open: list[str] = []
+
+    def handle_starttag(self, tag: str, attrs: Any) -> None:
+        if tag not in ("br", "meta", "hr", "input"):
+            self.open.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+
+@pytest.mark.parametrize("name", SAMPLES)
+def test_a_report_is_one_text_one_page_and_plain_values(
+    name: str, reports: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+):
+    report = reports[name]
+    assert type(report).__name__ == name
+    text = str(report)
+    assert text == repr(report) == f"{report}"
+    assert text == "\n".join(line.rstrip() for line in text.splitlines())
+    assert len(text) > 30
+    html = report._repr_html_()
+    tags = Tags()
+    tags.feed(html)
+    assert not tags.open
+    json.dumps(report.to_dict())
+    printed = io.StringIO()
+    Console(file=printed, width=60, color_system=None).print(report)
+    assert len(printed.getvalue()) > 30
+    monkeypatch.setenv("COLUMNS", "40")
+    terminal = os.openpty()
+    for encoding in ("utf-8", "ascii", "latin-1", "cp1252"):
+        with open(terminal[1], "w", encoding=encoding, closefd=False) as stream:
+            monkeypatch.setattr("sys.stdout", stream)
+            shown = str(report)
+            monkeypatch.undo()
+        assert shown.encode(encoding)
+        assert shown == text or encoding != "utf-8"
+    for end in terminal:
+        os.close(end)
+
+
+def text_of(outputs: Any) -> str:
+    """Return what a cell printed, which a kernel may send in parts."""
+    return "".join(one.text for one in outputs)
+
+
+def test_a_notebook_shows_every_report_once_and_as_it_prints():
+    nbformat, nbclient = pytest.importorskip("nbformat"), pytest.importorskip("nbclient")
+    root = str(PACKAGE.parent)
+    made = f"""
+import io, sys
+sys.path.insert(0, {root!r})
+from tests.test_reports import SAMPLES
+reports = {{name: make() for name, make in SAMPLES.items()}}
+
+def piped(name):
+    own, sys.stdout = sys.stdout, io.TextIOWrapper(io.BytesIO(), "utf-8")
+    try:
+        return str(reports[name])
+    finally:
+        sys.stdout = own
+
+texts = {{name: piped(name) for name in reports}}
+"""
+    sources = [made]
+    for name in SAMPLES:
+        sources += [f"reports[{name!r}]", f"print(reports[{name!r}])", f"print(texts[{name!r}])"]
+    notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(source) for source in sources])
+    nbclient.NotebookClient(notebook, timeout=400).execute()
+    first, *rest = [cell.outputs for cell in notebook.cells]
+    assert not [one for one in first if one.output_type == "error"]
+    for name, (shown, *more), printed, piped in zip(SAMPLES, rest[::3], rest[1::3], rest[2::3], strict=True):
+        assert not more, name
+        assert shown.output_type == "execute_result"
+        assert set(shown.data) == {"text/plain", "text/html"}
+        assert f"{shown.data['text/plain']}\n" == text_of(printed) == text_of(piped), name
