@@ -148,6 +148,7 @@ if _TYPE_CHECKING:  # `later` imports these on first use
     from hybridflow.analysis.simulation import Simulation as Simulation
     from hybridflow.analysis.simulation import simulate as simulate
     from hybridflow.analysis.simulation import simulate_meshes as simulate_meshes
+    from hybridflow.cli.magics import load_ipython_extension as load_ipython_extension
     from hybridflow.compress import prune as prune
     from hybridflow.compress import quantize as quantize
     from hybridflow.nested.manual import shard_map as shard_map

@@ -26,7 +26,7 @@ NAMES = {
     "quantize": "compress", "prune": "compress",
     "compile_recorded": "tracing.compile_recorded", "to_jax": "tracing.to_jax",
     "shard_map": "nested.manual",
-    "load": "saving.files", "save": "saving.files",
+    "load": "saving.files", "save": "saving.files", "load_ipython_extension": "cli.magics",
 }  # fmt: skip
 """Public names of the package, each with the module that defines it."""
 

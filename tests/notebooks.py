@@ -11,6 +11,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 FOLDER = Path(__file__).parent.parent / "notebooks"
 NOTEBOOKS = sorted(FOLDER.glob("*.ipynb"))
 Output = dict[str, Any]
@@ -49,6 +51,14 @@ def run(path: Path) -> dict[str, Any]:
         cell["outputs"] = run_cell(source, namespace, name)
         cell["execution_count"] = number
     return notebook
+
+
+def run_in_kernel(*sources: str) -> list[list[Any]]:
+    """Run cells in a Jupyter kernel and return the outputs of each; a cell that raises has its error as an output."""
+    nbformat, nbclient = pytest.importorskip("nbformat"), pytest.importorskip("nbclient")
+    notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(source) for source in sources])
+    nbclient.NotebookClient(notebook, timeout=400, allow_errors=True).execute()
+    return [cell.outputs for cell in notebook.cells]
 
 
 def _remember(name: str, source: str) -> None:

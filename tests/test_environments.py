@@ -68,26 +68,3 @@ def test_stdout_may_be_closed(tmp_path: Path):
     path.write_text(PROGRAM)
     command = f'exec "{sys.executable}" "{path}" >&-'
     assert subprocess.run(["/bin/sh", "-c", command], stderr=subprocess.PIPE, timeout=200).returncode == 0
-
-
-def test_a_report_is_shown_once_in_a_notebook_and_has_text():
-    nbformat, nbclient = pytest.importorskip("nbformat"), pytest.importorskip("nbclient")
-    made = """
-import hybridflow as hf
-from hybridflow import nn
-
-net, x = nn.Linear(4, 3), hf.ones((2, 4))
-reports = [hf.cost(hf.compile(net), x), nn.summary(net, hf.TensorSpec([2, 4]))]
-reports.append(hf.compare(lambda x: x + 1, x, repeats=3))
-print([len(str(one)) > 100 for one in reports])
-"""
-    sources = [made, *[f"reports[{number}]" for number in range(3)], "print(reports[0])"]
-    notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(source) for source in sources])
-    nbclient.NotebookClient(notebook, timeout=200).execute()
-    first, *shown, printed = [cell.outputs for cell in notebook.cells]
-    assert first[0].text == "[True, True, True]\n"
-    for outputs in shown:
-        (output,) = outputs
-        assert output.output_type == "execute_result"
-        assert {"text/plain", "text/html"} <= set(output.data)
-    assert "Cost of one call" in printed[0].text

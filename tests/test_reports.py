@@ -19,6 +19,7 @@ import hybridflow as hf
 from hybridflow import nn
 from hybridflow.core.report import Report
 from hybridflow.pictures import Picture
+from tests.notebooks import run_in_kernel
 
 PACKAGE = Path(hf.__file__).parent
 NOT_REPORTS = {"Tensor", "Variable", "Graph"}
@@ -177,7 +178,6 @@ def text_of(outputs: Any) -> str:
 
 
 def test_a_notebook_shows_every_report_once_and_as_it_prints():
-    nbformat, nbclient = pytest.importorskip("nbformat"), pytest.importorskip("nbclient")
     root = str(PACKAGE.parent)
     made = f"""
 import io, sys
@@ -197,12 +197,53 @@ texts = {{name: piped(name) for name in reports}}
     sources = [made]
     for name in SAMPLES:
         sources += [f"reports[{name!r}]", f"print(reports[{name!r}])", f"print(texts[{name!r}])"]
-    notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(source) for source in sources])
-    nbclient.NotebookClient(notebook, timeout=400).execute()
-    first, *rest = [cell.outputs for cell in notebook.cells]
-    assert not [one for one in first if one.output_type == "error"]
+    first, *rest = run_in_kernel(*sources)
+    assert not first
     for name, (shown, *more), printed, piped in zip(SAMPLES, rest[::3], rest[1::3], rest[2::3], strict=True):
         assert not more, name
         assert shown.output_type == "execute_result"
         assert set(shown.data) == {"text/plain", "text/html"}
         assert f"{shown.data['text/plain']}\n" == text_of(printed) == text_of(piped), name
+
+
+MAGICS = {
+    "%cost g({'a': x})": "Cost of one call of g",
+    "%cost f(d)": "Cost of one call of g",
+    "%compare f({'a': x}, repeats=2)": "SAME: eager and compiled results agree but for rounding.",
+    "%compare (lambda z: z * 2)(x, repeats=2)": "<lambda>: eager and compiled",
+    "%explain f": "g: 1 trace",
+    "%graph g(d)": "graph g(%t_a: f32[4])",
+    "%graph f(t=d)": "graph g(%t_a: f32[4])",
+    "%%profile\ny = f(d), f(d)": "g: 2 compiled calls",
+    "def inner(own):\n    return get_ipython().run_line_magic('cost', 'g(own)')\ninner(d)": "Cost of one call of g",
+}
+MISTAKES = {
+    "%cost g": "%cost takes a call of a function, as you would write it\n  got: g\n  Write %cost f(x).",
+    "%compare": "%compare takes an expression on its line\n  Write %compare f(x).",
+    "%graph f(": "%graph: this is not an expression of Python: '(' was never closed",
+    "%explain g": "%explain takes a compiled function\n  got: g, of type function",
+    "%%profile memory\n3": "%%profile takes nothing on its line\n  got: memory",
+}
+
+
+def test_magics_show_what_the_functions_of_their_names_return():
+    made = """
+import hybridflow as hf
+x = hf.ones((4,))
+d = {'a': x}
+def g(t):
+    return hf.tanh(t['a']) * 2
+f = hf.compile(g)
+f(d)
+%load_ext hybridflow
+"""
+    others = ["%cost undefined(x)", "%%profile\n1 / 0", "r = %cost g(d)\nprint(r.flops)"]
+    _, *outputs = run_in_kernel(made, *MAGICS, *MISTAKES, *others)
+    for source, (shown,) in zip(MAGICS, outputs, strict=False):
+        assert MAGICS[source] in shown.data["text/plain"], source
+        assert "text/html" in shown.data
+    for source, (told,) in zip(MISTAKES, outputs[len(MAGICS) :], strict=False):
+        assert (told.output_type, told.name) == ("stream", "stderr")
+        assert told.text.startswith(f"UsageError: {MISTAKES[source]}"), source
+    (unknown,), (failed,), (assigned,) = outputs[-3:]
+    assert (unknown.ename, failed.ename, assigned.text) == ("NameError", "ZeroDivisionError", "8\n")
