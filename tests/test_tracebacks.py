@@ -1,10 +1,14 @@
-"""Errors of compiled calls keep their type and attributes, and show the user's lines only."""
+"""Errors keep their type and attributes, and show the user's lines only."""
 
+import re
+import subprocess
+import sys
 import traceback
 
 import pytest
 
 import hybridflow as hf
+from tests.notebooks import run_in_kernel
 
 
 class Own(Exception):
@@ -103,3 +107,42 @@ def test_no_failure_is_kept():
     assert f.cache_info().traces == 0
     state["bad"] = False
     assert f(1.0).item() == 1.0
+
+
+SETTING = """
+import hybridflow as hf
+from hybridflow import nn
+x, y, v = hf.ones((4,)), hf.ones((3, 2)), hf.Variable([1.0])
+net = nn.Sequential(nn.Linear(4, 3), nn.Linear(5, 2))
+optimizer = hf.optim.SGD(nn.Linear(2, 2), 0.1)
+with hf.GradientTape() as tape:
+    pass
+_ = tape.gradient(v, v)
+def adds(a):
+    return a + y
+"""
+WRONG = [
+    "x + y", "hf.matmul(x, y)", "net(x)", "x.reshape(7)", "y[7]", "v.assign(y)", "bool(x)", "optimizer.update([x])",
+    "y.backward()", "tape.gradient(v, v)", "hf.grad(adds)(x)", "hf.compile(adds)(x)", "hf.cost(adds, x)",
+]  # fmt: skip
+
+
+def test_a_notebook_shows_the_users_lines_only():
+    full = "with hf.config.full_tracebacks():\n    print(str(caught._render_traceback_()).count('hybridflow/') > 5)"
+    caught = "try:\n    x + y\nexcept Exception as error:\n    caught = error"
+    _, *outputs, _, (printed,) = run_in_kernel(SETTING, *WRONG, caught, full)
+    for source, (shown,) in zip(WRONG, outputs, strict=True):
+        lines = "\n".join(shown.traceback).splitlines()
+        assert len(lines) <= 14, (source, len(lines))
+        assert not any("hybridflow/" in line for line in lines), source
+    assert printed.text == "True\n"
+
+
+def test_python_prints_the_users_lines_only(tmp_path):
+    path = tmp_path / "program.py"
+    tries = [f"try:\n    {source}\nexcept Exception:\n    sys.excepthook(*sys.exc_info())\n" for source in WRONG]
+    path.write_text(f"import sys\n{SETTING}{''.join(tries)}{WRONG[0]}")
+    done = subprocess.run([sys.executable, path], capture_output=True, text=True, timeout=100)
+    assert done.stderr.count("Traceback (most recent call last):") == len(WRONG) + 1
+    assert set(re.findall('File "(.*?)"', done.stderr)) == {str(path)}
+    assert "During handling" not in done.stderr

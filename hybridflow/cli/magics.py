@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from hybridflow.analysis.compare import compare
 from hybridflow.analysis.cost import cost
@@ -14,11 +14,8 @@ from hybridflow.tracing.compile import compile as compiled
 from hybridflow.tracing.function import CompiledFunction
 from hybridflow.tracing.method import CompiledMethod
 
-if TYPE_CHECKING:
-    from IPython.core.interactiveshell import InteractiveShell
 
-
-def load_ipython_extension(shell: InteractiveShell) -> None:
+def load_ipython_extension(shell: Any) -> None:
     """Add magics to a notebook: ``%load_ext hybridflow`` calls this.
 
     ``%compare f(x)``, ``%cost f(x)``, ``%graph f(x)``, ``%explain f``, and ``%%profile`` on the first line of a cell

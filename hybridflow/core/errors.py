@@ -2,11 +2,21 @@
 
 from __future__ import annotations
 
+import sys
+from typing import Any
+
 from hybridflow.core.attached import attached
 
 
 class HybridflowError(Exception):
     """Base of every error raised by hybridflow itself."""
+
+    def _render_traceback_(self) -> list[str]:
+        """Return the traceback as IPython shows it, with the user's lines only."""
+        from hybridflow.core.tracebacks import trimmed  # which knows the settings, and they need these classes
+
+        shell: Any = sys.modules["IPython"].get_ipython()
+        return shell.InteractiveTB.structured_traceback(type(self), self, trimmed(self).__traceback__)
 
 
 class ShapeError(HybridflowError, ValueError):

@@ -44,7 +44,7 @@ class Settings:
     Attributes:
         eager: whether compiled functions run op by op.
         checks: whether compiled functions check values at run time, such as indices.
-        full_tracebacks: whether errors of compiled calls show hybridflow's own lines too.
+        full_tracebacks: whether tracebacks show hybridflow's own lines too.
         cache_dir: the folder of the store of executables; True takes the environment's, False turns the store off.
         cache_bytes: the size limit of the store; None takes the environment's.
         matmul_precision: what XLA may round the factors of float32 products to: ``highest``, ``high`` or ``default``.

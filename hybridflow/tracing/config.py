@@ -168,7 +168,7 @@ class matmul_precision(_Setting):  # noqa: N801
 
 
 class full_tracebacks(_Switch):  # noqa: N801
-    """Show hybridflow's own lines in the tracebacks of compiled calls, for work on hybridflow itself.
+    """Show hybridflow's own lines in tracebacks, for work on hybridflow itself.
 
     It is used like `run_eagerly`.
 

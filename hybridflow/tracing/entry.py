@@ -6,7 +6,7 @@ import weakref
 from collections.abc import Callable
 from typing import Any
 
-from hybridflow.tracing.tracebacks import trimmed
+from hybridflow.core.tracebacks import trimmed
 
 
 class Entry:

@@ -7,10 +7,10 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from hybridflow.core.functions import is_of_users
+from hybridflow.core.tracebacks import trimmed
 from hybridflow.guards.input_signature import ConcreteFunction
 from hybridflow.guards.signature import BoundCall
 from hybridflow.ir.graph import Graph
-from hybridflow.tracing.tracebacks import trimmed
 
 if TYPE_CHECKING:
     from hybridflow.tracing.lowered import Lowered

@@ -11,10 +11,10 @@ from hybridflow.core.context import context_now, current
 from hybridflow.core.notes import requires
 from hybridflow.core.settings import SETTINGS
 from hybridflow.core.tensor import Tensor, make_tensor
+from hybridflow.core.tracebacks import trimmed
 from hybridflow.core.variable import Variable
 from hybridflow.guards.signature import NUMBER, TENSOR, Signature
 from hybridflow.tracing.trace import Trace
-from hybridflow.tracing.tracebacks import trimmed
 from hybridflow.tracing.xla_inputs import WORTH_KEEPING, raw_value
 from hybridflow.xla.executable import Executable
 

@@ -1,0 +1,62 @@
+"""Tracebacks with the user's files and lines only, without those of hybridflow and jax."""
+
+from __future__ import annotations
+
+import os
+import sys
+from types import TracebackType
+
+import jax
+
+from hybridflow.core.errors import HybridflowError
+from hybridflow.core.settings import SETTINGS
+
+_HIDDEN = tuple(
+    os.path.dirname(os.path.abspath(file)) + os.sep
+    for file in (os.path.dirname(os.path.abspath(__file__)), jax.__file__)
+)
+
+
+def trimmed(error: Exception) -> Exception:
+    """Return an error with only the user's lines in its traceback and in those of its causes.
+
+    Errors that are no causes, and were handled without a line of the user's, are left out.
+    """
+    if not SETTINGS.full_tracebacks:
+        seen: set[int] = set()
+        one: BaseException | None = error
+        while one is not None and id(one) not in seen:
+            seen.add(id(one))
+            one.__traceback__ = _users(one.__traceback__)
+            handled = one.__context__
+            if handled is not None and _users(handled.__traceback__) is None:
+                one.__suppress_context__ = True
+            one = one.__cause__ or handled
+    return error
+
+
+def install() -> None:
+    """Let Python print errors of hybridflow that nothing caught as compiled calls raise them: only the user's lines.
+
+    Nothing is done where they are raised: eager operations cost what they did, and debuggers see all frames.
+    """
+    before = sys.excepthook
+
+    def excepthook(kind: type[BaseException], error: BaseException, traceback: TracebackType | None) -> None:
+        if isinstance(error, HybridflowError):
+            traceback = trimmed(error).__traceback__
+        before(kind, error, traceback)
+
+    sys.excepthook = excepthook
+
+
+def _users(traceback: TracebackType | None) -> TracebackType | None:
+    kept: list[TracebackType] = []
+    while traceback is not None:
+        if not traceback.tb_frame.f_code.co_filename.startswith(_HIDDEN):
+            kept.append(traceback)
+        traceback = traceback.tb_next
+    chain: TracebackType | None = None
+    for one in reversed(kept):
+        chain = TracebackType(chain, one.tb_frame, one.tb_lasti, one.tb_lineno)
+    return chain
