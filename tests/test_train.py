@@ -25,6 +25,7 @@ from hybridflow.core.tensor import make_tensor
 from hybridflow.train.inputs import rows_of
 from hybridflow.train.progress import Display
 from hybridflow.train.records import Records
+from tests.notebooks import run_in_kernel
 
 
 class Net(hf.nn.Module):
@@ -679,3 +680,25 @@ def test_what_is_not_computed_yet_is_not_waited_for():
     assert not reported
     log.flush(wait=False)
     assert reported == [{"loss": 2.0, "rate": 0.5}]
+
+
+def test_a_notebook_without_ipywidgets_shows_one_bar_with_the_last_step():
+    made = """
+import sys
+sys.modules['ipywidgets'] = None  # so that its import fails
+import numpy as np
+import hybridflow as hf
+from hybridflow import nn
+
+x, y, net = np.ones((64, 4), np.float32), np.zeros(64, np.int64), nn.Linear(4, 3)
+def fit(data, *targets):
+    settings = {"loss": nn.softmax_cross_entropy, "optimizer": hf.optim.SGD(net, 0.1), "epochs": 3, "batch_size": 8}
+    return hf.train.fit(net, data, *targets, **settings)
+"""
+    sources = ["_ = fit(x, y)", "_ = fit([(x[:8], y[:8])] * 5)"]
+    _, rows, batches = run_in_kernel(made, *sources)
+    for outputs, last in ((rows, "24/24 epoch 3  loss "), (batches, "15/15 epoch 3  loss ")):
+        (shown,) = outputs
+        assert shown.output_type == "display_data"
+        assert shown.data["text/plain"].startswith(last)
+        assert "<progress value=" in shown.data["text/html"]

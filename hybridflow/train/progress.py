@@ -6,6 +6,7 @@ import atexit
 import time
 import weakref
 from collections.abc import Mapping
+from html import escape
 from typing import Any
 
 from rich.console import Console
@@ -28,8 +29,7 @@ class Display:
     def __init__(self, shown: bool, console: Console | None = None) -> None:
         self._shown = shown
         self._console = Console(stderr=True, highlight=False) if console is None else console
-        self._bar: Progress | None = None
-        self._task: Any = None
+        self._bar: _TerminalBar | _NotebookBar | None = None
         self._figures: dict[str, Any] = {}
         self._start = self._last = time.perf_counter()
         self._first = self._step = self._examples = 0
@@ -45,11 +45,7 @@ class Display:
         self._examples = 0
         if not self._shown or not (self._console.is_terminal or self._console.is_jupyter):
             return
-        columns = (BarColumn(24), MofNCompleteColumn(), TextColumn("{task.fields[text]}"))
-        self._bar = Progress(*columns, console=self._console, auto_refresh=False)
-        self._task = self._bar.add_task("", total=total, completed=step, text="")
-        self._bar.start()
-        _LIVE.add(self._bar)
+        self._bar = _NotebookBar(step, total) if self._console.is_jupyter else _TerminalBar(self._console, step, total)
 
     def figures(self, numbers: Mapping[str, Any]) -> None:
         """Set the figures to show; they replace figures with the same names."""
@@ -65,17 +61,15 @@ class Display:
         """
         self._step, self._examples = step, examples
         if self._bar is not None:
-            self._bar.update(self._task, completed=step, text=self._text(epoch))
-            self._bar.refresh()
+            self._bar.show(step, self._text(epoch))
         elif self._shown and time.perf_counter() - self._last >= _BETWEEN:
             self._line(epoch)
 
     def end(self, epoch: int) -> None:
         """Show the last state, and restore the terminal."""
         if self._bar is not None:
-            self._bar.update(self._task, completed=self._step, text=self._text(epoch))
+            self._bar.show(self._step, self._text(epoch))
             self._bar.stop()
-            _LIVE.discard(self._bar)
             self._bar = None
         elif self._shown and self._step > self._first:
             self._line(epoch)
@@ -104,6 +98,50 @@ class Display:
         if steps_made and self._total is not None and self._total > self._step:
             parts.append(f"{_time(seconds / steps_made * (self._total - self._step))} left")
         return "  ".join(parts)
+
+
+class _TerminalBar:
+    """A bar in a terminal, which is drawn again in its place."""
+
+    def __init__(self, console: Console, step: int, total: int | None) -> None:
+        columns = (BarColumn(24), MofNCompleteColumn(), TextColumn("{task.fields[text]}"))
+        self._bar = Progress(*columns, console=console, auto_refresh=False)
+        self._task = self._bar.add_task("", total=total, completed=step, text="")
+        self._bar.start()
+        _LIVE.add(self._bar)
+
+    def show(self, step: int, text: str) -> None:
+        """Show a step, and a text beside it."""
+        self._bar.update(self._task, completed=step, text=text)
+        self._bar.refresh()
+
+    def stop(self) -> None:
+        """Restore the terminal."""
+        self._bar.stop()
+        _LIVE.discard(self._bar)
+
+
+class _NotebookBar:
+    """A bar in the output of a notebook's cell, which is replaced; those of `rich` need ipywidgets."""
+
+    def __init__(self, step: int, total: int | None) -> None:
+        from IPython.display import DisplayHandle
+
+        self._total, self._handle = total, DisplayHandle()
+        self._handle.display(self._data(step, ""), raw=True)
+
+    def show(self, step: int, text: str) -> None:
+        """Show a step, and a text beside it."""
+        self._handle.update(self._data(step, text), raw=True)
+
+    def stop(self) -> None:
+        """Leave the last state in the cell."""
+
+    def _data(self, step: int, text: str) -> dict[str, str]:
+        total = "?" if self._total is None else self._total
+        bar = "" if self._total is None else f'<progress value="{step}" max="{self._total}"></progress> '
+        shown = f"{step}/{total} {text}".rstrip()
+        return {"text/plain": shown, "text/html": f"{bar}<code>{escape(shown)}</code>"}
 
 
 _LIVE: weakref.WeakSet[Progress] = weakref.WeakSet()
