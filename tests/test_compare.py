@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import re
 import subprocess
 import sys
@@ -469,3 +470,51 @@ def test_a_compiled_function_is_compared_with_its_options():
     copy = fresh_copy(compiled)
     assert (copy._autograph, copy._options["memory_budget"], copy._name) == (False, "1 GiB", "squares")
     assert copy.trace_count == 0
+
+
+def _prints(x: Any) -> Any:
+    print("seen", x)
+    return x * 2
+
+
+def _prints_when_it_runs(x: Any) -> Any:
+    hf.print("seen", x)
+    return x * 2
+
+
+def _logs(x: Any) -> Any:
+    logging.getLogger("seen").warning("seen")
+    return x * 2
+
+
+def _prints_to_the_error_stream(x: Any) -> Any:
+    print("seen", x, file=sys.stderr)
+    return x * 2
+
+
+MEASURED: list[dict[str, Any]] = [{}, {"gradients": True}, {"sizes": [2, 3]}]
+
+
+@pytest.mark.parametrize("fn", [_prints, _prints_when_it_runs, _logs, _prints_to_the_error_stream])
+@pytest.mark.parametrize("options", MEASURED)
+def test_what_a_function_prints_is_shown_once_per_mode(
+    fn: Any, options: dict[str, Any], capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+):
+    handler = logging.StreamHandler(sys.stdout)
+    monkeypatch.setattr(logging.getLogger("seen"), "handlers", [handler])
+    monkeypatch.setattr(logging.getLogger("seen"), "propagate", False)
+    found = hf.compare(fn, hf.TensorSpec([None]) if "sizes" in options else hf.ones(2), repeats=2, **options)
+    assert found.same
+    assert handler.stream is sys.stdout
+    said = capfd.readouterr()
+    assert (said.out + said.err).count("seen") <= 2 * len(options.get("sizes", [1]))
+    assert "seen" in said.out + said.err
+
+
+def test_a_report_explains_the_words_of_its_tables():
+    x = hf.ones(4)
+    words = ("not told apart", "of what rounding explains")
+    for found in (hf.compare(hf.sin, x, repeats=2), hf.compare([hf.sin, hf.exp], x, repeats=2)):
+        for text in (str(found), found._repr_html_()):
+            assert [f"{word}: " in text for word in words] == [text.count(word) > 0 for word in words]
+        assert "not told apart: the times vary" in str(found)

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, cast, overload
 
 from hybridflow.analysis.compare.comparison import Comparison
-from hybridflow.analysis.compare.measure import Effort, Progress, measure
+from hybridflow.analysis.compare.measure import Effort, Progress, measure, silenced
 from hybridflow.analysis.compare.meshes import OnMesh
 from hybridflow.analysis.compare.several import Comparisons
 from hybridflow.analysis.compare.sizes import calls_of_sizes
@@ -170,7 +170,8 @@ def compare(
             told(f"size {size:,}: {what}", (number + done) / len(calls))
 
         at_sizes.append(measure(functions, call, peers or {}, effort, at_size))
-    judged = judge_within_bounds(functions, [*calls.values()], at_sizes, tolerance)
+    with silenced():
+        judged = judge_within_bounds(functions, [*calls.values()], at_sizes, tolerance)
     told("done", 1.0)
     return Sweep(tuple(calls), judged)
 

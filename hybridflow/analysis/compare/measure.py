@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import logging
+import os
 import time
 import tracemalloc
 from collections import Counter
 from collections.abc import Callable, Generator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager, redirect_stderr, redirect_stdout, suppress
 from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
@@ -140,6 +142,7 @@ def measure(
             progress(f"compiling {subject.name}", 0.2 * number / len(subjects))
             _first_calls(subject, restore)
         firsts = _peers_first(beside)
+        stack.enter_context(silenced())
         restore()
         timed = [
             timed
@@ -209,8 +212,29 @@ def _first_calls(subject: _Subject, restore: Callable[[], None]) -> None:
     start = time.perf_counter()
     wait_for(subject.eagerly())
     subject.eager_first = time.perf_counter() - start
-    subject.eager_bytes = _eager_memory(subject.eagerly)
+    with silenced():
+        subject.eager_bytes = _eager_memory(subject.eagerly)
     restore()
+
+
+@contextmanager
+def silenced() -> Generator[None]:
+    """Show nothing of what calls print, or log to the standard streams, in a ``with`` block.
+
+    It was seen when they were made for the first time.
+    """
+    loggers = [logging.root, *logging.root.manager.loggerDict.values()]
+    handlers = {handler for logger in loggers for handler in getattr(logger, "handlers", ())}
+    shown = [one for one in handlers if type(one) is logging.StreamHandler]
+    with (
+        open(os.devnull, "w", encoding="utf-8") as nowhere, redirect_stdout(nowhere), redirect_stderr(nowhere),
+        ExitStack() as stack,
+    ):  # fmt: skip
+        for handler in shown:
+            stack.callback(handler.setStream, handler.stream)
+            handler.setStream(nowhere)
+        yield
+        jax.effects_barrier()
 
 
 def _peers_first(beside: Sequence[Runner]) -> list[float]:
@@ -325,7 +349,7 @@ def _precisions(graph: Graph) -> tuple[dict[str, int], int]:
     computing: Counter[str] = Counter()
     casts = 0
     for node in graph.walk():
-        if is_free(node.op) or not is_floating(node.spec().dtype):
+        if is_free(node.op) or not node.specs or not is_floating(node.spec().dtype):
             continue
         edge = node.inputs[0] if node.inputs else None
         if node.op.has("conversion") and edge is not None:

@@ -21,6 +21,13 @@ from hybridflow.core.report import Report
 
 SHOWN = 12
 """How many rows of a long table are printed; pages have all of them."""
+_LEGEND = {
+    "not told apart": "the times vary from turn to turn by more than the two differ; more repeats may tell.",
+    "of what rounding explains": "the largest difference, as a share of what rounding alone may make of these results.",
+    "95 %": "the interval holds the true median, or ratio, in 95 of 100 measurements.",
+    "in kernels": "the time in which NumPy or XLA computes; dispatch is the rest of a call.",
+}
+"""The words of tables that need an explanation."""
 _NARROW = 76
 """Headings of tables up to this many characters wide are not broken, so that the table fits the usual terminal."""
 
@@ -113,7 +120,13 @@ class Shown(Report):
         """Return the tables, what they show, and the verdict."""
         caution = [Text(self.caution(), "yellow")] if self.caution() else []
         findings = [Text(line, "bold") for line in self.findings()]
-        return [*self.tables(), *findings, *caution, Text(self.verdict(), "green" if self.same else "bold red")]
+        verdict = Text(self.verdict(), "green" if self.same else "bold red")
+        return [*self.tables(), *findings, *caution, verdict, *self.legend()]
+
+    def legend(self) -> list[str]:
+        """Return what the words in the tables mean, a sentence each."""
+        cells = " ".join([cell for grid in self.grids() for row in grid.rows for cell in row])
+        return [f"{word}: {meaning}" for word, meaning in _LEGEND.items() if word in cells]
 
     def _repr_html_(self) -> str:
         grids = [self._grid_html(grid) for grid in self.grids()]
@@ -125,6 +138,7 @@ class Shown(Report):
         lines += ["<ul>", *[f"<li>{escape(line)}</li>" for line in self.findings()], "</ul>"]
         if self.caution():
             lines.append(f'<p class="caution">{escape(self.caution())}</p>')
+        lines += [f"<p>{escape(line)}</p>" for line in self.legend()]
         return "\n".join(lines)
 
     def _grid_html(self, grid: Grid) -> str:
