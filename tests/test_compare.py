@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import logging
 import re
@@ -518,3 +519,50 @@ def test_a_report_explains_the_words_of_its_tables():
         for text in (str(found), found._repr_html_()):
             assert [f"{word}: " in text for word in words] == [text.count(word) > 0 for word in words]
         assert "not told apart: the times vary" in str(found)
+
+
+def test_the_time_may_be_over_before_all_turns_are_made():
+    found = hf.compare(hf.sin, hf.ones(4), seconds=1e-9)
+    assert len(found.eager.turns) == len(found.compiled.turns) == 1
+    assert f"The time was over after 1 of {found.eager.planned} turns: give more seconds= to tell more." in str(found)
+    assert found.same
+    assert "The time was over" not in hf.compare(hf.sin, hf.ones(4), repeats=6).caution()
+    with pytest.raises(hf.core.errors.ArgumentError, match="seconds=0, which is not above 0"):
+        hf.compare(hf.sin, hf.ones(4), seconds=0)
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.mark.parametrize("stream", [Terminal(), io.StringIO()])
+def test_a_terminal_shows_the_step_in_a_line_that_disappears(stream: io.StringIO, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("sys.stderr", stream)
+    hf.compare(_prints, hf.ones(4), repeats=2)
+    steps = stream.getvalue().split("\r\x1b[2K")
+    if not stream.isatty():
+        assert steps == [""]
+        return
+    for step in ("tracing _prints", "compiling _prints", "timing", "looking into the calls", "judging"):
+        assert any(line.startswith(f"compare: {step}, ") for line in steps)
+    assert steps[-1] == ""
+
+
+def test_explain_shows_what_a_comparison_traced():
+    class Model:
+        @hf.compile
+        def run(self, x: Any) -> Any:
+            return x * 2
+
+    for fn in (hf.compile(lambda x: x * 2), Model().run):
+        hf.compare(fn, hf.ones(3), repeats=2)
+        hf.compare([fn, hf.sin], hf.ones(4), repeats=2)
+        fn(hf.ones(3))
+        fn(hf.ones(4))
+        records = fn.explain()
+        assert [record.number for record in records] == [1, 2, 3, 4][: len(records)]
+        by_compare = "hf.compare, which compiles the function anew"
+        assert [record.reason for record in records][:3] == [by_compare, by_compare, "first call"]
+        assert fn.trace_count == len(records) - 2
+        assert by_compare in records._repr_html_()

@@ -41,6 +41,7 @@ class Timing:
         turns: the median of each turn; calls of one turn follow each other and are not independent, turns nearly are.
         processor: what a call of each turn takes of the processor, all threads of this process together.
         others: the number of cores that other programs used meanwhile; None if the system does not say.
+        planned: the number of turns that were to be made; there are fewer if the time was over before.
     """
 
     median: float
@@ -50,6 +51,7 @@ class Timing:
     turns: tuple[float, ...] = ()
     processor: tuple[float, ...] = ()
     others: float | None = None
+    planned: int = 0
 
     @property
     def interval(self) -> tuple[float, float]:
@@ -131,6 +133,7 @@ def interleave(
     calls: Sequence[Timed],
     *,
     repeats: int | None = None,
+    budget: float = inf,
     before_turn: Callable[[], None] = lambda: None,
     progress: Callable[[float], None] = lambda done: None,
 ) -> list[Timing]:
@@ -141,6 +144,7 @@ def interleave(
     Args:
         calls: the calls to time; all have run before.
         repeats: how many times to time each call; about a second each if None.
+        budget: no turn begins after so many seconds, but each call has one.
         before_turn: called before each turn, to start it from the same state.
         progress: a function that is called with the fraction done, from 0 to 1.
 
@@ -152,8 +156,10 @@ def interleave(
     measured: list[list[_Turn]] = [[] for _ in calls]
     rounds = min(TURNS, *counts)
     in_turn = list(zip(calls, once, counts, measured, strict=True))
-    begun = usage()
+    begun, end = usage(), time.perf_counter() + budget
     for number in range(rounds):
+        if number and time.perf_counter() > end:
+            break
         for one, seconds, count, turns in in_turn if number % 2 == 0 else reversed(in_turn):
             before_turn()
             if seconds < WARM_S:
@@ -164,7 +170,7 @@ def interleave(
             turns.append(_Turn(times, (time.process_time() - processor) / max(share, 1)))
         progress((number + 1) / rounds)
     others = usage().others_since(begun)
-    return [_timing(turns, others) for turns in measured]
+    return [_timing(turns, others, rounds) for turns in measured]
 
 
 class _Turn(NamedTuple):
@@ -174,9 +180,9 @@ class _Turn(NamedTuple):
     processor: float
 
 
-def _timing(turns: Sequence[_Turn], others: float | None) -> Timing:
+def _timing(turns: Sequence[_Turn], others: float | None, planned: int) -> Timing:
     times = [seconds for turn in turns for seconds in turn.times]
     low, high = np.percentile(times, [25, 75])
     medians = tuple([median(turn.times) for turn in turns])
     processor = tuple([turn.processor for turn in turns])
-    return Timing(median(medians), float(low), float(high), len(times), medians, processor, others)
+    return Timing(median(medians), float(low), float(high), len(times), medians, processor, others, planned)

@@ -372,7 +372,16 @@ class CompiledFunction(Entry, Views[P, R]):
 
     def _spent(self) -> float:
         """Return the time that the remembered traces took, in milliseconds."""
-        return sum(one.trace_ms + one.passes_ms + one.lower_ms + one.xla_ms + one.load_ms for one in self._records)
+        own = [one for one in self._records if not one.compared]
+        return sum(one.trace_ms + one.passes_ms + one.lower_ms + one.xla_ms + one.load_ms for one in own)
+
+    def _next_number(self) -> int:
+        return self._records[-1].number + 1 if self._records else 1
+
+    def note_compared(self, record: TraceRecord) -> None:
+        """Let `explain` show a trace that `hf.compare` made."""
+        record.number, record.compared = self._next_number(), True
+        self._records.append(record)
 
     def _trace(
         self, signature: Signature, args: tuple[Any, ...], *, may_close: bool = False, as_given: bool = False
@@ -384,7 +393,8 @@ class CompiledFunction(Entry, Views[P, R]):
         dropped = self._traces.was_dropped(_cache_key(signature))
         named = self._parameters.labelled(named_leaves(signature), self._apart)
         record = TraceRecord(
-            number=self._trace_count + 1,
+            number=self._next_number(),
+            first=self._trace_count == 0,
             signature={leaf.path: leaf.describe() for leaf in named},
             call_site=format_where(user_place(3)),
             changes=() if dropped else self._nearest(signature._replace(leaves=named)),

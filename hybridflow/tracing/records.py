@@ -57,7 +57,9 @@ class TraceRecord:
         recomputed: what checkpoints recompute, for each line of the user's code.
         pipelines: its pipelines, and how long their devices wait.
         memory: the effect of a memory budget on the last executable; None without one.
+        first: whether no call was traced before.
         dropped: whether an equal trace had been dropped from the cache.
+        compared: whether `hf.compare` made it, in a cache of its own.
         others: the number of traces in the cache at that time.
         once: whether it serves only its own call, because it changed what it read or read what cannot be watched.
         created: the Variables that it created, each with its line.
@@ -84,7 +86,9 @@ class TraceRecord:
     guards: tuple[str, ...] = ()
     effects: tuple[str, ...] = ()
     autocast: str = "off"
+    first: bool = False
     dropped: bool = False
+    compared: bool = False
     others: int = 0
     once: bool = False
     created: tuple[str, ...] = ()
@@ -105,7 +109,9 @@ class TraceRecord:
             return "; ".join(map(str, self.changes))
         if self.dropped:
             return "an equal trace was dropped from the cache"
-        if self.number == 1:
+        if self.compared:
+            return "hf.compare, which compiles the function anew"
+        if self.first:
             return "first call"
         return "no trace for these arguments" if self.others else "no earlier trace was left in the cache"
 

@@ -329,9 +329,14 @@ def caution_of(timings: dict[str, Timing]) -> str:
     others = max([timing.others or 0.0 for timing in timings.values()], default=0.0)
     if others >= CROWDED * len(own_cores()):
         reasons.append(f"other programs took {others:.1f} of {len(own_cores())} cores")
+    cut = next((one for one in timings.values() if len(one.turns) < one.planned), None)
+    short = "" if cut is None else (
+        f"The time was over after {len(cut.turns)} of {cut.planned} turns: give more seconds= to tell more."
+    )  # fmt: skip
     if not reasons:
-        return ""
-    return f"Noisy: {', and '.join(reasons)}. Measure again when nothing else runs, or with more repeats."
+        return short
+    noisy = f"Noisy: {', and '.join(reasons)}. Measure again when nothing else runs, or with more repeats."
+    return f"{short} {noisy}".lstrip()
 
 
 def part_text(seconds: float | None, timing: Timing) -> str:

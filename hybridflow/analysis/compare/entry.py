@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+import sys
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from typing import Any, cast, overload
+
+from rich.console import Console
 
 from hybridflow.analysis.compare.comparison import Comparison
 from hybridflow.analysis.compare.measure import Effort, Progress, measure, silenced
@@ -14,9 +18,12 @@ from hybridflow.analysis.compare.several import Comparisons
 from hybridflow.analysis.compare.sizes import calls_of_sizes
 from hybridflow.analysis.compare.sweep import Sweep
 from hybridflow.analysis.compare.within_bounds import judge_within_bounds
+from hybridflow.analysis.parity import Call
 from hybridflow.core.errors import ArgumentError, ArgumentTypeError, message
 from hybridflow.core.mesh import Axis, Mesh
 
+SECONDS = 20.0
+"""How long the calls are timed at most, by default."""
 Functions = Sequence[Callable[..., Any]]
 Peers = Mapping[str, Callable[..., Any]]
 
@@ -26,6 +33,7 @@ def compare(
     fn: Callable[..., Any],
     *args: Any,
     repeats: int | None = None,
+    seconds: float = SECONDS,
     rtol: float | None = None,
     atol: float | None = None,
     gradients: bool = False,
@@ -43,6 +51,7 @@ def compare(
     fn: Functions,
     *args: Any,
     repeats: int | None = None,
+    seconds: float = SECONDS,
     rtol: float | None = None,
     atol: float | None = None,
     gradients: bool = False,
@@ -60,6 +69,7 @@ def compare(
     fn: Callable[..., Any] | Functions,
     *args: Any,
     repeats: int | None = None,
+    seconds: float = SECONDS,
     rtol: float | None = None,
     atol: float | None = None,
     gradients: bool = False,
@@ -76,6 +86,7 @@ def compare(
     fn: Callable[..., Any] | Functions,
     *args: Any,
     repeats: int | None = None,
+    seconds: float = SECONDS,
     rtol: float | None = None,
     atol: float | None = None,
     gradients: bool = False,
@@ -101,6 +112,8 @@ def compare(
         fn: the function, compiled or not; or several, to compare side by side.
         args: its arguments.
         repeats: how many calls of each mode to time; about a second each if None. Fewer than 6 give no intervals.
+        seconds: how long the calls are timed at most. If the time was over before all turns were made, the report says
+            so, and what it could tell by then. Tracing, compiling, the first turn and judging take what they do.
         rtol, atol: judge floats by ``|eager - compiled| <= atol + rtol |compiled|`` instead, if one is given.
         gradients: also compare the gradients of the sum of the float results, with respect to every float tensor
             argument and every trainable Variable read, between the modes. Peers are judged by what they return: to
@@ -117,14 +130,16 @@ def compare(
             several sizes, with padded inputs, are judged too.
         inputs: a function of a size that returns the arguments: a tuple, a dict by name, or a single one. Without it,
             the size replaces every None in the shape of a `TensorSpec` argument, which becomes a random tensor.
-        progress: a function that is called with the current step and the fraction done, from 0 to 1.
+        progress: a function that is called with the current step and the fraction done, from 0 to 1. By default a
+            terminal's error stream, or a notebook, shows both in a line, which disappears at the end.
         kwargs: arguments by name. Use `functools.partial` for a name that `compare` itself has.
 
     Returns:
         A `Comparison`; of several functions `Comparisons`; of several sizes a `Sweep`. Its ``same`` is the verdict.
 
     Raises:
-        ArgumentError: `repeats` less than 1, a negative tolerance, no function, arguments that do not go together.
+        ArgumentError: `repeats` less than 1, `seconds` not above 0, a negative tolerance, no function, arguments that
+            do not go together.
         ArgumentTypeError: peers that are not callables by name, or `mesh` is no mesh.
         LayoutError: `batch` without a mesh, or a function that is compiled for another one.
         MissingPackageError: a peer's package is not installed.
@@ -140,17 +155,29 @@ def compare(
     """
     if repeats is not None and repeats < 1:
         raise ArgumentError(message(f"compare: repeats={repeats}, which is less than 1"))
+    if not seconds > 0:
+        raise ArgumentError(message(f"compare: seconds={seconds}, which is not above 0"))
     tolerance = None if rtol is None and atol is None else (rtol or 0.0, atol or 0.0)
     if tolerance is not None and min(tolerance) < 0:
         raise ArgumentError(message(f"compare: a negative tolerance: rtol={rtol}, atol={atol}"))
     functions = _functions(fn)
     given = {
-        "repeats": repeats, "rtol": rtol, "atol": atol, "gradients": gradients or None, "peers": peers,
+        "repeats": repeats, "seconds": None if seconds == SECONDS else seconds, "rtol": rtol, "atol": atol,
+        "gradients": gradients or None, "peers": peers,
         "agree": agree or None, "mesh": mesh, "batch": batch, "sizes": sizes, "inputs": inputs, "progress": progress,
     }  # fmt: skip
     _refuse_theirs(functions, [name for name, value in given.items() if value is not None])
     on_mesh = OnMesh.of(mesh, batch, len(functions))
-    effort, told = Effort(repeats, tolerance, gradients, agree, on_mesh), progress or (lambda what, done: None)
+    effort = Effort(repeats, seconds, tolerance, gradients, agree, on_mesh)
+    with shown_progress(progress) as told:
+        return _compared(fn, functions, (args, kwargs), peers or {}, effort, told, sizes, inputs)
+
+
+def _compared(
+    fn: Any, functions: Functions, given: Call, peers: Peers, effort: Effort, told: Progress,
+    sizes: Sequence[int] | None, inputs: Callable[[int], Any] | None,
+) -> Comparison | Comparisons | Sweep:  # fmt: skip
+    """Return the result for the arguments as they are, or for sizes."""
     if sizes is None:
         if inputs is not None:
             raise ArgumentError(
@@ -159,21 +186,58 @@ def compare(
                     hint="hf.compare(f, sizes=[100, 10_000], inputs=lambda size: (hf.ones((size,)),))",
                 )
             )
-        measured = measure(functions, (args, kwargs), peers or {}, effort, told)
+        measured = measure(functions, given, peers, effort, told)
         told("done", 1.0)
         return measured[0] if callable(fn) else measured
-    calls = calls_of_sizes(sizes, inputs, args, kwargs)
+    calls = calls_of_sizes(sizes, inputs, *given)
     at_sizes: list[Comparisons] = []
     for number, (size, call) in enumerate(calls.items()):
 
         def at_size(what: str, done: float, number: int = number, size: int = size) -> None:
             told(f"size {size:,}: {what}", (number + done) / len(calls))
 
-        at_sizes.append(measure(functions, call, peers or {}, effort, at_size))
+        at_sizes.append(measure(functions, call, peers, effort, at_size))
     with silenced():
-        judged = judge_within_bounds(functions, [*calls.values()], at_sizes, tolerance)
+        judged = judge_within_bounds(functions, [*calls.values()], at_sizes, effort.tolerance)
     told("done", 1.0)
     return Sweep(tuple(calls), judged)
+
+
+@contextmanager
+def shown_progress(progress: Progress | None) -> Generator[Progress]:
+    """Return a function that shows the present step where the caller looks, even while calls are silenced."""
+    out, err = sys.stdout, sys.stderr
+    show = progress or _line_for_steps()
+
+    def told(what: str, done: float) -> None:
+        with redirect_stdout(out), redirect_stderr(err):
+            show(what, done)
+
+    try:
+        yield told
+    finally:
+        if progress is None:
+            told("", 1.0)
+
+
+def _line_for_steps() -> Progress:
+    """Return a function that shows a step in a line, which an empty step removes; nothing if nobody looks."""
+    handle: Any = None
+
+    def in_terminal(what: str, done: float) -> None:
+        sys.stderr.write(f"\r\x1b[2Kcompare: {what}, {done:.0%}" if what else "\r\x1b[2K")
+        sys.stderr.flush()
+
+    def in_notebook(what: str, done: float) -> None:
+        handle.update({"text/plain": f"compare: {what}, {done:.0%}" if what else ""}, raw=True)
+
+    if Console(stderr=True).is_jupyter:
+        from IPython.display import DisplayHandle
+
+        handle = DisplayHandle()
+        handle.display({"text/plain": ""}, raw=True)
+        return in_notebook
+    return in_terminal if sys.stderr is not None and sys.stderr.isatty() else lambda what, done: None
 
 
 def _functions(fn: Callable[..., Any] | Functions) -> Functions:

@@ -47,6 +47,7 @@ from hybridflow.ir.graph import Graph
 from hybridflow.tracing import config
 from hybridflow.tracing.config import run_eagerly
 from hybridflow.tracing.function import CompiledFunction
+from hybridflow.tracing.method import CompiledMethod
 from hybridflow.tracing.records import TraceRecord
 from hybridflow.tracing.trace import Trace
 from hybridflow.xla.scopes import Namer, naming
@@ -60,6 +61,7 @@ class Effort:
     """How to measure and to judge: what `hf.compare` takes by name."""
 
     repeats: int | None
+    seconds: float
     tolerance: tuple[float, float] | None
     gradients: bool
     agree: bool
@@ -152,9 +154,11 @@ def measure(
         timings = interleave(
             [*timed, *[Timed(_without_result(runner)) for runner in beside]],
             repeats=effort.repeats,
+            budget=effort.seconds,
             before_turn=restore,
-            progress=lambda done: progress("timing", 0.2 + 0.6 * done),
+            progress=lambda done: progress("timing", 0.2 + 0.5 * done),
         )
+        progress("looking into the calls", 0.7)
         measured = [
             _described(subject, timings[2 * number], timings[2 * number + 1], restore)
             for number, subject in enumerate(subjects)
@@ -163,6 +167,10 @@ def measure(
         progress("judging", 0.85)
         judged = [_judged(subject, comparison, effort) for subject, comparison in zip(subjects, measured, strict=True)]
         agreements, parities = _against_first(subjects, beside, effort)
+    for function, subject in zip(functions, subjects, strict=True):
+        own = function.__func__ if isinstance(function, CompiledMethod) else function
+        if isinstance(own, CompiledFunction):
+            own.note_compared(subject.record)
     of_peers = tuple([
         Peer(runner.name, timing, first, parities[runner.name])
         for runner, timing, first in zip(beside, timings[2 * len(subjects) :], firsts, strict=True)

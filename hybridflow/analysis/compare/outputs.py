@@ -117,11 +117,11 @@ class Shown(Report):
         (console or Console()).print(self)
 
     def parts(self) -> list[Any]:
-        """Return the tables, what they show, and the verdict."""
+        """Return the tables, what their words mean, what they show, and the verdict."""
         caution = [Text(self.caution(), "yellow")] if self.caution() else []
         findings = [Text(line, "bold") for line in self.findings()]
         verdict = Text(self.verdict(), "green" if self.same else "bold red")
-        return [*self.tables(), *findings, *caution, verdict, *self.legend()]
+        return [*self.tables(), *self.legend(), *findings, *caution, verdict]
 
     def legend(self) -> list[str]:
         """Return what the words in the tables mean, a sentence each."""
