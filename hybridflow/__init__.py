@@ -118,7 +118,6 @@ from hybridflow.transforms.vmap import vmap as vmap
 from hybridflow.xla.pending import synchronize as synchronize
 from hybridflow import foreign as _foreign
 from hybridflow import later as _later
-from hybridflow.core import tracebacks as _tracebacks
 
 if _TYPE_CHECKING:  # `later` imports these on first use
     from hybridflow import compat as compat
@@ -176,6 +175,5 @@ def __dir__() -> list[str]:
 
 
 _foreign.install()
-_tracebacks.install()
 
 _as_before()

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import os
-import sys
 from types import TracebackType
 
 import jax
 
-from hybridflow.core.errors import HybridflowError
 from hybridflow.core.settings import SETTINGS
 
 _HIDDEN = tuple(
@@ -33,21 +31,6 @@ def trimmed(error: Exception) -> Exception:
                 one.__suppress_context__ = True
             one = one.__cause__ or handled
     return error
-
-
-def install() -> None:
-    """Let Python print errors of hybridflow that nothing caught as compiled calls raise them: only the user's lines.
-
-    Nothing is done where they are raised: eager operations cost what they did, and debuggers see all frames.
-    """
-    before = sys.excepthook
-
-    def excepthook(kind: type[BaseException], error: BaseException, traceback: TracebackType | None) -> None:
-        if isinstance(error, HybridflowError):
-            traceback = trimmed(error).__traceback__
-        before(kind, error, traceback)
-
-    sys.excepthook = excepthook
 
 
 def _users(traceback: TracebackType | None) -> TracebackType | None:
