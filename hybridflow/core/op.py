@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dis
 import inspect
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from types import FunctionType
 from typing import Any, Literal, ParamSpec, Protocol, TypeVar, cast
@@ -459,18 +459,3 @@ def op(
         return result
 
     return decorate
-
-
-def public_names(namespace: dict[str, Any]) -> list[str]:
-    """Return the names of a module's own public functions and classes for its ``__all__``, without inner ops."""
-    module = namespace["__name__"]
-
-    def names() -> Iterator[str]:
-        for name, value in namespace.items():
-            if name.startswith("_") or getattr(value, "__module__", None) != module or not callable(value):
-                continue
-            record = getattr(value, "op", None)
-            if not (isinstance(record, Op) and record.has("inner")):
-                yield name
-
-    return sorted(names())

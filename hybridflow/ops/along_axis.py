@@ -12,7 +12,7 @@ from hybridflow.core.dispatch import bind
 from hybridflow.core.dtypes import LOW_PRECISION, float32
 from hybridflow.core.errors import IndexRangeError, ShapeError, message
 from hybridflow.core.keywords import Other, respelled
-from hybridflow.core.op import Bad, Sample, Saves, op, public_names
+from hybridflow.core.op import Bad, Sample, Saves, op
 from hybridflow.ops.common import (
     Shape,
     Tensor,
@@ -242,4 +242,4 @@ def add_along_axis(x: TensorLike, indices: TensorLike, /, *, axis: int, size: An
     return bind(add_along_axis.op, (tensor, indices_), {"axis": along, "size": length})
 
 
-__all__ = public_names(globals())  # pyright: ignore[reportUnsupportedDunderAll]
+__all__ = ["take_along_axis"]

@@ -6,7 +6,7 @@ import numpy as np
 from jax import lax
 
 from hybridflow.core.dispatch import bind
-from hybridflow.core.op import Sample, Saves, public_names
+from hybridflow.core.op import Sample, Saves
 from hybridflow.core.operators import add_method
 from hybridflow.ops.common import (
     NUMERIC,
@@ -177,4 +177,4 @@ def positive(x: TensorLike, /) -> Tensor:
 add_method("__pos__", positive)
 
 
-__all__ = public_names(globals())  # pyright: ignore[reportUnsupportedDunderAll]
+__all__ = ["add", "multiply", "negative", "positive", "subtract"]

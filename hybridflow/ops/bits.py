@@ -10,7 +10,7 @@ from jax import lax
 from hybridflow.core.dispatch import bind
 from hybridflow.core.dtypes import bool_
 from hybridflow.core.errors import DTypeError
-from hybridflow.core.op import Bad, Sample, Stops, op, public_names
+from hybridflow.core.op import Bad, Sample, Stops, op
 from hybridflow.ops.common import (
     Tensor,
     TensorLike,
@@ -271,4 +271,4 @@ def bitwise_right_shift(x1: TensorLike, x2: TensorLike, /) -> Tensor:
     return bind(bitwise_right_shift.op, promote(x1, x2))
 
 
-__all__ = public_names(globals())  # pyright: ignore[reportUnsupportedDunderAll]
+__all__ = ["bitwise_and", "bitwise_invert", "bitwise_left_shift", "bitwise_or", "bitwise_right_shift", "bitwise_xor"]

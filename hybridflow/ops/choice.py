@@ -11,7 +11,7 @@ from hybridflow.core.dispatch import bind
 from hybridflow.core.dtypes import bool_
 from hybridflow.core.errors import DTypeError, ShapeError, message
 from hybridflow.core.keywords import Other, respelled
-from hybridflow.core.op import Bad, Each, Sample, Saves, op, public_names
+from hybridflow.core.op import Bad, Each, Sample, Saves, op
 from hybridflow.ops.common import (
     REAL,
     Tensor,
@@ -333,4 +333,4 @@ def clip(x: TensorLike, /, min: TensorLike = None, max: TensorLike = None, **oth
     return bind(clip.op, promote(x, *bounds), {"low": min is not None, "high": max is not None})
 
 
-__all__ = public_names(globals())  # pyright: ignore[reportUnsupportedDunderAll]
+__all__ = ["clip", "maximum", "minimum", "where"]

@@ -11,7 +11,7 @@ from jax import lax
 from hybridflow.core.dispatch import bind
 from hybridflow.core.dtypes import bool_, is_differentiable, is_floating
 from hybridflow.core.errors import DTypeError
-from hybridflow.core.op import Bad, Sample, Stops, op, public_names
+from hybridflow.core.op import Bad, Sample, Stops, op
 from hybridflow.ops.common import (
     ANY,
     Tensor,
@@ -405,4 +405,7 @@ def isinf(x: TensorLike, /) -> Tensor:
     return bind(isinf.op, (as_tensor(x),))
 
 
-__all__ = public_names(globals())  # pyright: ignore[reportUnsupportedDunderAll]
+__all__ = [
+    "equal", "greater", "greater_equal", "isfinite", "isinf", "isnan", "less", "less_equal", "logical_and",
+    "logical_not", "logical_or", "logical_xor", "not_equal",
+]  # fmt: skip

@@ -9,7 +9,7 @@ from jax import lax
 
 from hybridflow.core.dispatch import bind
 from hybridflow.core.dtypes import kind_of, real_dtype
-from hybridflow.core.op import Bad, Sample, op, public_names
+from hybridflow.core.op import Bad, Sample, op
 from hybridflow.core.operators import add_method
 from hybridflow.ops.common import (
     NUMERIC,
@@ -180,4 +180,4 @@ add_method("real", real, as_property=True)
 add_method("imag", imag, as_property=True)
 
 
-__all__ = public_names(globals())  # pyright: ignore[reportUnsupportedDunderAll]
+__all__ = ["angle", "conj", "imag", "real"]

@@ -21,7 +21,7 @@ from hybridflow.core.dtypes import (
 )
 from hybridflow.core.errors import ArgumentTypeError, ShapeError, message
 from hybridflow.core.keywords import plain
-from hybridflow.core.op import Bad, Op, Sample, Stops, op, public_names
+from hybridflow.core.op import Bad, Op, Sample, Stops, op
 from hybridflow.core.staged_number import StagedNumber
 from hybridflow.core.traced_number import TracedNumber
 from hybridflow.ops.common import (
@@ -414,4 +414,7 @@ def bind_on(device: DeviceLike, op: Op, attrs: dict[str, Any]) -> Tensor:
         return bind(op, (), attrs)
 
 
-__all__ = public_names(globals())  # pyright: ignore[reportUnsupportedDunderAll]
+__all__ = [
+    "bind_on", "empty", "empty_like", "eye", "from_dlpack", "full", "full_like", "ones", "ones_like", "zeros",
+    "zeros_like",
+]  # fmt: skip

@@ -11,7 +11,7 @@ from hybridflow.core.dispatch import bind
 from hybridflow.core.dtypes import LOW_PRECISION, float32, float64, kind_of
 from hybridflow.core.errors import ArgumentError, ShapeError, message
 from hybridflow.core.keywords import Other, respelled
-from hybridflow.core.op import Bad, No, Sample, Saves, op, public_names
+from hybridflow.core.op import Bad, No, Sample, Saves, op
 from hybridflow.ops.arithmetic import subtract
 from hybridflow.ops.common import (
     NUMERIC,
@@ -184,4 +184,4 @@ def _from(x: Tensor, axis: int, start: int, size: Any) -> Any:
     return tuple([entry if i == axis else (0, whole, 1) for i, whole in enumerate(x.shape)])
 
 
-__all__ = public_names(globals())  # pyright: ignore[reportUnsupportedDunderAll]
+__all__ = ["cumulative_prod", "diff"]

@@ -11,7 +11,7 @@ from hybridflow.core.dims import Dim, same_size
 from hybridflow.core.dispatch import bind
 from hybridflow.core.errors import ShapeError, message
 from hybridflow.core.keywords import Other, respelled
-from hybridflow.core.op import Bad, Sample, op, public_names
+from hybridflow.core.op import Bad, Sample, op
 from hybridflow.ops.common import Tensor, TensorLike, TensorSpec, as_tensor, call_text, make_spec, no_flops, normals
 from hybridflow.ops.onnx import positions, scattered, sliced, zeros
 from hybridflow.ops.padding_index import diagonal_of, on_diagonal
@@ -230,4 +230,4 @@ def trace(x: TensorLike, /, *, offset: int = 0, dtype: Any = None) -> Tensor:
     return reduce_sum(diagonal(x, offset=offset), axis=-1, dtype=dtype)
 
 
-__all__ = public_names(globals())  # pyright: ignore[reportUnsupportedDunderAll]
+__all__ = ["diagonal", "embed_diagonal", "trace"]

@@ -10,7 +10,7 @@ from jax import lax
 from hybridflow.core.dispatch import bind
 from hybridflow.core.dtypes import LOW_PRECISION, float32, is_integer
 from hybridflow.core.errors import ArgumentError, message
-from hybridflow.core.op import Bad, Each, Flat, Sample, Saves, op, public_names
+from hybridflow.core.op import Bad, Each, Flat, Sample, Saves, op
 from hybridflow.ops.common import (
     FLOATING,
     NUMERIC,
@@ -507,4 +507,4 @@ _REPEATED = 16
 pow = power
 """The name that the Array API standard gives to `power`."""
 
-__all__ = public_names(globals())  # pyright: ignore[reportUnsupportedDunderAll]
+__all__ = ["divide", "floor_divide", "pow", "power", "reciprocal", "remainder", "square"]

@@ -16,7 +16,6 @@ from hybridflow.core.dtypes import (
     real_dtype,
 )
 from hybridflow.core.errors import ArgumentError, ArgumentTypeError, DTypeError, message
-from hybridflow.core.op import public_names
 from hybridflow.core.staged_number import weak_dtype_of as _weak_dtype_of
 from hybridflow.ops.common import is_number
 
@@ -213,4 +212,4 @@ def result_type(*arrays_and_dtypes: Any) -> DType:
     return common
 
 
-__all__ = public_names(globals())  # pyright: ignore[reportUnsupportedDunderAll]
+__all__ = ["FloatInfo", "IntegerInfo", "can_cast", "finfo", "iinfo", "isdtype", "result_type"]

@@ -26,7 +26,7 @@ from hybridflow.core.errors import (
     structure_text,
 )
 from hybridflow.core.node import FOREVER, format_where, user_place
-from hybridflow.core.op import No, Op, Stops, public_names, register
+from hybridflow.core.op import No, Op, Stops, register
 from hybridflow.core.spec import TensorSpec, format_spec, is_open_size, make_spec
 from hybridflow.core.tensor import Tensor, asarray, format_tensor, host_array, make_tensor, to_numpy
 from hybridflow.core.variable_log import replaying, tracer_around
@@ -313,4 +313,4 @@ CALLBACK = register(
 )  # fmt: skip
 
 
-__all__ = public_names(globals())  # pyright: ignore[reportUnsupportedDunderAll]
+__all__ = ["print", "pure_callback"]

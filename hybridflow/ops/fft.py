@@ -17,16 +17,14 @@ from __future__ import annotations
 from typing import Unpack
 
 from hybridflow.core.keywords import Other, respelled
-from hybridflow.core.op import public_names
-from hybridflow.ops import fft_axes, frequencies
 from hybridflow.ops.common import (
     Tensor,
     TensorLike,
 )
 from hybridflow.ops.complex_parts import conj
-from hybridflow.ops.fft_axes import *  # noqa: F403
+from hybridflow.ops.fft_axes import fftn, ifftn, irfftn, rfftn
 from hybridflow.ops.fft_call import OTHER_WAY, operand, transform
-from hybridflow.ops.frequencies import *  # noqa: F403
+from hybridflow.ops.frequencies import fftfreq, fftshift, ifftshift, rfftfreq
 
 
 def _one(name: str, x: TensorLike, n: int | None, axis: int, norm: str, told: str) -> Tensor:
@@ -206,4 +204,7 @@ def ihfft(
     return conj(_one("rfftn", x, n, axis, OTHER_WAY.get(norm, norm), "ihfft"))
 
 
-__all__ = [*public_names(globals()), *fft_axes.__all__, *frequencies.__all__]  # pyright: ignore[reportUnsupportedDunderAll]
+__all__ = [
+    "fft", "fftfreq", "fftn", "fftshift", "hfft", "ifft", "ifftn", "ifftshift", "ihfft", "irfft", "irfftn", "rfft",
+    "rfftfreq", "rfftn",
+]  # fmt: skip

@@ -13,7 +13,7 @@ from hybridflow.core.dims import Dim, Size, evaluate
 from hybridflow.core.dtypes import complex_dtype, kind_of, real_dtype
 from hybridflow.core.errors import ArgumentError, DTypeError, ShapeError
 from hybridflow.core.keywords import Other, respelled
-from hybridflow.core.op import Bad, Sample, op, public_names
+from hybridflow.core.op import Bad, Sample, op
 from hybridflow.ops.common import (
     Tensor,
     TensorLike,
@@ -344,4 +344,4 @@ def irfftn(
     return transform("irfftn", x, s, axes, norm)
 
 
-__all__ = public_names(globals())  # pyright: ignore[reportUnsupportedDunderAll]
+__all__ = ["fftn", "ifftn", "irfftn", "rfftn"]

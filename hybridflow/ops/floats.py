@@ -9,7 +9,7 @@ from jax import lax
 
 from hybridflow.core.dispatch import bind
 from hybridflow.core.dtypes import LOW_PRECISION, bool_, float32, is_floating, kind_of
-from hybridflow.core.op import Bad, Each, Flat, Sample, Saves, Stops, op, public_names
+from hybridflow.core.op import Bad, Each, Flat, Sample, Saves, Stops, op
 from hybridflow.ops.common import (
     Tensor,
     TensorLike,
@@ -246,4 +246,4 @@ def hypot(x1: TensorLike, x2: TensorLike, /) -> Tensor:
     return bind(hypot.op, promote_float(x1, x2))
 
 
-__all__ = public_names(globals())  # pyright: ignore[reportUnsupportedDunderAll]
+__all__ = ["copysign", "hypot", "nextafter", "signbit", "trunc"]

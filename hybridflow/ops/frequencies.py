@@ -12,7 +12,7 @@ from hybridflow.core.dispatch import bind
 from hybridflow.core.dtypes import as_dtype, float32, kind_of
 from hybridflow.core.errors import ArgumentError, DTypeError, message
 from hybridflow.core.keywords import Other, respelled
-from hybridflow.core.op import REGISTRY, public_names
+from hybridflow.core.op import REGISTRY
 from hybridflow.core.tensor import asarray
 from hybridflow.ops.common import (
     Tensor,
@@ -143,4 +143,4 @@ def ifftshift(x: TensorLike, /, *, axes: int | Sequence[int] | None = None, **ot
     return _rolled("ifftshift", x, axes, False)
 
 
-__all__ = public_names(globals())  # pyright: ignore[reportUnsupportedDunderAll]
+__all__ = ["fftfreq", "fftshift", "ifftshift", "rfftfreq"]

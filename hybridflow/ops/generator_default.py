@@ -5,7 +5,6 @@ from __future__ import annotations
 import threading
 
 from hybridflow.core.context import context_of
-from hybridflow.core.op import public_names
 from hybridflow.ops.generator import Generator
 
 
@@ -54,4 +53,4 @@ def seed(seed: int | None = None) -> None:
     SEEDS.count, SEEDS.last = SEEDS.count + 1, seed
 
 
-__all__ = public_names(globals())  # pyright: ignore[reportUnsupportedDunderAll]
+__all__ = ["default_generator", "seed"]

@@ -15,7 +15,7 @@ from hybridflow.core.dispatch import as_arrays, bind
 from hybridflow.core.dtypes import LOW_PRECISION, float32
 from hybridflow.core.errors import IndexRangeError, ShapeError, message
 from hybridflow.core.keywords import Other, respelled
-from hybridflow.core.op import Bad, Sample, Saves, on_host, op, public_names
+from hybridflow.core.op import Bad, Sample, Saves, on_host, op
 from hybridflow.core.operators import add_method
 from hybridflow.core.slice_gradient import SliceGradient
 from hybridflow.core.tensor import make_tensor
@@ -471,4 +471,4 @@ def take(x: TensorLike, indices: TensorLike, /, axis: int | None = None, **other
 add_method("take", take)
 
 
-__all__ = public_names(globals())  # pyright: ignore[reportUnsupportedDunderAll]
+__all__ = ["take"]

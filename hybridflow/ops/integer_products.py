@@ -17,7 +17,7 @@ from hybridflow.backend import products
 from hybridflow.core.dispatch import bind
 from hybridflow.core.dtypes import int8, int32, uint8
 from hybridflow.core.errors import ArgumentError, DTypeError, ShapeError, message
-from hybridflow.core.op import Bad, MultiplyAdds, Sample, Stops, op, public_names
+from hybridflow.core.op import Bad, MultiplyAdds, Sample, Stops, op
 from hybridflow.ops.common import Tensor, TensorLike, TensorSpec, as_tensor, call_text, make_spec
 from hybridflow.ops.nn.host_convolution import convolve
 from hybridflow.ops.nn.windows import Sizes, output_sizes, paddings, per_axis, reach, spatial_axes
@@ -298,4 +298,7 @@ def integer_conv(
     return bind(integer_conv.op, tensors, attrs)
 
 
-__all__ = public_names(globals())  # pyright: ignore[reportUnsupportedDunderAll]
+__all__ = [
+    "conv_attrs", "conv_lowered", "conv_macs", "conv_on_host", "conv_shape", "integer_conv", "integer_linear",
+    "linear_lowered", "linear_on_host", "onnx_windows", "stored",
+]  # fmt: skip

@@ -13,7 +13,7 @@ from hybridflow.core.dims import same_size
 from hybridflow.core.dispatch import bind
 from hybridflow.core.errors import ArgumentError, ArgumentTypeError, ShapeError, message
 from hybridflow.core.keywords import Other, respelled
-from hybridflow.core.op import REGISTRY, Bad, Sample, op, public_names
+from hybridflow.core.op import REGISTRY, Bad, Sample, op
 from hybridflow.core.tensor import describe
 from hybridflow.ops.common import (
     Tensor,
@@ -279,4 +279,4 @@ def _equal_parts(count: int, size: Any, axis: int, tensor: Tensor) -> list[tuple
     return [(i * each, each, 1) for i in range(count)]
 
 
-__all__ = public_names(globals())  # pyright: ignore[reportUnsupportedDunderAll]
+__all__ = ["concat", "split", "stack", "unstack"]

@@ -13,7 +13,7 @@ from hybridflow.core.context import current
 from hybridflow.core.dispatch import bind
 from hybridflow.core.errors import LayoutError
 from hybridflow.core.mesh import Axis, Layout, check_axes, check_rank, checked_layout
-from hybridflow.core.op import Bad, Sample, op, public_names
+from hybridflow.core.op import Bad, Sample, op
 from hybridflow.ops.common import Tensor, TensorLike, TensorSpec, as_tensor, make_spec, no_flops, normals
 
 
@@ -146,4 +146,4 @@ def divided(x: TensorLike, axis: Axis, dim: int) -> Tensor:
     return bind(divided.op, (as_tensor(x),), {"axis": axis, "dim": dim})
 
 
-__all__ = public_names(globals())  # pyright: ignore[reportUnsupportedDunderAll]
+__all__ = ["constrain"]

@@ -12,7 +12,7 @@ from hybridflow.backend.options import is_on_cpus
 from hybridflow.core.dispatch import bind
 from hybridflow.core.dtypes import LOW_PRECISION
 from hybridflow.core.errors import DTypeError, ShapeError, message
-from hybridflow.core.op import Bad, MultiplyAdds, Sample, Saves, on_host, op, public_names
+from hybridflow.core.op import Bad, MultiplyAdds, Sample, Saves, on_host, op
 from hybridflow.core.settings import SETTINGS
 from hybridflow.ops.common import (
     NUMERIC,
@@ -289,4 +289,4 @@ def transposed_matmul(a: TensorLike, b: TensorLike, /) -> Tensor:
     return bind(transposed_matmul.op, promote(a, b))
 
 
-__all__ = public_names(globals())  # pyright: ignore[reportUnsupportedDunderAll]
+__all__ = ["accumulate_in", "matmul", "rows", "swap"]

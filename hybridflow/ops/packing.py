@@ -10,7 +10,7 @@ import numpy as np
 from hybridflow.core.dispatch import bind
 from hybridflow.core.dtypes import int8, uint8
 from hybridflow.core.errors import DTypeError, ShapeError, message
-from hybridflow.core.op import Bad, Sample, Stops, op, public_names
+from hybridflow.core.op import Bad, Sample, Stops, op
 from hybridflow.ops.common import Tensor, TensorLike, TensorSpec, as_tensor, make_spec, normals
 
 
@@ -142,4 +142,4 @@ def unpack_int4(p: TensorLike, size: int) -> Tensor:
     return bind(unpack_int4.op, (as_tensor(p),), {"size": size})
 
 
-__all__ = public_names(globals())  # pyright: ignore[reportUnsupportedDunderAll]
+__all__ = ["onnx_unpacked", "pack_int4", "packed", "unpack_int4", "unpacked"]

@@ -17,7 +17,7 @@ from jax import lax
 from hybridflow.core.dispatch import bind
 from hybridflow.core.dtypes import DType, as_dtype, float32, float64, int8, uint8
 from hybridflow.core.errors import ArgumentError, DTypeError, ShapeError, message
-from hybridflow.core.op import Bad, Sample, Saves, Stops, op, public_names
+from hybridflow.core.op import Bad, Sample, Saves, Stops, op
 from hybridflow.ops.common import (
     Tensor,
     TensorLike,
@@ -576,4 +576,7 @@ def quantize_dynamic(x: TensorLike) -> tuple[Tensor, Tensor, Tensor]:
     return bind(quantize_dynamic.op, (value if value.dtype == float64 else cast_to(value, float32),))
 
 
-__all__ = public_names(globals())  # pyright: ignore[reportUnsupportedDunderAll]
+__all__ = [
+    "Format", "dequantize", "dequantize_linear", "fake_quantize", "in_format", "onnx_scales", "quantize_dynamic",
+    "quantize_linear", "quantize_lowered", "quantize_on_host",
+]  # fmt: skip

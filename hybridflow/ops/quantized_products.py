@@ -11,7 +11,7 @@ from hybridflow.backend import products
 from hybridflow.core.dispatch import bind
 from hybridflow.core.dtypes import DType, float32, int8
 from hybridflow.core.errors import ArgumentError, DTypeError, ShapeError, message
-from hybridflow.core.op import Bad, MultiplyAdds, Sample, Saves, op, public_names
+from hybridflow.core.op import Bad, MultiplyAdds, Sample, Saves, op
 from hybridflow.ops.common import (
     Tensor,
     TensorLike,
@@ -454,4 +454,4 @@ def quantized_conv(
     return bind(quantized_conv.op, given, attrs)
 
 
-__all__ = public_names(globals())  # pyright: ignore[reportUnsupportedDunderAll]
+__all__ = ["quantized_conv", "quantized_linear", "require_group", "restored", "stored_dtype", "weight_only_linear"]

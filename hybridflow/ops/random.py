@@ -17,14 +17,26 @@ from typing import Any
 
 from hybridflow.core.device import DeviceLike, placed
 from hybridflow.core.dtypes import float32, int32
-from hybridflow.core.op import public_names
 from hybridflow.core.tensor import Tensor
-from hybridflow.ops import generator_default, random_distributions
 from hybridflow.ops.common import TensorLike
 from hybridflow.ops.generator import Generator
 from hybridflow.ops.generator_default import default_generator as default_generator
 from hybridflow.ops.generator_default import seed as seed
-from hybridflow.ops.random_distributions import *  # noqa: F403
+from hybridflow.ops.random_distributions import (
+    beta,
+    binomial,
+    cauchy,
+    dirichlet,
+    exponential,
+    gamma,
+    geometric,
+    gumbel,
+    laplace,
+    logistic,
+    lognormal,
+    multivariate_normal,
+    poisson,
+)
 
 
 def uniform(
@@ -292,4 +304,8 @@ def shuffle(x: TensorLike, axis: int = 0) -> Tensor:
     return default_generator().shuffle(x, axis)
 
 
-__all__ = [*public_names(globals()), *generator_default.__all__, *random_distributions.__all__]  # pyright: ignore[reportUnsupportedDunderAll]
+__all__ = [
+    "bernoulli", "beta", "binomial", "categorical", "cauchy", "choice", "default_generator", "dirichlet", "exponential",
+    "gamma", "geometric", "gumbel", "integers", "laplace", "logistic", "lognormal", "multivariate_normal", "normal",
+    "permutation", "poisson", "seed", "shuffle", "split", "truncated_normal", "uniform",
+]  # fmt: skip

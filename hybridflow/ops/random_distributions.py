@@ -6,7 +6,6 @@ from typing import Any
 
 from hybridflow.core.device import DeviceLike, placed
 from hybridflow.core.dtypes import float32, int32
-from hybridflow.core.op import public_names
 from hybridflow.core.tensor import Tensor
 from hybridflow.ops.common import TensorLike
 from hybridflow.ops.generator_default import default_generator
@@ -394,4 +393,7 @@ def geometric(p: TensorLike, shape: Any = None, dtype: Any = int32, *, device: D
         return default_generator().geometric(p, shape, dtype)
 
 
-__all__ = public_names(globals())  # pyright: ignore[reportUnsupportedDunderAll]
+__all__ = [
+    "beta", "binomial", "cauchy", "dirichlet", "exponential", "gamma", "geometric", "gumbel", "laplace", "logistic",
+    "lognormal", "multivariate_normal", "poisson",
+]  # fmt: skip

@@ -24,7 +24,7 @@ from hybridflow.core.dtypes import (
 )
 from hybridflow.core.errors import ArgumentError, DTypeError, ShapeError, message
 from hybridflow.core.keywords import plain
-from hybridflow.core.op import Bad, Sample, op, public_names
+from hybridflow.core.op import Bad, Sample, op
 from hybridflow.ops.common import (
     Tensor,
     TensorSpec,
@@ -242,4 +242,4 @@ def linspace(
     return bind_on(device, linspace.op, {**attrs, "dtype": result_dtype})
 
 
-__all__ = public_names(globals())  # pyright: ignore[reportUnsupportedDunderAll]
+__all__ = ["arange", "linspace"]

@@ -13,7 +13,7 @@ from hybridflow.core.dispatch import bind
 from hybridflow.core.dtypes import int32
 from hybridflow.core.errors import ArgumentError, DTypeError, ShapeError, TraceError, message
 from hybridflow.core.keywords import Other, respelled
-from hybridflow.core.op import REGISTRY, Bad, Sample, op, public_names
+from hybridflow.core.op import REGISTRY, Bad, Sample, op
 from hybridflow.ops import common
 from hybridflow.ops.common import (
     Tensor,
@@ -554,4 +554,4 @@ def _pairs(width: Any, x: Tensor) -> Pads:
     return tuple([(pair[0], pair[1]) for pair in pairs])
 
 
-__all__ = public_names(globals())  # pyright: ignore[reportUnsupportedDunderAll]
+__all__ = ["broadcast_arrays", "broadcast_shapes", "flip", "meshgrid", "moveaxis", "pad", "repeat", "roll", "tile"]

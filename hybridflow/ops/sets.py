@@ -14,7 +14,6 @@ import numpy as np
 from hybridflow.core.dtypes import int32, kind_of
 from hybridflow.core.errors import ShapeError, TraceError, message
 from hybridflow.core.keywords import Other, respelled
-from hybridflow.core.op import public_names
 from hybridflow.ops.choice import clip
 from hybridflow.ops.common import Tensor, TensorLike, as_tensor, asarray, cast_to, known_value, promote, truth
 from hybridflow.ops.comparison import equal, logical_and, logical_not, not_equal
@@ -272,4 +271,7 @@ def count_nonzero(x: TensorLike, /, *, axis: Axis = None, keepdims: bool = False
     return add_up(hits, axis, dtype=int32, keepdims=keepdims)
 
 
-__all__ = public_names(globals())  # pyright: ignore[reportUnsupportedDunderAll]
+__all__ = [
+    "UniqueAllResult", "UniqueCountsResult", "UniqueInverseResult", "count_nonzero", "isin", "nonzero", "unique_all",
+    "unique_counts", "unique_inverse", "unique_values",
+]  # fmt: skip

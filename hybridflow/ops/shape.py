@@ -12,7 +12,7 @@ from hybridflow.core.dims import Dim, same_size
 from hybridflow.core.dispatch import bind
 from hybridflow.core.errors import ShapeError, message
 from hybridflow.core.keywords import Other, respelled
-from hybridflow.core.op import Bad, Sample, op, public_names
+from hybridflow.core.op import Bad, Sample, op
 from hybridflow.core.operators import add_method
 from hybridflow.ops.common import (
     Shape,
@@ -420,4 +420,4 @@ add_method("mT", matrix_transpose, as_property=True)
 add_method("T", _transpose, as_property=True)
 
 
-__all__ = public_names(globals())  # pyright: ignore[reportUnsupportedDunderAll]
+__all__ = ["broadcast_to", "expand_dims", "matrix_transpose", "permute_dims", "reshape", "squeeze"]

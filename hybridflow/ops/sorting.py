@@ -14,7 +14,7 @@ from hybridflow.core.dispatch import bind
 from hybridflow.core.dtypes import int32, is_floating
 from hybridflow.core.errors import ArgumentError, DTypeError, ShapeError, message
 from hybridflow.core.keywords import Other, respelled
-from hybridflow.core.op import Bad, Sample, Saves, Stops, op, public_names
+from hybridflow.core.op import Bad, Sample, Saves, Stops, op
 from hybridflow.ops.along_axis import take_along_axis
 from hybridflow.ops.arithmetic import add, multiply
 from hybridflow.ops.choice import where
@@ -437,4 +437,4 @@ def searchsorted(
     return bind(searchsorted.op, (row, elements), {"side": side})
 
 
-__all__ = public_names(globals())  # pyright: ignore[reportUnsupportedDunderAll]
+__all__ = ["TopK", "argsort", "median", "searchsorted", "sort", "top_k"]

@@ -9,7 +9,7 @@ import numpy as np
 from jax import lax
 
 from hybridflow.core.dispatch import bind
-from hybridflow.core.op import Each, Sample, Saves, public_names
+from hybridflow.core.op import Each, Sample, Saves
 from hybridflow.ops.blocks import by_xla
 from hybridflow.ops.common import (
     Tensor,
@@ -372,4 +372,4 @@ def erf(x: TensorLike, /) -> Tensor:
     return bind(erf.op, promote_float(x))
 
 
-__all__ = public_names(globals())  # pyright: ignore[reportUnsupportedDunderAll]
+__all__ = ["erf", "exp", "expm1", "log", "log1p", "log2", "log10", "logaddexp", "rsqrt", "sqrt"]

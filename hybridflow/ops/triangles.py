@@ -11,7 +11,7 @@ from jax import lax
 from hybridflow.core.dispatch import bind
 from hybridflow.core.errors import ShapeError, message
 from hybridflow.core.keywords import Other, respelled
-from hybridflow.core.op import Bad, Sample, op, public_names
+from hybridflow.core.op import Bad, Sample, op
 from hybridflow.ops.common import (
     Tensor,
     TensorLike,
@@ -161,4 +161,4 @@ def triu(x: TensorLike, /, *, k: int = 0, **other: Unpack[Other]) -> Tensor:
     return bind(triu.op, (as_tensor(x),), {"k": int(k)})
 
 
-__all__ = public_names(globals())  # pyright: ignore[reportUnsupportedDunderAll]
+__all__ = ["tril", "triu"]

@@ -13,7 +13,7 @@ from jax import lax
 from hybridflow.core.dispatch import bind
 from hybridflow.core.dtypes import complex_dtype
 from hybridflow.core.errors import DTypeError, ShapeError
-from hybridflow.core.op import Bad, Sample, Saves, op, public_names
+from hybridflow.core.op import Bad, Sample, Saves, op
 from hybridflow.ops.common import FLOATING, Tensor, TensorLike, TensorSpec, make_spec, require_kind
 from hybridflow.ops.jax_rule import RuleFromLowering
 from hybridflow.ops.linalg import lapack
@@ -215,4 +215,4 @@ def eigvals(x: TensorLike, /) -> Tensor:
     return bind(eigvals.op, factorable("eigvals", x))
 
 
-__all__ = public_names(globals())  # pyright: ignore[reportUnsupportedDunderAll]
+__all__ = ["EigResult", "eig", "eigvals"]

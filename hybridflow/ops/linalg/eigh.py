@@ -11,7 +11,7 @@ from jax import lax
 from hybridflow.core.dispatch import bind
 from hybridflow.core.dtypes import real_dtype
 from hybridflow.core.errors import DTypeError, ShapeError
-from hybridflow.core.op import Bad, Sample, Saves, op, public_names
+from hybridflow.core.op import Bad, Sample, Saves, op
 from hybridflow.ops.common import (
     FLOATING,
     Tensor,
@@ -204,4 +204,4 @@ def eigvalsh(x: TensorLike, /) -> Tensor:
     return bind(eigvalsh.op, factorable("eigvalsh", x))
 
 
-__all__ = public_names(globals())  # pyright: ignore[reportUnsupportedDunderAll]
+__all__ = ["EighResult", "eigh", "eigvalsh"]

@@ -12,7 +12,7 @@ from jax import lax
 
 from hybridflow.core.dispatch import bind
 from hybridflow.core.errors import DTypeError, ShapeError
-from hybridflow.core.op import Bad, Sample, Saves, op, public_names
+from hybridflow.core.op import Bad, Sample, Saves, op
 from hybridflow.ops.common import Tensor, TensorLike
 from hybridflow.ops.linalg.common import (
     cubes,
@@ -159,4 +159,4 @@ def expm(x: TensorLike, /) -> Tensor:
     return bind(expm.op, factorable("expm", x))
 
 
-__all__ = public_names(globals())  # pyright: ignore[reportUnsupportedDunderAll]
+__all__ = ["expm"]

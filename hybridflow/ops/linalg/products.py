@@ -6,7 +6,6 @@ from typing import Unpack
 
 from hybridflow.core.errors import ArgumentError, ShapeError, message
 from hybridflow.core.keywords import Other, respelled
-from hybridflow.core.op import public_names
 from hybridflow.ops.common import Tensor, TensorLike, broadcast_shapes, call_text, normalize_axis
 from hybridflow.ops.creation import eye
 from hybridflow.ops.joining import stack, unstack
@@ -95,4 +94,4 @@ def matrix_power(x: TensorLike, n: int, /) -> Tensor:
     return result
 
 
-__all__ = public_names(globals())  # pyright: ignore[reportUnsupportedDunderAll]
+__all__ = ["cross", "matrix_power"]

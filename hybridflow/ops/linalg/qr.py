@@ -11,7 +11,7 @@ from jax import lax
 
 from hybridflow.core.dispatch import bind
 from hybridflow.core.errors import ArgumentError, DTypeError, GradientError, ShapeError, message
-from hybridflow.core.op import Bad, Sample, Saves, op, public_names
+from hybridflow.core.op import Bad, Sample, Saves, op
 from hybridflow.ops.common import (
     FLOATING,
     Tensor,
@@ -170,4 +170,4 @@ def qr(x: TensorLike, /, *, mode: str = "reduced") -> QRResult:
     return QRResult(*bind(qr.op, (tensor,), {"complete": mode == "complete"}))
 
 
-__all__ = public_names(globals())  # pyright: ignore[reportUnsupportedDunderAll]
+__all__ = ["QRResult", "qr"]

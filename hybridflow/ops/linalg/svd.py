@@ -12,7 +12,7 @@ from hybridflow.core.dims import same_size
 from hybridflow.core.dispatch import bind
 from hybridflow.core.dtypes import real_dtype
 from hybridflow.core.errors import DTypeError, GradientError, ShapeError, message
-from hybridflow.core.op import Bad, Sample, Saves, op, public_names
+from hybridflow.core.op import Bad, Sample, Saves, op
 from hybridflow.ops.common import (
     FLOATING,
     Tensor,
@@ -367,4 +367,4 @@ def pinv(x: TensorLike, /, *, rtol: TensorLike = None) -> Tensor:
     return bind(pinv.op, (tensor, relative_tolerance(rtol, tensor)))
 
 
-__all__ = public_names(globals())  # pyright: ignore[reportUnsupportedDunderAll]
+__all__ = ["SVDResult", "pinv", "svd", "svdvals"]

@@ -12,7 +12,7 @@ from jax import lax
 from hybridflow.core.dispatch import bind
 from hybridflow.core.dtypes import real_dtype
 from hybridflow.core.errors import DTypeError, ShapeError
-from hybridflow.core.op import Bad, Sample, Saves, op, public_names
+from hybridflow.core.op import Bad, Sample, Saves, op
 from hybridflow.ops.common import FLOATING, Tensor, TensorLike, TensorSpec, make_spec, require_kind
 from hybridflow.ops.linalg import lapack
 from hybridflow.ops.linalg.common import (
@@ -416,4 +416,4 @@ def slogdet(x: TensorLike, /) -> SlogdetResult:
     return SlogdetResult(*bind(slogdet.op, factorable("slogdet", x)))
 
 
-__all__ = public_names(globals())  # pyright: ignore[reportUnsupportedDunderAll]
+__all__ = ["SlogdetResult", "adjugate", "det", "inv", "slogdet", "solve"]

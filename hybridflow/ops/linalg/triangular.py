@@ -10,7 +10,7 @@ from jax import lax
 
 from hybridflow.core.dispatch import bind
 from hybridflow.core.errors import DTypeError, ShapeError
-from hybridflow.core.op import Bad, Sample, Saves, op, public_names
+from hybridflow.core.op import Bad, Sample, Saves, op
 from hybridflow.ops.common import (
     Tensor,
     TensorLike,
@@ -272,4 +272,4 @@ def cholesky_solve(factor: TensorLike, x2: TensorLike, /, *, upper: bool = False
     return solution[..., 0] if vector else solution
 
 
-__all__ = public_names(globals())  # pyright: ignore[reportUnsupportedDunderAll]
+__all__ = ["cholesky", "cholesky_solve", "solve_triangular"]

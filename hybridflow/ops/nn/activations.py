@@ -11,7 +11,7 @@ from jax import lax
 from hybridflow.core.dispatch import bind
 from hybridflow.core.errors import ShapeError, message
 from hybridflow.core.keywords import Other, respelled
-from hybridflow.core.op import Saves, on_host, public_names
+from hybridflow.core.op import Saves, on_host
 from hybridflow.ops.blocks import by_xla
 from hybridflow.ops.common import (
     Tensor,
@@ -400,4 +400,4 @@ def glu(x: TensorLike, /, axis: int = -1, **other: Unpack[Other]) -> Tensor:
     return value * sigmoid(gate)
 
 
-__all__ = public_names(globals())  # pyright: ignore[reportUnsupportedDunderAll]
+__all__ = ["gelu", "glu", "log_sigmoid", "mish", "sigmoid", "silu", "softplus", "softsign", "swish"]

@@ -11,7 +11,7 @@ from hybridflow.core.dispatch import bind
 from hybridflow.core.dtypes import as_differentiable, int32, kind_of
 from hybridflow.core.errors import ArgumentError, IndexRangeError, ShapeError, message
 from hybridflow.core.keywords import Other, respelled
-from hybridflow.core.op import Bad, Sample, Saves, on_host, op, public_names
+from hybridflow.core.op import Bad, Sample, Saves, on_host, op
 from hybridflow.ops.common import (
     Tensor,
     TensorLike,
@@ -449,4 +449,4 @@ def huber(prediction: TensorLike, target: TensorLike, delta: float = 1.0, **othe
     return bind(huber.op, paired("huber", prediction, target), {"delta": float(delta)})
 
 
-__all__ = public_names(globals())  # pyright: ignore[reportUnsupportedDunderAll]
+__all__ = ["huber", "mse", "sigmoid_cross_entropy", "softmax_cross_entropy"]

@@ -11,7 +11,7 @@ from hybridflow.core.dispatch import bind
 from hybridflow.core.dtypes import float32
 from hybridflow.core.errors import ShapeError, message
 from hybridflow.core.keywords import Other, respelled
-from hybridflow.core.op import Bad, Sample, Saves, on_host, op, public_names
+from hybridflow.core.op import Bad, Sample, Saves, on_host, op
 from hybridflow.ops.common import (
     Tensor,
     TensorLike,
@@ -502,4 +502,4 @@ def l2_normalize(x: TensorLike, axis: Any = -1, *, epsilon: float = 1e-12, **oth
     return bind(l2_normalize.op, tensors, {"axis": axes, "epsilon": float(epsilon)})
 
 
-__all__ = public_names(globals())  # pyright: ignore[reportUnsupportedDunderAll]
+__all__ = ["l2_normalize", "layer_norm", "rms_norm"]

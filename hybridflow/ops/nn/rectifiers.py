@@ -9,7 +9,7 @@ from jax import lax
 
 from hybridflow.core.dispatch import bind
 from hybridflow.core.keywords import respelled
-from hybridflow.core.op import Saves, op, public_names
+from hybridflow.core.op import Saves, op
 from hybridflow.ops.choice import clip
 from hybridflow.ops.common import (
     REAL,
@@ -407,4 +407,4 @@ def selu(x: TensorLike, /) -> Tensor:
     return bind(selu.op, promote_float(x))
 
 
-__all__ = public_names(globals())  # pyright: ignore[reportUnsupportedDunderAll]
+__all__ = ["celu", "elu", "hard_sigmoid", "hard_swish", "hard_tanh", "leaky_relu", "relu", "relu6", "selu"]
