@@ -1,6 +1,6 @@
 """hybridflow: eager tensors with a gradient tape, and the same functions compiled."""
 
-from typing import TYPE_CHECKING as _TYPE_CHECKING
+import typing as _typing
 
 from hybridflow.backend.collector import rare_collections as _rare_collections
 
@@ -8,6 +8,7 @@ _as_before = _rare_collections()
 
 from hybridflow import ir as ir
 from hybridflow import nn as nn
+from hybridflow import ops as ops
 from hybridflow.nested.accumulate import accumulate_gradients as accumulate_gradients
 from hybridflow.nested.checkpoint import checkpoint as checkpoint
 from hybridflow.nested.checkpoint_policies import checkpoint_name as checkpoint_name
@@ -119,7 +120,7 @@ from hybridflow.xla.pending import synchronize as synchronize
 from hybridflow import foreign as _foreign
 from hybridflow import later as _later
 
-if _TYPE_CHECKING:  # `later` imports these on first use
+if _typing.TYPE_CHECKING:  # `later` imports these on first use
     from hybridflow import compat as compat
     from hybridflow import data as data
     from hybridflow import debugging as debugging
@@ -146,7 +147,7 @@ if _TYPE_CHECKING:  # `later` imports these on first use
     from hybridflow.analysis.simulation import Hardware as Hardware
     from hybridflow.analysis.simulation import MeshSweep as MeshSweep
     from hybridflow.analysis.simulation import Simulation as Simulation
-    from hybridflow.analysis.simulation import simulate as simulate
+    from hybridflow.analysis.simulation.simulate import simulate as simulate
     from hybridflow.analysis.simulation import simulate_meshes as simulate_meshes
     from hybridflow.cli.magics import load_ipython_extension as load_ipython_extension
     from hybridflow.compress import prune as prune
@@ -156,6 +157,11 @@ if _TYPE_CHECKING:  # `later` imports these on first use
     from hybridflow.saving.files import save as save
     from hybridflow.tracing.compile_recorded import compile_recorded as compile_recorded
     from hybridflow.tracing.to_jax import to_jax as to_jax
+else:
+
+    def __getattr__(name: str) -> object:
+        return _later.imported(name)
+
 
 __array_api_version__ = "2024.12"
 bool = bool_
@@ -164,10 +170,6 @@ inf = float("inf")
 nan = float("nan")
 newaxis = None
 pi = 3.141592653589793
-
-
-def __getattr__(name: str) -> object:
-    return _later.imported(name)
 
 
 def __dir__() -> list[str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from typing import Any
+from typing import Any, ParamSpec, TypeVar
 
 import jax
 
@@ -17,6 +17,9 @@ from hybridflow.core.errors import ArgumentError, ArgumentTypeError, DTypeError,
 from hybridflow.core.functions import as_traced
 from hybridflow.core.op import No, Op, register
 from hybridflow.core.tensor import Tensor, as_tensor, make_tensor
+
+P = ParamSpec("P")
+R = TypeVar("R")
 
 
 def _same(x: Any) -> Any:
@@ -79,7 +82,7 @@ def fresh_arguments(name: str, args: tuple[Any, ...], numbers: tuple[int, ...]) 
     return arguments
 
 
-def vjp(fn: Callable[..., Any], *primals: Any) -> tuple[Any, Callable[[Any], tuple[Any, ...]]]:
+def vjp(fn: Callable[..., R], *primals: Any) -> tuple[R, Callable[[Any], tuple[Any, ...]]]:
     """Return a function's value and the pullback of its output gradients.
 
     Args:
@@ -112,8 +115,8 @@ def vjp(fn: Callable[..., Any], *primals: Any) -> tuple[Any, Callable[[Any], tup
 
 
 def value_and_grad(
-    fn: Callable[..., Any], argnums: int | tuple[int, ...] = 0, has_aux: bool = False
-) -> Callable[..., Any]:
+    fn: Callable[P, R], argnums: int | tuple[int, ...] = 0, has_aux: bool = False
+) -> Callable[P, tuple[R, Any]]:
     """Return a function that computes `fn`'s value and its gradient.
 
     Args:
@@ -153,7 +156,7 @@ def value_and_grad(
     return differentiated
 
 
-def grad(fn: Callable[..., Any], argnums: int | tuple[int, ...] = 0, has_aux: bool = False) -> Callable[..., Any]:
+def grad(fn: Callable[P, Any], argnums: int | tuple[int, ...] = 0, has_aux: bool = False) -> Callable[P, Any]:
     """Return a function that computes the gradient of `fn`; see `value_and_grad`.
 
     Args:

@@ -32,7 +32,7 @@ class SizeName(str):
         return self.max is None or size <= self.max
 
 
-def dim(name: str, *, max: int | None = None) -> Any:
+def dim(name: str, *, max: int | None = None) -> SizeName:
     """Return an open size for `TensorSpec`; a name alone is short for `dim(name)`.
 
     Args:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, cast
+from typing import Any, Generic, TypedDict, TypeVar, Unpack, cast, overload
 
 import jax
 import numpy as np
@@ -16,10 +16,22 @@ from hybridflow.core.variable import Variable
 from hybridflow.data.prefetch import Prefetched
 from hybridflow.data.share import Share, shared_seed
 
+Array = np.ndarray[Any, Any] | jax.Array | Tensor | Variable
 _ARRAYS = (np.ndarray, jax.Array, Tensor, Variable)
+B = TypeVar("B")
+C = TypeVar("C")
 
 
-class Batches:
+class Options(TypedDict, total=False):
+    """The options of `Batches`."""
+
+    shuffle: bool
+    seed: int | None
+    drop_last: bool
+    shard: Mesh | None
+
+
+class Batches(Generic[B]):
     """Batches of examples. Each loop over it is one epoch.
 
     Args:
@@ -48,6 +60,22 @@ class Batches:
         3
     """
 
+    @overload
+    def __init__(self: Batches[Tensor], data: Array, size: int, **options: Unpack[Options]) -> None: ...
+    @overload
+    def __init__(
+        self: Batches[tuple[Tensor, Tensor]], data: tuple[Array, Array], size: int, **options: Unpack[Options]
+    ) -> None: ...
+    @overload
+    def __init__(
+        self: Batches[tuple[Tensor, ...]], data: tuple[Array, ...], size: int, **options: Unpack[Options]
+    ) -> None: ...
+    @overload
+    def __init__(
+        self: Batches[dict[str, Tensor]], data: dict[str, Array], size: int, **options: Unpack[Options]
+    ) -> None: ...
+    @overload
+    def __init__(self: Batches[Any], data: Any, size: int, **options: Unpack[Options]) -> None: ...
     def __init__(
         self, data: Any, size: int, *, shuffle: bool = False, seed: int | None = None, drop_last: bool = False,
         shard: Mesh | None = None,
@@ -76,14 +104,14 @@ class Batches:
         whole, rest = divmod(self._count, self._size)
         return whole + (rest > 0 and not self._drop)
 
-    def map(self, fn: Callable[[Any], Any]) -> Batches:
+    def map(self, fn: Callable[[B], C]) -> Batches[C]:
         """Return the same batches, with a function applied to each of them."""
-        made = object.__new__(Batches)
+        made: Batches[Any] = object.__new__(Batches)
         made.__dict__.update(self.__dict__)
         made._functions = (*self._functions, fn)
         return made
 
-    def prefetch(self, n: int = 2) -> Prefetched:
+    def prefetch(self, n: int = 2) -> Prefetched[B]:
         """Return the same batches; a thread makes the next `n` ahead of time."""
         return Prefetched(self, n)
 
@@ -105,7 +133,7 @@ class Batches:
         self._seed, self._epoch, self._next = int(state["seed"]), int(state["epoch"]), int(state["batch"])
         self._resumes = True
 
-    def __iter__(self) -> Iterator[Any]:
+    def __iter__(self) -> Iterator[B]:
         if not self._resumes:
             self._next = 0
         self._resumes = False

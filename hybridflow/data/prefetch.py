@@ -6,10 +6,12 @@ import queue
 import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any, cast
+from typing import Any, Generic, TypeVar, cast
 
 from hybridflow.core.errors import ArgumentError, message
 
+T = TypeVar("T")
+C = TypeVar("C")
 _END = object()
 _WAIT = 0.05
 """Seconds between the thread's checks whether the loop has ended, while the queue is full."""
@@ -22,7 +24,7 @@ class _Failed:
         self.error = error
 
 
-def prefetch(iterable: Iterable[Any], n: int = 2) -> Prefetched:
+def prefetch(iterable: Iterable[T], n: int = 2) -> Prefetched[T]:
     """Return an iterable whose next `n` items are made in a thread.
 
     Args:
@@ -37,10 +39,10 @@ def prefetch(iterable: Iterable[Any], n: int = 2) -> Prefetched:
     return Prefetched(iterable, n)
 
 
-class Prefetched:
+class Prefetched(Generic[T]):
     """The result of `prefetch`. Its state is the position after the last item that the loop received."""
 
-    def __init__(self, source: Iterable[Any], n: int) -> None:
+    def __init__(self, source: Iterable[T], n: int) -> None:
         if n < 1:
             raise ArgumentError(message("prefetch: n must be 1 at least", got=f"n={n!r}"))
         self._source = source
@@ -48,14 +50,14 @@ class Prefetched:
         self._state: Any = None
 
     @property
-    def source(self) -> Iterable[Any]:
+    def source(self) -> Iterable[T]:
         """The iterable that makes the items."""
         return self._source
 
     def __len__(self) -> int:
         return len(cast(Any, self._source))
 
-    def map(self, fn: Callable[[Any], Any]) -> Prefetched:
+    def map(self, fn: Callable[[T], C]) -> Prefetched[C]:
         """Return the items with a function applied to each of them in the thread."""
         return Prefetched(cast(Any, self._source).map(fn), self._n)
 
@@ -68,7 +70,7 @@ class Prefetched:
         cast(Any, self._source).restore(state)
         self._state = None
 
-    def __iter__(self) -> Iterator[Any]:
+    def __iter__(self) -> Iterator[T]:
         waiting: queue.Queue[Any] = queue.Queue(self._n)
         ended = threading.Event()
         where = getattr(self._source, "state", None)

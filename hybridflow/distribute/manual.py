@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 from hybridflow.core.context import current
 from hybridflow.core.errors import LayoutError, message
@@ -49,7 +48,7 @@ def psum(x: TensorLike, axis: str) -> Tensor:
     return collectives.psum(as_tensor(x), axis=axis, size=size)
 
 
-def pmean(x: TensorLike, axis: str) -> Any:
+def pmean(x: TensorLike, axis: str) -> Tensor:
     """Return the mean of a value over the devices along a mesh axis; see `psum`.
 
     Args:

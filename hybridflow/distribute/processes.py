@@ -125,7 +125,7 @@ def barrier(name: str = "barrier") -> None:
         joined.meet(encoded({"meet": "barrier", "name": name, "digest": name}))
 
 
-def broadcast(x: Any) -> Any:
+def broadcast(x: Any) -> Tensor:
     """Return process 0's value in every process, such as a choice that it has made.
 
     Args:

@@ -1,9 +1,11 @@
 """`hf.models`: models that people know, as plain modules of `hf.nn`. No weights are downloaded; see `load_torch`."""
 
+import typing as _typing
 from importlib import import_module as _import_module
-from typing import TYPE_CHECKING as _TYPE_CHECKING
 
-if _TYPE_CHECKING:  # what `__getattr__` imports when it is asked for
+from hybridflow.core.attached import attached as _attached
+
+if _typing.TYPE_CHECKING:  # what `__getattr__` imports when it is asked for
     from hybridflow.models.alexnet import AlexNet as AlexNet
     from hybridflow.models.bert import BERT as BERT
     from hybridflow.models.bert import bert_base as bert_base
@@ -56,6 +58,14 @@ if _TYPE_CHECKING:  # what `__getattr__` imports when it is asked for
     from hybridflow.models.vgg import vgg19 as vgg19
     from hybridflow.models.vit import ViT as ViT
     from hybridflow.models.vit import vit_b_16 as vit_b_16
+else:
+
+    def __getattr__(name: str) -> object:
+        for module, names in _LATER.items():
+            if name in names:
+                return getattr(_import_module(f"hybridflow.models.{module}"), name)
+        raise AttributeError(f"module 'hybridflow.models' has no attribute {name!r}", name=name)
+
 
 _LATER = {
     "alexnet": ("AlexNet",),
@@ -83,12 +93,7 @@ _LATER = {
 """The names that are imported when they are first asked for, by the module of `hybridflow.models` that has them."""
 
 
-def __getattr__(name: str) -> object:
-    for module, names in _LATER.items():
-        if name in names:
-            return getattr(_import_module(f"hybridflow.models.{module}"), name)
-    raise AttributeError(f"module 'hybridflow.models' has no attribute {name!r}", name=name)
-
-
 def __dir__() -> list[str]:
     return sorted({*globals(), *[name for names in _LATER.values() for name in names]})
+
+_attached("name_module")("hf.models", __name__)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple, ParamSpec, TypeVar, cast
 
 import jax
 
@@ -18,11 +18,14 @@ from hybridflow.core.tensor import Tensor, as_tensor
 from hybridflow.core.variable import Variable
 from hybridflow.nested.scans import scan
 
+P = ParamSpec("P")
+R = TypeVar("R")
+
 _NAME = "accumulate_gradients"
 
 
 def accumulate_gradients(
-    fn: Callable[..., Any],
+    fn: Callable[P, R],
     micro_batches: int,
     argnums: int | tuple[int, ...] | None = 0,
     *,

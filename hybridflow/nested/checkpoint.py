@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from typing import Any, overload
+from typing import Any, TypeVar, overload
 
 from hybridflow.core.context import current
 from hybridflow.core.errors import ArgumentTypeError, message
@@ -18,13 +18,15 @@ from hybridflow.nested.checkpoint_eager import run_recorded
 from hybridflow.nested.checkpoint_graphs import CHECKPOINT
 from hybridflow.nested.checkpoint_policies import Policy, checked_policy
 
+F = TypeVar("F", bound=Callable[..., Any])
+
 
 @overload
-def checkpoint(fn: Callable[..., Any], /, *, policy: Any = "nothing") -> Callable[..., Any]: ...
+def checkpoint(fn: F, /, *, policy: Any = "nothing") -> F: ...
 @overload
 def checkpoint(
     fn: None = None, /, *, policy: Any = "nothing"
-) -> Callable[[Callable[..., Any]], Callable[..., Any]]: ...
+) -> Callable[[F], F]: ...
 def checkpoint(fn: Callable[..., Any] | None = None, /, *, policy: Any = "nothing") -> Any:
     """Make a function that is computed again for its gradient, so that its intermediate values need not be kept.
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, ParamSpec, TypeVar
 
 import jax
 import numpy as np
@@ -29,10 +29,13 @@ from hybridflow.core.variable import Variable
 from hybridflow.ir.builder import READ, GraphBuilder, trace_body
 from hybridflow.ir.graph import Graph
 
+P = ParamSpec("P")
+R = TypeVar("R")
+
 Rule = Callable[[Sequence[Any]], list[Any]]
 
 
-def custom_gradient(function: Callable[..., Any]) -> Callable[..., Any]:
+def custom_gradient(function: Callable[P, tuple[R, Callable[..., Any]]]) -> Callable[P, R]:
     """Give a function its own gradient.
 
     Args:

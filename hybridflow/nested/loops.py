@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import jax
 import numpy as np
@@ -51,10 +51,12 @@ from hybridflow.nested.bodies import (
 from hybridflow.nested.scans import backward_scan, bind_scan, run_rows, split_body
 from hybridflow.nested.trips import known_trips
 
+R = TypeVar("R")
+
 
 def while_loop(
-    cond_fn: Callable[..., Any], body_fn: Callable[..., Any], loop_vars: Any, max_iterations: int | None = None
-) -> Any:
+    cond_fn: Callable[..., Any], body_fn: Callable[..., R], loop_vars: Any, max_iterations: int | None = None
+) -> R:
     """Run a function on its own results while a condition holds.
 
     Args:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple, TypeVar, cast
 
 import jax
 import numpy as np
@@ -40,12 +40,14 @@ from hybridflow.ops.collectives import axes_after, groups, psum
 from hybridflow.ops.reductions import all as all_of
 from hybridflow.ops.shape import reshape
 
+R = TypeVar("R")
+
 Sizes = tuple[tuple[str, int], ...]
 
 
 def shard_map(
-    fn: Callable[..., Any], mesh: Mesh, in_layouts: Sequence[Any], out_layouts: Any
-) -> Callable[..., Any]:
+    fn: Callable[..., R], mesh: Mesh, in_layouts: Sequence[Any], out_layouts: Any
+) -> Callable[..., R]:
     """Return a function that runs `fn` on every device of a mesh, with the parts of the arguments that lie there.
 
     Inside, the devices send one another values by `hf.distribute.psum`, `all_gather` and the like. Eager calls trace

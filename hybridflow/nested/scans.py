@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 
 import jax
 import jax.numpy as jnp
@@ -44,8 +44,11 @@ from hybridflow.nested.scan_sums import scan_with_sums
 from hybridflow.ops.joining import stack
 from hybridflow.ops.onnx import backwards
 
+C = TypeVar("C")
+Y = TypeVar("Y")
 
-def scan(fn: Callable[..., Any], init: Any, xs: Any) -> tuple[Any, Any]:
+
+def scan(fn: Callable[..., tuple[C, Y]], init: Any, xs: Any) -> tuple[C, Y]:
     """Run a function over the leading axis of tensors, carrying a value along.
 
     Args:

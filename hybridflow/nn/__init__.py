@@ -1,11 +1,11 @@
 """`hf.nn`: neural-network operations, and the modules that models are built from."""
 
+import typing as _typing
 from importlib import import_module as _import_module
-from typing import TYPE_CHECKING as _TYPE_CHECKING
 
 from hybridflow.ops.nn import *  # noqa: F403
 
-if _TYPE_CHECKING:  # the names that `__getattr__` imports on demand
+if _typing.TYPE_CHECKING:  # the names that `__getattr__` imports on demand
     from hybridflow.nn import init as init
     from hybridflow.nn.layers.attention import KeyValueCache as KeyValueCache
     from hybridflow.nn.layers.attention import MultiHeadAttention as MultiHeadAttention
@@ -62,6 +62,16 @@ if _TYPE_CHECKING:  # the names that `__getattr__` imports on demand
     from hybridflow.nn.layers.simple import Upsample as Upsample
     from hybridflow.nn.stacking import stack as stack
     from hybridflow.nn.table import summary as summary
+else:
+
+    def __getattr__(name: str) -> object:
+        if name == "init":
+            return _import_module("hybridflow.nn.init")
+        if name not in _LATER:
+            raise AttributeError(f"module 'hybridflow.nn' has no attribute {name!r}", name=name)
+        value = globals()[name] = getattr(_import_module(f"hybridflow.nn.{_LATER[name]}"), name)
+        return value
+
 
 _LATER = {
     "AdaptiveAvgPool": "layers.simple",
@@ -121,15 +131,6 @@ _LATER = {
     "summary": "table",
 }
 """The names that are imported on first use, with the module of `hybridflow.nn` that each is in."""
-
-
-def __getattr__(name: str) -> object:
-    if name == "init":
-        return _import_module("hybridflow.nn.init")
-    if name not in _LATER:
-        raise AttributeError(f"module 'hybridflow.nn' has no attribute {name!r}", name=name)
-    value = globals()[name] = getattr(_import_module(f"hybridflow.nn.{_LATER[name]}"), name)
-    return value
 
 
 def __dir__() -> list[str]:

@@ -20,7 +20,7 @@ from hybridflow.core.errors import ArgumentError, message
 from hybridflow.ops.generator_default import SEEDS
 
 Array = np.ndarray[Any, Any]
-Initializer = Callable[[tuple[int, ...], Any], Any]
+Initializer = Callable[[tuple[int, ...], Any], Array]
 """A function that takes a shape and a dtype and returns the values."""
 
 
@@ -186,3 +186,10 @@ def _scaled(std_of: Callable[[int, int], float], *, uniformly: bool) -> Initiali
         return (uniform(-bound, bound) if uniformly else normal(0.0, std))(shape, dtype)
 
     return make
+
+
+__all__ = [
+    "constant", "glorot_normal", "glorot_uniform", "he_normal", "he_uniform", "kaiming_normal", "kaiming_uniform",
+    "lecun_normal", "lecun_uniform", "normal", "ones", "orthogonal", "seed", "truncated_normal", "uniform",
+    "xavier_normal", "xavier_uniform", "zeros",
+]  # fmt: skip

@@ -9,19 +9,19 @@
 `register` makes a user-defined operation from a `kernel`, a `lower`, a gradient rule and samples: `Sample`, `Bad`.
 """
 
-from typing import TYPE_CHECKING as _TYPE_CHECKING
+import typing as _typing
 
 from hybridflow.core import operators as operators
 from hybridflow.core.op import Bad as Bad
 from hybridflow.core.op import Sample as Sample
 
-if _TYPE_CHECKING:
+if _typing.TYPE_CHECKING:
     from hybridflow.ops.own import register as register
+else:
 
+    def __getattr__(name: str) -> object:
+        if name == "register":  # imported on first use: it needs the families' common parts
+            from hybridflow.ops.own import register
 
-def __getattr__(name: str) -> object:
-    if name == "register":  # imported on first use: it needs the families' common parts
-        from hybridflow.ops.own import register
-
-        return register
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}", name=name)
+            return register
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}", name=name)

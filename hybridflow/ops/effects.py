@@ -6,7 +6,7 @@ import builtins
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
-from typing import Any, cast
+from typing import Any, cast, overload
 
 import jax
 import numpy as np
@@ -232,6 +232,10 @@ def _result(name: str, index: int, leaf: Any, shape: tuple[int, ...], dtype: DTy
     return array
 
 
+@overload
+def pure_callback(fn: Callable[..., Any], spec: TensorSpec, *args: Any) -> Tensor: ...
+@overload
+def pure_callback(fn: Callable[..., Any], spec: Any, *args: Any) -> Any: ...
 def pure_callback(fn: Callable[..., Any], spec: Any, *args: Any) -> Any:
     """Call a Python function, in a compiled function at every call, in program order with the other effects.
 

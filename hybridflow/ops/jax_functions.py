@@ -7,7 +7,7 @@ import inspect
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from types import CodeType, FunctionType
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, ParamSpec, overload
 
 import jax
 import jax.numpy as jnp
@@ -23,6 +23,8 @@ from hybridflow.core.op import No, Op, Saves, register
 from hybridflow.core.spec import TensorSpec, make_spec
 from hybridflow.core.tensor import Tensor, as_tensor
 from hybridflow.core.variable import Variable
+
+P = ParamSpec("P")
 
 Specs = tuple[tuple[tuple[int, ...], Any], ...]
 """The shapes and dtypes of a call's arrays."""
@@ -180,6 +182,14 @@ WITH_EFFECT = _record("jax_function_with_effect", "effect")
 # -- from_jax -----------------------------------------------------------------------------------------------------
 
 
+@overload
+def from_jax(
+    fn: Callable[P, Any], /, *, static_argnames: Iterable[str] | str = (), name: str | None = None
+) -> Callable[P, Any]: ...
+@overload
+def from_jax(
+    fn: None = None, /, *, static_argnames: Iterable[str] | str = (), name: str | None = None
+) -> Callable[[Callable[P, Any]], Callable[P, Any]]: ...
 def from_jax(
     fn: Callable[..., Any] | None = None, /, *, static_argnames: Iterable[str] | str = (), name: str | None = None
 ) -> Any:

@@ -78,7 +78,7 @@ def moveaxis(x: TensorLike, source: int | tuple[int, ...], destination: int | tu
     return permute_dims(tensor, order)
 
 
-def broadcast_shapes(*shapes: tuple[Any, ...]) -> tuple[Any, ...]:
+def broadcast_shapes(*shapes: tuple[int, ...]) -> tuple[int, ...]:
     """Return the shape to which shapes broadcast together.
 
     Args:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar
 
 import jax
 
@@ -20,8 +20,10 @@ from hybridflow.core.variable import VARIABLE, Variable
 from hybridflow.ir.evaluate import evaluate
 from hybridflow.tracing.function import CompiledFunction
 
+T = TypeVar("T")
 
-def compile_recorded(outputs: Any, inputs: Any) -> Callable[..., Any]:
+
+def compile_recorded(outputs: T, inputs: Any) -> Callable[..., T]:
     """Return a compiled function that repeats a recorded computation with other inputs.
 
     Values that the recording kept are constants of the function; Variables are read at every call. Values that no

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Sequence
-from typing import Any, cast
+from typing import Any, ParamSpec, cast
 
 import jax
 import jax.numpy as jnp
@@ -26,8 +26,10 @@ from hybridflow.tracing.function import CompiledFunction
 from hybridflow.tracing.xla_inputs import raw_value
 from hybridflow.xla.executable import is_wide
 
+P = ParamSpec("P")
 
-def to_jax(fn: Callable[..., Any], /, *, freeze_variables: bool = False, checks: bool = True) -> Callable[..., Any]:
+
+def to_jax(fn: Callable[P, Any], /, *, freeze_variables: bool = False, checks: bool = True) -> Callable[P, Any]:
     """Turn a hybridflow function into a pure JAX function, for `jax.jit`, `jax.grad`, `jax.vmap`, `jax.jvp` etc.
 
     Every call traces `fn` for the shapes of its arguments, so call it inside `jax.jit`. JAX differentiates it by
@@ -75,7 +77,7 @@ def to_jax(fn: Callable[..., Any], /, *, freeze_variables: bool = False, checks:
     )
     name = getattr(fn, "__qualname__", type(fn).__name__)
 
-    @functools.wraps(fn, updated=())
+    @functools.wraps(cast("Callable[P, Any]", fn), updated=())
     def wrapped(*args: Any, **kwargs: Any) -> Any:
         leaves, tree = jax.tree_util.tree_flatten((args, kwargs))
         values = {index: _array(leaf) for index, leaf in enumerate(leaves) if _is_array(leaf)}

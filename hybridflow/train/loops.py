@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, TypeVar
 
 import jax
 import numpy as np
@@ -30,6 +30,8 @@ from hybridflow.train.inputs import (
     rows_of,
     tensors,
 )
+
+R = TypeVar("R")
 
 Metrics = Any
 """A metric or a function ``(prediction, target)``, a sequence of such, or a mapping with names."""
@@ -155,8 +157,9 @@ def figures(model: Any, forward: Any, data: Any, metrics: Mapping[str, Metric]) 
 
 
 def predict(
-    model: Any, x: Any, *, batch_size: int = 256, compile: bool = True, mesh: Mesh | None = None, batch: Axis = None
-) -> Any:
+    model: Callable[..., R], x: Any, *, batch_size: int = 256, compile: bool = True, mesh: Mesh | None = None,
+    batch: Axis = None,
+) -> R:  # fmt: skip
     """Return the predictions of a model for inputs, computed batch after batch.
 
     The model is not in training mode meanwhile; its mode is restored afterwards.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, TypeVar
 
 import jax
 
@@ -20,10 +20,12 @@ from hybridflow.ops.reductions import max as maximum_of
 from hybridflow.ops.reductions import sum as sum_of
 from hybridflow.ops.transcendental import sqrt
 
+T = TypeVar("T")
+
 Axis = int | tuple[int, ...] | None
 
 
-def clip_by_value(tensors: Any, low: Any, high: Any) -> Any:
+def clip_by_value(tensors: T, low: Any, high: Any) -> T:
     """Limit every element to an interval.
 
     Args:
@@ -41,7 +43,7 @@ def clip_by_value(tensors: Any, low: Any, high: Any) -> Any:
     return jax.tree_util.tree_map(lambda leaf: clip(_floats("clip_by_value", leaf), low, high), tensors)
 
 
-def clip_by_norm(tensors: Any, max_norm: Any, axis: Axis = None) -> Any:
+def clip_by_norm(tensors: T, max_norm: Any, axis: Axis = None) -> T:
     """Scale every tensor down separately, so that its Euclidean norm is at most `max_norm`.
 
     Args:
@@ -70,7 +72,7 @@ def clip_by_norm(tensors: Any, max_norm: Any, axis: Axis = None) -> Any:
     return jax.tree_util.tree_map(clipped, tensors)
 
 
-def clip_by_global_norm(tensors: Any, max_norm: Any) -> tuple[Any, Tensor]:
+def clip_by_global_norm(tensors: T, max_norm: Any) -> tuple[T, Tensor]:
     """Scale tensors down together, so that the norm of all their elements is at most `max_norm`.
 
     Args:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, ParamSpec, TypeVar
 
 import jax
 
@@ -25,10 +25,14 @@ from hybridflow.core.variable import Variable
 from hybridflow.ops.creation import full
 from hybridflow.ops.shape import permute_dims
 
+P = ParamSpec("P")
+R = TypeVar("R")
+T = TypeVar("T")
+
 _MODES = ("auto", "forward", "reverse")
 
 
-def jvp(fn: Callable[..., Any], primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, Any]:
+def jvp(fn: Callable[..., R], primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[R, R]:
     """Return a function's value and its derivative in a direction (forward mode).
 
     The derivative follows the gradient rules, including custom ones, so it is the transpose of `hf.vjp`.
@@ -79,7 +83,7 @@ def jvp(fn: Callable[..., Any], primals: Sequence[Any], tangents: Sequence[Any])
     return value, jax.tree_util.tree_unflatten(tree, derivatives)
 
 
-def hvp(fn: Callable[..., Any], primals: Sequence[Any], vectors: Sequence[Any]) -> Any:
+def hvp(fn: Callable[..., Any], primals: Sequence[T], vectors: Sequence[Any]) -> tuple[T, ...]:
     """Return the product of a scalar function's Hessian with a vector, without computing the Hessian.
 
     Args:
@@ -115,8 +119,8 @@ def hvp(fn: Callable[..., Any], primals: Sequence[Any], vectors: Sequence[Any]) 
 
 
 def jacobian(
-    fn: Callable[..., Any], argnums: int | tuple[int, ...] = 0, mode: str = "auto"
-) -> Callable[..., Any]:
+    fn: Callable[P, Any], argnums: int | tuple[int, ...] = 0, mode: str = "auto"
+) -> Callable[P, Any]:
     """Return a function that computes the derivative of every element of `fn`'s result.
 
     Args:
@@ -167,7 +171,7 @@ def jacobian(
     return differentiated
 
 
-def hessian(fn: Callable[..., Any], argnums: int | tuple[int, ...] = 0) -> Callable[..., Any]:
+def hessian(fn: Callable[P, Any], argnums: int | tuple[int, ...] = 0) -> Callable[P, Any]:
     """Return a function that computes the second derivatives of `fn`'s result.
 
     Args:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Sequence
-from typing import Any, cast
+from typing import Any, ParamSpec, TypeVar, cast
 
 import jax
 import numpy as np
@@ -33,11 +33,14 @@ from hybridflow.ops.joining import concat
 from hybridflow.ops.reductions import all as reduce_all
 from hybridflow.ops.shape import permute_dims
 
+P = ParamSpec("P")
+R = TypeVar("R")
+
 Axes = Any
 """None, an integer, or a structure of them that is a prefix of the structure of the arguments (or the result)."""
 
 
-def vmap(fn: Callable[..., Any], in_axes: Axes = 0, out_axes: Axes = 0) -> Callable[..., Any]:
+def vmap(fn: Callable[P, R], in_axes: Axes = 0, out_axes: Axes = 0) -> Callable[P, R]:
     """Return a function that applies `fn` to every slice of its arguments along an axis.
 
     `fn` is written for one example; all examples are computed by one vectorized program. In eager code, each call runs

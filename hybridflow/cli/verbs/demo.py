@@ -106,7 +106,7 @@ class Training:
     accuracy: float = 0.0
 
 
-def batches(data: Digits, seed: int) -> hf.data.Batches:
+def batches(data: Digits, seed: int) -> hf.data.Batches[tuple[hf.Tensor, hf.Tensor]]:
     """Return shuffled batches of equal size."""
     return hf.data.Batches((data.train_images, data.train_labels), BATCH, shuffle=True, seed=seed, drop_last=True)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Self, cast
+from typing import TYPE_CHECKING, Any, ParamSpec, Protocol, Self, TypeVar, cast
 
 from hybridflow.core.attached import attached
 from hybridflow.core.functions import Whole
@@ -18,8 +18,20 @@ from hybridflow.nn.observed import called
 if TYPE_CHECKING:
     from hybridflow.nn.watching import Watch
 
+P = ParamSpec("P")
+R_co = TypeVar("R_co", covariant=True)
 _LAYERS = "hybridflow.nn."
 """The package of the layers whose arguments are compared with other packages' names for them."""
+
+
+class Forward(Protocol[P, R_co]):
+    """What type checkers need to know of a module, so that a call has the signature of its `forward`."""
+
+    recomputed: Any
+
+    def forward(self, *args: P.args, **kwargs: P.kwargs) -> R_co:
+        """Compute the result."""
+        ...
 
 
 class Module(Whole):
@@ -78,7 +90,7 @@ class Module(Whole):
         """Compute the result; subclasses write it."""
         raise NotImplementedError(f"{type(self).__name__}: forward is not written")
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+    def __call__(self: Forward[P, R_co], *args: P.args, **kwargs: P.kwargs) -> R_co:
         """Call `forward`."""
         tree.prepare(self)
         if self.recomputed is not None or SETTINGS.observers or ACTIVE:

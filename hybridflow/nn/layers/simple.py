@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar
 
 from hybridflow.core.errors import ArgumentError, ArgumentTypeError, ShapeError, message
 from hybridflow.core.settings import SETTINGS
@@ -22,6 +22,8 @@ from hybridflow.ops.rearrange import repeat
 from hybridflow.ops.reductions import max as largest
 from hybridflow.ops.reductions import mean
 from hybridflow.ops.shape import reshape
+
+T = TypeVar("T")
 
 
 class Sequential(Module):
@@ -55,7 +57,7 @@ class Sequential(Module):
             setattr(self, str(number), layer)
         self.count = len(layers)
 
-    def forward(self, x: Any) -> Any:
+    def forward(self, x: Any) -> Tensor:
         """Call the layers."""
         for number in range(self.count):
             layer = getattr(self, str(number))
@@ -91,7 +93,7 @@ class Identity(Module):
         3
     """
 
-    def forward(self, x: Any) -> Any:
+    def forward(self, x: T) -> T:
         """Return the input."""
         return x
 
