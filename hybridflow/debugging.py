@@ -8,6 +8,7 @@ import numpy as np
 
 from hybridflow.analysis.locate import Located, locate
 from hybridflow.analysis.value_table import ModeCosts, ValueRow, ValueTable, table
+from hybridflow.core.attached import attached as _attached
 from hybridflow.core.context import is_tracing
 from hybridflow.core.errors import ArgumentTypeError, CheckError, DTypeError
 from hybridflow.core.errors import message as composed
@@ -63,3 +64,4 @@ def check(cond: Any, message: str) -> None:
 
 
 __all__ = ["Located", "ModeCosts", "ValueRow", "ValueTable", "check", "locate", "table"]
+_attached("name_module")("hf.debugging", __name__)

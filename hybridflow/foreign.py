@@ -12,10 +12,12 @@ import functools
 import re
 import sys
 from collections.abc import Callable
+from difflib import get_close_matches
 from inspect import getattr_static
 from types import ModuleType
 from typing import Any, cast
 
+from hybridflow import later
 from hybridflow.core.errors import ArgumentError, ArgumentTypeError, ForeignNameError, MutationError, message
 from hybridflow.core.foreign_hints import HINTS
 from hybridflow.core.foreign_names import NAMES, Hint, Name
@@ -23,7 +25,12 @@ from hybridflow.core.keywords import meant
 from hybridflow.core.methods import TensorMethods
 from hybridflow.core.tensor import describe
 
-_MODULES = ("hf", "hf.nn", "hf.nn.init", "hf.random")
+_MODULES = (
+    "hf", "hf.config", "hf.fft", "hf.ir", "hf.linalg", "hf.nn", "hf.nn.init", "hf.ops", "hf.random",
+)  # fmt: skip
+"""The public modules that are imported with the package; the others call `name_module` themselves."""
+_PUBLIC = {*later.MODULES}
+"""The names of public modules inside the package, without ``hybridflow.``."""
 _OBJECTS = ("x", "model", "opt")
 _ASSIGNED = frozenset([("model", "trainable")])
 """Names that other packages assign, where an attribute of that name would be ignored."""
@@ -173,9 +180,55 @@ def name_class(cls: type, owner: str) -> None:
 
 
 def name_module(path: str, name: str) -> None:
-    """Give a module of the package the names that the table has for it."""
-    module = sys.modules[name]
-    cast(Any, module).__getattr__ = _of_module(path, module)
+    """Make a module of the package a public one.
+
+    It gets the names that the table has for it, a hint for other names that it lacks, and a `dir` of its public names.
+    """
+    module = cast(Any, sys.modules[name])
+    _PUBLIC.add(name.removeprefix("hybridflow."))
+    module.__dir__ = functools.partial(_public_names, module, vars(module).get("__dir__"))
+    module.__getattr__ = _of_module(path, module)
+
+
+def _public_names(module: ModuleType, before: Callable[[], list[str]] | None) -> list[str]:
+    """Return a module's ``__all__``, or else its names without underscore; of modules in it, public ones only."""
+    names, found = vars(module), vars(module).get("__all__") or (before() if before else vars(module))
+    inner = {name for name, value in names.items() if isinstance(value, ModuleType) and not _is_public(value)}
+    return sorted({name for name in {*found} - inner if not name.startswith("_") or name.endswith("__")})
+
+
+class MissingNameError(AttributeError):
+    """A public module has no such name. What is meant is looked for when the text is asked for: `hasattr` is quick."""
+
+    def __init__(self, path: str, module: ModuleType, name: str) -> None:
+        super().__init__(path, module, name, name=name)
+
+    def __str__(self) -> str:
+        path, module, name = self.args
+        return f"module {module.__name__!r} has no attribute {name!r}{_instead(path, module, name)}"
+
+
+def _is_public(module: ModuleType) -> bool:
+    return module.__name__.removeprefix("hybridflow.") in _PUBLIC
+
+
+def _instead(path: str, module: ModuleType, name: str) -> str:
+    """Return what a missing name was probably meant to be, as the end of an error's text; "" if that is not known."""
+    own = [one for one in {*dir(module), *names_in(path)} if not one.startswith("_")]
+    lower = {one.lower(): one for one in own}
+    near = get_close_matches(name, own, n=1, cutoff=0.75) or get_close_matches(name.lower(), lower, n=1, cutoff=0.75)
+    if near:
+        return f". Did you mean {path}.{near[0] if near[0] in own else lower[near[0]]}?"
+    package = sys.modules["hybridflow"]
+    elsewhere = [("hf", package), *[(f"hf.{one}", vars(package).get(one)) for one in sorted(_PUBLIC)]]
+    places = [other for other, one in elsewhere if one is not None and one is not module and name in dir(one)]
+    return f". Did you mean {places[0]}.{name}?" if places else ""
+
+
+@functools.cache
+def names_in(path: str) -> frozenset[str]:
+    """Return the foreign names that the table has for a module."""
+    return frozenset(name.rpartition(".")[2] for name in rows() if name.rpartition(".")[0] == path)
 
 
 def _of_module(path: str, module: ModuleType) -> Callable[[str], Any]:
@@ -186,8 +239,12 @@ def _of_module(path: str, module: ModuleType) -> Callable[[str], Any]:
         if f"{path}.{name}" in rows():
             return meaning(f"{path}.{name}")
         if before is not None:
-            return before(name)
-        raise AttributeError(f"module {module.__name__!r} has no attribute {name!r}", name=name, obj=module)
+            try:
+                return before(name)
+            except AttributeError as error:
+                if error.name != name:
+                    raise
+        raise MissingNameError(path, module, name)
 
     return getattr_
 

@@ -11,6 +11,7 @@ from typing import Any, Self, cast
 
 import numpy as np
 
+from hybridflow.core.attached import attached as _attached
 from hybridflow.core.errors import ArgumentError, ArgumentTypeError, ShapeError, message
 from hybridflow.ir.graph import Graph
 from hybridflow.ops.effects import pure_callback
@@ -274,3 +275,4 @@ def _png(pixels: np.ndarray[Any, Any]) -> bytes:
 
 
 __all__ = ["Writer", "encoded"]
+_attached("name_module")("hf.summary", __name__)

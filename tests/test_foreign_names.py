@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 import importlib.util
 import inspect
 import re
+import types
 
 import jax
 import jax.numpy as jnp
@@ -310,3 +312,48 @@ def test_a_reduction_of_losses_that_is_none_of_torchs_is_an_error():
         hf.nn.mse_loss(x, x, reduction="batchmean")
     with pytest.raises(ArgumentError, match="one of mean, sum, none"):
         hf.nn.CrossEntropyLoss(reduction=3)(x, hf.zeros(2, dtype=hf.int32))
+
+
+# -- public modules ------------------------------------------------------------------------------------------------
+
+PUBLIC = (
+    "hf", "hf.nn", "hf.nn.init", "hf.random", "hf.linalg", "hf.fft", "hf.config", "hf.data", "hf.debugging",
+    "hf.distribute", "hf.export", "hf.metrics", "hf.models", "hf.optim", "hf.prune", "hf.quantize", "hf.serve",
+    "hf.summary", "hf.testing", "hf.train", "hf.ir", "hf.ops", "hf.compat", "hf.compat.v1",
+)  # fmt: skip
+
+
+def module_at(path):
+    return functools.reduce(getattr, path.split(".")[1:], hf)
+
+
+@pytest.mark.parametrize("path", PUBLIC)
+def test_dir_shows_public_names_only(path):
+    for name in dir(module_at(path)):
+        value = getattr(module_at(path), name)
+        if name.startswith("__") and name.endswith("__"):
+            continue
+        assert not name.startswith("_")
+        if isinstance(value, types.ModuleType):
+            assert f"{path}.{name}" in {*PUBLIC, "hf.analysis", "hf.ops.fft", "hf.ops.linalg", "hf.ops.random"} or (
+                path == "hf.compat.v1"
+            )
+        elif callable(value) and path != "hf.compat.v1":  # TensorFlow 1's names for types
+            assert value.__module__.startswith("hybridflow")
+
+
+@pytest.mark.parametrize("path", PUBLIC)
+def test_a_misspelled_name_says_what_was_meant(path):
+    module, label = module_at(path), "v1" if path == "hf.compat.v1" else path
+    own = [name for name in dir(module) if len(name) > 5 and not name.startswith("_")]
+    for name in own[::5]:
+        wrong = name[:-2] + name[-1] + name[-2] + "x"  # two letters in the wrong order, and one too many
+        with pytest.raises(AttributeError, match=rf"has no attribute '{wrong}'\. Did you mean {label}\.\w+\?"):
+            getattr(module, wrong)
+
+
+def test_a_name_of_another_module_says_where_it_is():
+    for wrong, right in {"hf.Linear": "hf.nn.Linear", "hf.nn.Adam": "hf.optim.Adam"}.items():
+        assert module_at(right) is not None
+        with pytest.raises(AttributeError, match=rf"Did you mean {right}\?"):
+            module_at(wrong)

@@ -1,5 +1,6 @@
 """Many devices: meshes of them, and how models and functions lie there."""
 
+from hybridflow.core.attached import attached as _attached
 from hybridflow.core.errors import DeviceLostError as DeviceLostError
 from hybridflow.core.errors import NotLocalError as NotLocalError
 from hybridflow.core.errors import ProgramsDifferError as ProgramsDifferError
@@ -23,3 +24,5 @@ from hybridflow.distribute.processes import process_index as process_index
 from hybridflow.distribute.sharding import shard as shard
 from hybridflow.nested.schedules import Schedule as Schedule
 from hybridflow.nested.schedules import pipeline_schedule as pipeline_schedule
+
+_attached("name_module")("hf.distribute", __name__)

@@ -10,6 +10,7 @@ import numpy as np
 
 from hybridflow.analysis.parity import assert_same as assert_same
 from hybridflow.autodiff.tape import GradientTape
+from hybridflow.core.attached import attached as _attached
 from hybridflow.core.dtypes import as_dtype, is_differentiable
 from hybridflow.core.errors import ArgumentError, ArgumentTypeError, CheckError, message
 from hybridflow.core.op import No, Op, Sample
@@ -286,3 +287,4 @@ def assert_max_traces(fn: Any, n: int) -> None:
 
 
 __all__ = ["assert_max_traces", "assert_same", "check_gradients", "check_op"]
+_attached("name_module")("hf.testing", __name__)

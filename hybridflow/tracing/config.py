@@ -254,3 +254,6 @@ class threads(_Setting):  # noqa: N801
 
     def __exit__(self, *_: object) -> None:
         POOL.threads = self._before
+
+
+__all__ = ["cache", "checks", "full_tracebacks", "matmul_precision", "run_eagerly", "threads", "verify"]
