@@ -291,3 +291,31 @@ def test_compile_takes_options_that_ask_for_what_it_does(usual):
 def test_options_of_other_packages_compilers_say_what_to_write(call, text):
     with pytest.raises(ArgumentTypeError, match=text):
         call()
+
+
+@pytest.mark.parametrize(
+    ("call", "text"),
+    [
+        (lambda: hf.scan(lambda c, x: (c, x), 0.0, hf.ones(3), length=3), r"scan: takes no keyword 'length'.*\n.*xs"),
+        (lambda: hf.train.fit(abs, DATA, DATA, loss=abs, optimizer=None, validation_split=0.1), "validation=\\(x, y"),
+        (lambda: hf.train.fit(abs, DATA, DATA, loss=abs, optimizer=None, epoch=1), "Did you mean epochs=\\?"),
+        (lambda: hf.grad(abs, argnum=0), "Did you mean argnums="),
+        (lambda: hf.while_loop(abs, abs, 0, max_iteration=3), "Did you mean max_iterations="),
+        (lambda: hf.data.Batches(DATA, 2, shufle=True), "Did you mean shuffle="),
+        (lambda: hf.nn.Linear(3, 3, bais=False), "Did you mean bias="),
+        (lambda: hf.sum(hf.ones(3), axs=0), "Did you mean axis="),
+    ],
+)
+def test_unknown_keywords_say_which_was_meant(call, text):
+    with pytest.raises(TypeError, match=text):
+        call()
+
+
+def test_functions_take_the_keywords_of_other_packages():
+    assert len([*hf.data.Batches(DATA, batch_size=2)]) == len([*hf.data.Batches(DATA, 2)])
+    x = hf.asarray(DATA)
+    assert hf.vmap(hf.sum, in_dims=1)(x).tolist() == hf.vmap(hf.sum, in_axes=1)(x).tolist()
+    model, loss = hf.nn.Linear(DATA.shape[1], 1), hf.nn.mse
+    given = {"loss": loss, "optimizer": hf.optim.SGD(model, lr=0.0), "progress": False}
+    target = np.zeros((len(DATA), 1), np.float32)
+    assert "val_loss" in hf.train.fit(model, DATA, target, validation_data=(DATA, target), **given)

@@ -15,6 +15,7 @@ from hybridflow.core.dispatch import bind
 from hybridflow.core.dtypes import is_differentiable
 from hybridflow.core.errors import ArgumentError, ArgumentTypeError, DTypeError, ShapeError, message
 from hybridflow.core.functions import as_traced
+from hybridflow.core.keywords import with_foreign_keywords
 from hybridflow.core.op import No, Op, register
 from hybridflow.core.tensor import Tensor, as_tensor, make_tensor
 
@@ -114,6 +115,7 @@ def vjp(fn: Callable[..., R], *primals: Any) -> tuple[R, Callable[[Any], tuple[A
     return value, pullback
 
 
+@with_foreign_keywords
 def value_and_grad(
     fn: Callable[P, R], argnums: int | tuple[int, ...] = 0, has_aux: bool = False
 ) -> Callable[P, tuple[R, Any]]:
@@ -156,6 +158,7 @@ def value_and_grad(
     return differentiated
 
 
+@with_foreign_keywords
 def grad(fn: Callable[P, Any], argnums: int | tuple[int, ...] = 0, has_aux: bool = False) -> Callable[P, Any]:
     """Return a function that computes the gradient of `fn`; see `value_and_grad`.
 

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Collection
+from difflib import get_close_matches
 from functools import wraps
-from typing import Any, TypedDict, cast
+from typing import Any, ParamSpec, TypedDict, TypeVar, cast
 
 from hybridflow.core.errors import ArgumentTypeError, message
 from hybridflow.core.foreign_names import KEYWORDS, SIZES
 
+P = ParamSpec("P")
+R = TypeVar("R")
 _ROWS = {row.name: row for row in KEYWORDS}
 _SIZES = {layer: row.names for row in SIZES for layer in row.layers.split()}
 _ANY = frozenset(name for names in _SIZES.values() for name in names)
@@ -36,7 +39,8 @@ def our_keyword(function: str, keyword: str, names: Collection[str], given: Coll
         ArgumentTypeError: if there is none.
     """
     row = _ROWS.get(keyword)
-    hint = f"It takes: {', '.join(names)}."
+    near = get_close_matches(keyword, names, n=1)
+    hint = f"{f'Did you mean {near[0]}=? ' if near else ''}It takes: {', '.join(names)}."
     if row is not None:
         names_ = [name for name in row.ours if name in names]
         if names_ and (function not in row.but or row.unless in given):
@@ -95,6 +99,21 @@ def respelled(function: Callable[..., Any], given: dict[str, Any]) -> Any:
         given[ours] = value
     args = [given[one] for one, p in parameters.items() if p.kind is kinds.POSITIONAL_ONLY]
     return function(*args, **{one: given[one] for one in own})
+
+
+def with_foreign_keywords(function: Callable[P, R]) -> Callable[P, R]:
+    """Let a function take foreign keywords, and say which it has: for functions that are not called often."""
+    parameters = inspect.signature(function).parameters.values()
+    name = cast(Any, function).__name__
+    names = [p.name for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)]
+
+    @wraps(function)
+    def accepting(*args: P.args, **kwargs: P.kwargs) -> R:
+        for keyword in [one for one in kwargs if one not in names]:
+            _respell(name, keyword, kwargs, names, passes_on=False)
+        return function(*args, **kwargs)
+
+    return accepting
 
 
 def take_foreign_keywords(cls: type) -> None:

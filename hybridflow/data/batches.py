@@ -10,6 +10,7 @@ import jax
 import numpy as np
 
 from hybridflow.core.errors import ArgumentError, ArgumentTypeError, ShapeError, message
+from hybridflow.core.keywords import take_foreign_keywords
 from hybridflow.core.mesh import Mesh
 from hybridflow.core.tensor import Tensor, new_tensor
 from hybridflow.core.variable import Variable
@@ -192,3 +193,6 @@ def _rows(data: Any) -> tuple[list[Any], Any]:
                     got=", ".join([str(array.shape) for array in arrays]) or "no arrays")
         )  # fmt: skip
     return arrays, None if len(leaves) == 1 and not isinstance(data, tuple | Mapping) else tree
+
+
+take_foreign_keywords(Batches)

@@ -18,6 +18,7 @@ from hybridflow.core.convert import common_dtype, is_number
 from hybridflow.core.dtypes import DType
 from hybridflow.core.errors import ArgumentError, DTypeError, ShapeError, message, structure_text
 from hybridflow.core.functions import as_traced
+from hybridflow.core.keywords import with_foreign_keywords
 from hybridflow.core.node import Edge, format_where
 from hybridflow.core.op import No, Op, Reach, Saves, register
 from hybridflow.core.spec import TensorSpec
@@ -47,6 +48,7 @@ from hybridflow.nested.bodies import (
 R = TypeVar("R")
 
 
+@with_foreign_keywords
 def cond(pred: Any, true_fn: Callable[..., R], false_fn: Callable[..., R], *operands: Any) -> R:
     """Run one of two functions, chosen by a condition.
 

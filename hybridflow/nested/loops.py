@@ -24,6 +24,7 @@ from hybridflow.backend.host_calls import goes_on
 from hybridflow.core.context import current
 from hybridflow.core.errors import ArgumentError, ArgumentTypeError, message
 from hybridflow.core.functions import as_traced
+from hybridflow.core.keywords import with_foreign_keywords
 from hybridflow.core.op import No, Op, Reach, Saves, register
 from hybridflow.core.spec import TensorSpec, make_spec
 from hybridflow.core.tensor import Tensor, as_tensor
@@ -54,6 +55,7 @@ from hybridflow.nested.trips import known_trips
 R = TypeVar("R")
 
 
+@with_foreign_keywords
 def while_loop(
     cond_fn: Callable[..., Any], body_fn: Callable[..., R], loop_vars: Any, max_iterations: int | None = None
 ) -> R:

@@ -18,6 +18,7 @@ from hybridflow.autodiff.transform import SplitGradient, split_gradient
 from hybridflow.core.context import current
 from hybridflow.core.errors import ArgumentError, ArgumentTypeError, ShapeError, message
 from hybridflow.core.functions import as_traced
+from hybridflow.core.keywords import with_foreign_keywords
 from hybridflow.core.op import No, Op, Reach, Saves, register
 from hybridflow.core.spec import TensorSpec, make_spec
 from hybridflow.core.tensor import Tensor
@@ -48,6 +49,7 @@ C = TypeVar("C")
 Y = TypeVar("Y")
 
 
+@with_foreign_keywords
 def scan(fn: Callable[..., tuple[C, Y]], init: Any, xs: Any) -> tuple[C, Y]:
     """Run a function over the leading axis of tensors, carrying a value along.
 

@@ -9,6 +9,7 @@ from itertools import chain
 from typing import Any, cast
 
 from hybridflow.core.errors import ArgumentError, ArgumentTypeError, message
+from hybridflow.core.keywords import with_foreign_keywords
 from hybridflow.core.mesh import Axis, Mesh
 from hybridflow.ops.random import integers
 from hybridflow.saving.checkpoints import Checkpoints
@@ -18,6 +19,7 @@ from hybridflow.train.run import Run
 from hybridflow.train.step import Step, step_of
 
 
+@with_foreign_keywords
 def fit(
     model: Any,
     x: Any,

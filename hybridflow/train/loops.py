@@ -12,6 +12,7 @@ import numpy as np
 from hybridflow.autodiff.requires_grad import no_grad
 from hybridflow.core.errors import ArgumentError, ArgumentTypeError, ShapeError, message
 from hybridflow.core.functions import as_traced
+from hybridflow.core.keywords import with_foreign_keywords
 from hybridflow.core.mesh import Axis, Mesh
 from hybridflow.core.tensor import Tensor, as_tensor, new_tensor
 from hybridflow.data.batches import Batches
@@ -94,6 +95,7 @@ def forward_of(model: Any, compile: bool, mesh: Mesh | None = None, batch: Axis 
     return model._forward
 
 
+@with_foreign_keywords
 def evaluate(
     model: Any, x: Any, y: Any = None, *, metrics: Metrics, batch_size: int = 256, compile: bool = True,
     mesh: Mesh | None = None, batch: Axis = None,
@@ -156,6 +158,7 @@ def figures(model: Any, forward: Any, data: Any, metrics: Mapping[str, Metric]) 
     return {name: figure(one.result()) for name, one in metrics.items()}
 
 
+@with_foreign_keywords
 def predict(
     model: Callable[..., R], x: Any, *, batch_size: int = 256, compile: bool = True, mesh: Mesh | None = None,
     batch: Axis = None,

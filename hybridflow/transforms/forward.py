@@ -20,6 +20,7 @@ from hybridflow.autodiff.tape import GradientTape
 from hybridflow.core.dtypes import is_differentiable
 from hybridflow.core.errors import ArgumentError, ArgumentTypeError, DTypeError, ShapeError, message, structure_text
 from hybridflow.core.functions import as_traced
+from hybridflow.core.keywords import with_foreign_keywords
 from hybridflow.core.tensor import Tensor, as_tensor, asarray
 from hybridflow.core.variable import Variable
 from hybridflow.ops.creation import full
@@ -32,6 +33,7 @@ T = TypeVar("T")
 _MODES = ("auto", "forward", "reverse")
 
 
+@with_foreign_keywords
 def jvp(fn: Callable[..., R], primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[R, R]:
     """Return a function's value and its derivative in a direction (forward mode).
 
@@ -83,6 +85,7 @@ def jvp(fn: Callable[..., R], primals: Sequence[Any], tangents: Sequence[Any]) -
     return value, jax.tree_util.tree_unflatten(tree, derivatives)
 
 
+@with_foreign_keywords
 def hvp(fn: Callable[..., Any], primals: Sequence[T], vectors: Sequence[Any]) -> tuple[T, ...]:
     """Return the product of a scalar function's Hessian with a vector, without computing the Hessian.
 
@@ -118,6 +121,7 @@ def hvp(fn: Callable[..., Any], primals: Sequence[T], vectors: Sequence[Any]) ->
     return jax.tree_util.tree_unflatten(tree, product)
 
 
+@with_foreign_keywords
 def jacobian(
     fn: Callable[P, Any], argnums: int | tuple[int, ...] = 0, mode: str = "auto"
 ) -> Callable[P, Any]:
@@ -171,6 +175,7 @@ def jacobian(
     return differentiated
 
 
+@with_foreign_keywords
 def hessian(fn: Callable[P, Any], argnums: int | tuple[int, ...] = 0) -> Callable[P, Any]:
     """Return a function that computes the second derivatives of `fn`'s result.
 

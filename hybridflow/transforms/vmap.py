@@ -21,6 +21,7 @@ from hybridflow.core.errors import (
     structure_text,
 )
 from hybridflow.core.functions import as_traced
+from hybridflow.core.keywords import with_foreign_keywords
 from hybridflow.core.node import Edge, format_where, user_place
 from hybridflow.core.spec import make_spec
 from hybridflow.core.tensor import Tensor, as_tensor
@@ -40,6 +41,7 @@ Axes = Any
 """None, an integer, or a structure of them that is a prefix of the structure of the arguments (or the result)."""
 
 
+@with_foreign_keywords
 def vmap(fn: Callable[P, R], in_axes: Axes = 0, out_axes: Axes = 0) -> Callable[P, R]:
     """Return a function that applies `fn` to every slice of its arguments along an axis.
 
