@@ -163,6 +163,7 @@ else:
         return _later.imported(name)
 
 
+__version__ = "0.1.0"
 __array_api_version__ = "2024.12"
 bool = bool_
 e = 2.718281828459045

@@ -106,6 +106,12 @@ def test_shapes_are_dtypes_and_sizes(model: Path):
     ]  # fmt: skip
 
 
+def test_the_version(capsys: pytest.CaptureFixture[str]):
+    with pytest.raises(SystemExit) as exit_:
+        main(["--version"])
+    assert (exit_.value.code, capsys.readouterr().out) == (0, f"hybridflow {hf.__version__}\n")
+
+
 def test_a_difference_is_exit_code_1(model: Path, capsys: pytest.CaptureFixture[str]):
     assert main(["compare", f"{model}:wrong", "--shapes", "f32[3]", "--repeats", "1"]) == 1
     assert "DIFFERENT: results differ by more than rounding." in capsys.readouterr().out

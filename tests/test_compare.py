@@ -428,6 +428,16 @@ def test_plots(tmp_path: Path, ending: str, start: bytes):
     assert path.read_bytes().startswith(start)
 
 
+def test_a_plot_without_a_path_is_one_of_pyplots():
+    plt = pytest.importorskip("matplotlib.pyplot")
+    plt.switch_backend("agg")
+    made().plot()
+    try:
+        assert [axes.get_xlabel() for axes in plt.gcf().axes] == ["calls"]
+    finally:
+        plt.close("all")
+
+
 def test_an_interrupted_write_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     path = tmp_path / "report.html"
     write_text(path, "old")

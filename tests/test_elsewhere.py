@@ -51,7 +51,7 @@ def test_the_page_answers_what_the_model_answers(tmp_path: Path):
     nn.init.seed(0)
     model = nn.Sequential(nn.Linear(784, 64), nn.relu, nn.Linear(64, 10))
     x = np.random.default_rng(0).random((1, 784)).astype(np.float32)
-    hf.export.onnx(model, hf.TensorSpec([None, 784]), tmp_path / "digits.onnx", quantize="dynamic")
+    hf.export.onnx(tmp_path / "digits.onnx", model, hf.TensorSpec([None, 784]), quantize="dynamic")
     (tmp_path / "image.json").write_text(json.dumps(x[0].tolist()))
     expected = hf.quantize.dynamic(model)(x).numpy()[0]
     handler = functools.partial(Quiet, directory=tmp_path)
@@ -93,7 +93,7 @@ def test_litert_answers_what_the_model_answers(name: str, tmp_path: Path):
     folder = Path(os.environ["HYBRIDFLOW_ONNX2TF"])
     model, (x,) = made(name)
     wanted = jax.tree_util.tree_leaves(model.eval()(x))[0].numpy()
-    hf.export.onnx(model, hf.TensorSpec(x.shape, x.dtype), tmp_path / "model.onnx")
+    hf.export.onnx(tmp_path / "model.onnx", model, hf.TensorSpec(x.shape, x.dtype))
     np.save(tmp_path / "calibration_image_sample_data_20x128x128x3_float32.npy", np.ones((20, 128, 128, 3), np.float32))
     np.save(tmp_path / "x.npy", x)
     path = {**os.environ, "PATH": f"{folder}{os.pathsep}{os.environ['PATH']}"}  # it calls onnxsim

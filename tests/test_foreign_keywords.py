@@ -254,9 +254,20 @@ def test_named_parameters_say_that_they_are_a_dict():
     assert re.search(r"named_parameters\(\).*\.items\(\)", PATH.read_text(encoding="utf-8"))
 
 
-def test_saving_says_that_the_path_comes_first():
-    with pytest.raises(TypeError, match=r"save: the path comes first(.|\n)*Write hf\.save\(path, values\)"):
-        hf.save(hf.nn.Linear(2, 2), "path")
+@pytest.mark.parametrize(
+    ("call", "write"),
+    [
+        (lambda net, spec: hf.save(net, "path"), "hf.save(path, values)"),
+        (lambda net, spec: hf.load(net, "path"), "hf.load(path, into=model)"),
+        (lambda net, spec: hf.export.load(net), "hf.export.load(path)"),
+        (lambda net, spec: hf.export.save(net, "path", spec), "hf.export.save(path, function, *specs)"),
+        (lambda net, spec: hf.export.onnx(net, spec, "path"), "hf.export.onnx(path, function, *specs)"),
+        (lambda net, spec: hf.export.stablehlo(net, "path", spec), "hf.export.stablehlo(path, function, *specs)"),
+    ],
+)
+def test_what_writes_and_reads_files_says_that_the_path_comes_first(call, write):
+    with pytest.raises(TypeError, match=rf"the path comes first\n  got: Linear\n  Write {re.escape(write)}"):
+        call(hf.nn.Linear(2, 2), hf.TensorSpec([None, 2]))
 
 
 def test_split_by_dim_is_refused_for_it_means_the_size_of_a_part():

@@ -184,6 +184,7 @@ def test_the_version_is_the_changelogs():
     assert changelog.index("## [Unreleased]") < changelog.find(f"## [{project['version']}]") or (
         f"## [{project['version']}]" not in changelog
     )
+    assert f'__version__ = "{project["version"]}"' in (ROOT / "hybridflow/__init__.py").read_text()
 
 
 def test_what_is_imported_late_is_declared():

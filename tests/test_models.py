@@ -156,7 +156,7 @@ def test_an_artifact_in_onnx_runtime_gives_the_same(name: str, tmp_path: Path):
     specs = [hf.TensorSpec(one.shape, one.dtype) for one in inputs]
     wanted = [leaf.numpy() for leaf in jax.tree_util.tree_leaves(model(*inputs))]
     hf.export.save(tmp_path / "model.hf", model, *specs)
-    hf.export.onnx(tmp_path / "model.hf", None, tmp_path / "model.onnx")
+    hf.export.onnx(tmp_path / "model.onnx", tmp_path / "model.hf")
     session = runtime.InferenceSession(tmp_path / "model.onnx", providers=["CPUExecutionProvider"])
     given = {one.name: value for one, value in zip(session.get_inputs(), inputs, strict=True)}
     results = [one.name for one in session.get_outputs() if one.name.startswith("output")]  # others are checks

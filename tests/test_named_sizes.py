@@ -122,14 +122,14 @@ def test_other_formats_have_the_names(package: str, export: str, tmp_path: Path)
     pytest.importorskip(package)
     path = tmp_path / "model"
     if export == "onnx":
-        hf.export.onnx(weighted, (ROWS, ROW), path)
+        hf.export.onnx(path, weighted, ROWS, ROW)
         model = pytest.importorskip("onnx").load(path)
         sizes = [one.type.tensor_type.shape.dim[0].dim_param for one in model.graph.input]
         assert sizes == ["batch", "batch"]
         return
     import jax
 
-    hf.export.stablehlo(weighted, path, ROWS, ROW)
+    hf.export.stablehlo(path, weighted, ROWS, ROW)
     found = jax.export.deserialize(path.read_bytes())
     assert [str(one) for one in found.in_avals] == ["float32[batch,3]", "float32[batch]"]
     with pytest.raises(ValueError, match="batch"):

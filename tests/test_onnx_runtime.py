@@ -75,10 +75,10 @@ def test_models_compute_the_same_at_any_size(name: str, tmp_path: Path):
     for opset in (21, 23):
         if name in REFUSED:
             with pytest.raises(ExportError, match=REFUSED[name]):
-                hf.export.onnx(model, case.spec, path, opset=opset)
+                hf.export.onnx(path, model, case.spec, opset=opset)
             assert not path.exists()
             continue
-        hf.export.onnx(model, case.spec, path, opset=opset)
+        hf.export.onnx(path, model, case.spec, opset=opset)
         assert onnx.load(path).opset_import[0].version == opset
         for size in SIZES if opset == 23 else SIZES[-1:]:
             x = case.argument(size)
@@ -96,8 +96,8 @@ def test_inputs_results_and_weights_have_their_names(tmp_path: Path):
     model = MODELS["mlp"].make()
     hf.export.save(tmp_path / "one", predict=(model, OPEN), both=(lambda given, n: given["x"] * n, {"x": OPEN}, OPEN))
     artifact = hf.export.load(tmp_path / "one")
-    for target, args in ((model, OPEN), (artifact, None), (str(tmp_path / "one"), None), (artifact.predict, None)):
-        hf.export.onnx(target, args, tmp_path / "model.onnx")
+    for target, *specs in ((model, OPEN), (artifact,), (str(tmp_path / "one"),), (artifact.predict,)):
+        hf.export.onnx(tmp_path / "model.onnx", target, *specs)
         graph = onnx.load(tmp_path / "model.onnx").graph
         assert [one.name for one in graph.input] == ["x"]
         assert [one.name for one in graph.output] == ["hidden_0", "logits"]
@@ -106,18 +106,18 @@ def test_inputs_results_and_weights_have_their_names(tmp_path: Path):
             assert weights[path].tolist() == parameter.read().tolist()
         assert graph.input[0].type.tensor_type.shape.dim[0].dim_param == "x_0"
         assert any("exported_models.py:" in node.doc_string for node in graph.node)
-    hf.export.onnx(artifact, None, tmp_path / "model.onnx", function="both")
+    hf.export.onnx(tmp_path / "model.onnx", artifact, function="both")
     assert [one.name for one in onnx.load(tmp_path / "model.onnx").graph.input] == ["given_x", "n"]
     x = numbers(4, 12)
     np.testing.assert_allclose(run(tmp_path / "model.onnx", x, x)[0], x * x, rtol=1e-6)
     with pytest.raises(ArgumentError, match="opset=24 is no version"):
-        hf.export.onnx(artifact, None, tmp_path / "model.onnx", opset=24)
+        hf.export.onnx(tmp_path / "model.onnx", artifact, opset=24)
 
 
-def test_the_habit_of_torch(tmp_path: Path):
+def test_examples_in_place_of_specs(tmp_path: Path):
     model, dummy = nn.Linear(12, 3), hf.ones((2, 12))
-    for args in (dummy, (dummy,), dummy.numpy()):
-        hf.export.onnx(model, args, tmp_path / "model.onnx")
+    for example in (dummy, dummy.numpy()):
+        hf.export.onnx(tmp_path / "model.onnx", model, example)
         x = numbers(2, 12)
         np.testing.assert_allclose(run(tmp_path / "model.onnx", x)[0], model(x).numpy(), rtol=1e-5, atol=1e-6)
     size = onnx.load(tmp_path / "model.onnx").graph.input[0].type.tensor_type.shape.dim[0]
@@ -144,7 +144,7 @@ def test_gradients_of_convolutions_and_poolings_are_exported(tmp_path: Path):
             loss = hf.mean(hf.square(model(image)))
         return loss, tape.gradient(loss, [image, *model.parameters()])
 
-    hf.export.onnx(gradients, hf.TensorSpec([None, 1, 16, 16]), tmp_path / "model.onnx")
+    hf.export.onnx(tmp_path / "model.onnx", gradients, hf.TensorSpec([None, 1, 16, 16]))
     for size in (1, 3):
         image = numbers(size, 1, 16, 16, seed=size)
         expected = jax.tree_util.tree_leaves(gradients(hf.asarray(image)))
@@ -161,7 +161,7 @@ def test_bfloat16_and_float16_models_run(tmp_path: Path):
         def f(x: Any, weight: Any = weight) -> Any:
             return nn.softmax(nn.gelu(x @ weight) + 1)
 
-        hf.export.onnx(f, hf.TensorSpec([None, 12], dtype), tmp_path / "model.onnx")
+        hf.export.onnx(tmp_path / "model.onnx", f, hf.TensorSpec([None, 12], dtype))
         x = np.asarray(numbers(3, 12), dtype)
         (found,) = run(tmp_path / "model.onnx", x)
         assert found.dtype == dtype
@@ -170,7 +170,7 @@ def test_bfloat16_and_float16_models_run(tmp_path: Path):
 
 def test_what_only_a_gradient_reads_is_left_out(tmp_path: Path):
     case = MODELS["convnet"]
-    hf.export.onnx(case.make(), case.spec, tmp_path / "model.onnx")
+    hf.export.onnx(tmp_path / "model.onnx", case.make(), case.spec)
     operators = [node.op_type for node in onnx.load(tmp_path / "model.onnx").graph.node]
     assert operators.count("MaxPool") == 1
     assert "Where" not in operators

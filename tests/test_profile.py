@@ -15,7 +15,7 @@ from processes import run_python
 import hybridflow as hf
 from hybridflow.analysis.profile.events import Kernel, covered
 from hybridflow.core.context import CONTEXT
-from hybridflow.core.errors import IndexRangeError, TraceError
+from hybridflow.core.errors import ArgumentTypeError, IndexRangeError, TraceError
 from hybridflow.core.profiling import PROFILER
 from hybridflow.xla.scopes import Namer, instructions
 
@@ -51,6 +51,16 @@ def test_every_operation_is_counted():
         for _ in range(3):
             layer(X)
     assert counts(p) == {name: 3 * count for name, count in Counter(node.op.name for node in graph.nodes).items()}
+
+
+def test_a_call_of_a_function_is_profiled_as_a_block_is():
+    profiled = hf.profile(lambda x, *, times: [layer(x) for _ in range(times)], X, times=3)
+    with hf.profile() as p:
+        [layer(X) for _ in range(3)]
+    assert counts(profiled) == counts(p)
+    assert counts(hf.profile(hf.compile(layer), X), mode="compiled")
+    with pytest.raises(ArgumentTypeError, match=r"profile: a Tensor is no function(.|\n)*Write hf\.profile\(f, x\)"):
+        hf.profile(layer(X))
 
 
 def test_times_add_up_to_no_more_than_the_clock_says():

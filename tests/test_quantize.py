@@ -391,7 +391,7 @@ def test_onnx_runtime_runs_quantized_models(name: str, tmp_path: Path):
     model, images = trained(name), digits()[0]
     x, spec, path = images[4000:4100], hf.TensorSpec([None, 1, 28, 28]), tmp_path / "model.onnx"
     expected = arrays(model(x))
-    hf.export.onnx(model, spec, path)
+    hf.export.onnx(path, model, spec)
     size = path.stat().st_size
     ways: dict[str, tuple[Any, dict[str, Any]]] = {
         "weights": (model, {"quantize": "weights"}), "dynamic": (model, {"quantize": "dynamic"}),
@@ -401,7 +401,7 @@ def test_onnx_runtime_runs_quantized_models(name: str, tmp_path: Path):
     }  # fmt: skip
     operators: dict[str, set[str]] = {}
     for way, (form, options) in ways.items():
-        hf.export.onnx(form, spec, path, **options)
+        hf.export.onnx(path, form, spec, **options)
         operators[way] = {node.op_type for node in onnx.load(path).graph.node}
         found = in_runtime(path, x)
         assert (found.argmax(1) == expected.argmax(1)).mean() >= 0.98, way
@@ -420,7 +420,7 @@ def test_prepared_models_are_written_as_qdq(tmp_path: Path):
     onnx = pytest.importorskip("onnx")
     model, images = trained("convnet"), digits()[0]
     made, path = hf.quantize.prepare(model, images[:100]).eval(), tmp_path / "model.onnx"
-    hf.export.onnx(made, hf.TensorSpec([None, 1, 28, 28]), path)
+    hf.export.onnx(path, made, hf.TensorSpec([None, 1, 28, 28]))
     kinds = [node.op_type for node in onnx.load(path).graph.node]
     assert kinds.count("QuantizeLinear") == kinds.count("DequantizeLinear") == 8
     x = images[4000:4050]
@@ -481,6 +481,6 @@ def test_what_cannot_be_quantized_is_said(tmp_path: Path):
         ({"quantize": "int8"}, "quantize='int8' is none of"), ({"batches": numbers(2, 3)}, "batches= are for quantize"),
     ):  # fmt: skip
         with pytest.raises(ArgumentError, match=text):
-            hf.export.onnx(nn.Linear(3, 4), hf.TensorSpec([2, 3]), tmp_path / "c.onnx", **options)
+            hf.export.onnx(tmp_path / "c.onnx", nn.Linear(3, 4), hf.TensorSpec([2, 3]), **options)
     with pytest.raises(ArgumentError, match="the function has no products with weights"):
-        hf.export.onnx(hf.sin, hf.TensorSpec([3]), tmp_path / "c.onnx", quantize="weights")
+        hf.export.onnx(tmp_path / "c.onnx", hf.sin, hf.TensorSpec([3]), quantize="weights")

@@ -15,7 +15,7 @@ from exported_models import MODELS, OPEN, SIZES, numbers
 
 import hybridflow as hf
 from hybridflow.backend.jax_shim import enable_x64
-from hybridflow.core.errors import ArgumentError, ArgumentTypeError, ExportError, MissingPackageError
+from hybridflow.core.errors import ArgumentError, ArgumentTypeError, ExportError, FileMissingError, MissingPackageError
 from hybridflow.core.op import REGISTRY, No
 from hybridflow.export.to_stablehlo import in_jax
 from hybridflow.testing.symbolic import cases
@@ -58,7 +58,7 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, Any], dic
         model = case.make()
         if isinstance(model, hf.nn.Module):
             model.eval()
-        hf.export.stablehlo(model, folder / f"{name}.stablehlo", case.spec)
+        hf.export.stablehlo(folder / f"{name}.stablehlo", model, case.spec)
         for size in SIZES:
             x = arguments[f"{name}|{size}"] = case.argument(size)
             if name == "vae":
@@ -98,11 +98,11 @@ def test_an_artifact_is_exported_without_its_source(tmp_path: Path):
     x = numbers(3, 12)
     for number, target in enumerate((artifact, tmp_path / "one", artifact.predict)):
         path = tmp_path / f"{number}.stablehlo"
-        hf.export.stablehlo(target, path)
+        hf.export.stablehlo(path, target)
         made = call(path, x)
         assert {*made} == {"logits", "hidden"}
         np.testing.assert_allclose(made["logits"], artifact.predict(x)["logits"].numpy(), rtol=2e-5, atol=1e-6)
-    hf.export.stablehlo(artifact, tmp_path / "twice.stablehlo", function="twice")
+    hf.export.stablehlo(tmp_path / "twice.stablehlo", artifact, function="twice")
     assert call(tmp_path / "twice.stablehlo", {"x": x}).tolist() == (x * 2).tolist()
     assert {path.name for path in tmp_path.iterdir()} == {"one", *[f"{n}.stablehlo" for n in (0, 1, 2, "twice")]}
 
@@ -113,7 +113,7 @@ def test_checks_and_random_states_are_results(tmp_path: Path):
         return x + hf.random.normal(x.shape)
 
     path = tmp_path / "f"
-    hf.export.stablehlo(f, path, hf.TensorSpec([None]))
+    hf.export.stablehlo(path, f, hf.TensorSpec([None]))
     hf.random.seed(3)
     state = np.asarray(hf.ops.random.default_generator().state)
     for good in (1.0, -1.0):
@@ -122,26 +122,26 @@ def test_checks_and_random_states_are_results(tmp_path: Path):
         assert (more["random_state"].tolist() != state.tolist()) is (good > 0)  # a failed call advances nothing
     np.testing.assert_allclose(np.asarray(y + 1), hf.random.normal((3,)).numpy(), rtol=1e-6)
     with hf.config.checks(False):
-        hf.export.stablehlo(lambda x: x[hf.asarray([0, 2])], path, hf.TensorSpec([None, 2]))
+        hf.export.stablehlo(path, lambda x: x[hf.asarray([0, 2])], hf.TensorSpec([None, 2]))
     assert call(path, np.ones((3, 2), np.float32)).shape == (2, 2)
 
 
 def test_64_bits_stay_64_bits_where_jax_has_32(tmp_path: Path):
-    hf.export.stablehlo(lambda x: (x.astype(hf.int64) * 3_000_000_000) // 1_000_000_000, tmp_path / "f", OPEN)
+    hf.export.stablehlo(tmp_path / "f", lambda x: (x.astype(hf.int64) * 3_000_000_000) // 1_000_000_000, OPEN)
     assert set(np.asarray(call(tmp_path / "f", np.ones((2, 12), np.float32))).ravel()) == {3}
 
 
 def test_what_the_trace_relied_on_is_asked_for(tmp_path: Path):
     path = tmp_path / "f"
-    hf.export.stablehlo(lambda x: x * 2 if x.shape[0] % 2 == 0 else x, path, OPEN)
+    hf.export.stablehlo(path, lambda x: x * 2 if x.shape[0] % 2 == 0 else x, OPEN)
     assert call(path, np.ones((3, 12), np.float32))[0, 0] == 1.0  # the trace is of an odd size
     with pytest.raises(ValueError, match=r"."):  # in words of jax's
         call(path, np.ones((2, 12), np.float32))
-    hf.export.stablehlo(lambda x: x * 2 if x.shape[0] > 3 else x, path, OPEN)
+    hf.export.stablehlo(path, lambda x: x * 2 if x.shape[0] > 3 else x, OPEN)
     assert call(path, np.ones((4, 12), np.float32))[0, 0] == 2.0
     with pytest.raises(ValueError, match=r"."):
         call(path, np.ones((3, 12), np.float32))
-    hf.export.stablehlo(lambda x, y: x + y, path, OPEN, OPEN)
+    hf.export.stablehlo(path, lambda x, y: x + y, OPEN, OPEN)
     assert call(path, *[np.ones((4, 12), np.float32)] * 2).shape == (4, 12)
     with pytest.raises(ValueError, match=r"."):
         call(path, np.ones((4, 12), np.float32), np.ones((3, 12), np.float32))
@@ -163,7 +163,7 @@ def branch(x: Any) -> Any:
 )
 def test_what_no_file_can_hold_is_named_with_its_line(function: Any, text: str, tmp_path: Path):
     with pytest.raises(ExportError, match=text):
-        hf.export.stablehlo(function, tmp_path / "f", OPEN)
+        hf.export.stablehlo(tmp_path / "f", function, OPEN)
     assert not [*tmp_path.iterdir()]
 
 
@@ -207,18 +207,19 @@ def test_other_targets_are_errors(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         (tmp_path / "one", (), "other", ArgumentError, "has no function 'other'\n  got: predict"),
         (hf.export.load(tmp_path / "one"), (OPEN,), "predict", ArgumentTypeError, "has its own specs"),
         (lambda x: x, (), "predict", ArgumentTypeError, "0 specs do not fit the function"),
+        (tmp_path / "two", (), "predict", FileMissingError, "The file to write comes first"),
     ):
         with pytest.raises(error, match=text):
-            hf.export.stablehlo(target, tmp_path / "f", *specs, function=function)
+            hf.export.stablehlo(tmp_path / "f", target, *specs, function=function)
     monkeypatch.setattr("hybridflow.export.to_stablehlo.find_spec", lambda name: None)
     with pytest.raises(MissingPackageError, match=r"hybridflow\[stablehlo\]"):
-        hf.export.stablehlo(lambda x: x, tmp_path / "f", OPEN)
+        hf.export.stablehlo(tmp_path / "f", lambda x: x, OPEN)
 
 
 @pytest.mark.parametrize(("platforms", "products"), [(("cpu",), 1), (("cuda",), 0), (("cpu", "cuda"), 0)])
 def test_a_program_is_spelled_for_the_platform_that_it_runs_on(
     tmp_path: Path, platforms: tuple[str, ...], products: int
 ) -> None:
-    hf.export.stablehlo(lambda x: hf.sum(x, axis=-1), tmp_path / "sum", hf.TensorSpec([512, 256]), platforms=platforms)
+    hf.export.stablehlo(tmp_path / "sum", lambda x: hf.sum(x, axis=-1), hf.TensorSpec([512, 256]), platforms=platforms)
     module = jax.export.deserialize(bytearray((tmp_path / "sum").read_bytes())).mlir_module()
     assert module.count("stablehlo.dot_general") == products  # XLA:CPU sums fastest by a product with ones

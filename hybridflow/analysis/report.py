@@ -65,6 +65,13 @@ def figure_svg(figure: Any) -> str:
     return f"<figure>{text[text.index('<svg') :]}</figure>"
 
 
+def hand_to_pyplot(figure: Any) -> None:
+    """Make a figure one of pyplot's, as if `matplotlib.pyplot.figure` had made it."""
+    import matplotlib.pyplot as plt
+
+    plt.figure(FigureClass=lambda *args, **settings: figure)
+
+
 def save_figure(figure: Any, path: str | os.PathLike[str]) -> None:
     """Write a figure in the format that the file's ending names."""
     buffer = io.BytesIO()

@@ -18,6 +18,7 @@ from typing import Protocol, cast
 
 from rich.console import Console
 
+from hybridflow import __version__
 from hybridflow.cli import verbs
 from hybridflow.cli.faults import UserError, machine_errors
 from hybridflow.core.errors import HybridflowError
@@ -37,6 +38,7 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="hybridflow", description="Eager tensors with a gradient tape, and the same functions compiled."
     )
+    parser.add_argument("--version", action="version", version=f"hybridflow {__version__}")
     subparsers = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     for module in pkgutil.iter_modules(verbs.__path__):
         verb = cast(Verb, importlib.import_module(f"{verbs.__name__}.{module.name}"))

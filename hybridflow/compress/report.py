@@ -110,7 +110,7 @@ class QuantizationReport(Report):
             notes.append(
                 f"XLA takes {self.seconds_after / self.seconds_before:.1f} times as long as with floats for "
                 f"{self.examples} examples here. For speed, run it with ONNX Runtime: "
-                'hf.export.onnx(model, args, path, quantize="dynamic"). For size alone, use hf.quantize.weights.'
+                'hf.export.onnx(path, model, *specs, quantize="dynamic"). For size alone, use hf.quantize.weights.'
             )
         if self.kept:
             notes.append(f"As before: {', '.join(self.kept)}.")

@@ -37,7 +37,7 @@ from hybridflow.passes.dead_residuals import dead_residuals
 from hybridflow.saving import writer
 from hybridflow.saving.files import texts_of
 from hybridflow.saving.parts import once
-from hybridflow.saving.reader import PathLike, file_error
+from hybridflow.saving.reader import PathLike, file_error, require_path
 from hybridflow.saving.values import on_host, require_eager, snapshot_of
 from hybridflow.tracing.costing import Specs
 from hybridflow.tracing.function import CompiledFunction
@@ -136,6 +136,7 @@ def save(
         ExportError: a function assigns Variables, calls Python, or uses other values that cannot be written as text;
             the error names the line.
         ArgumentTypeError, DTypeError, ShapeError: a sample does not fit the function's specs.
+        ArgumentTypeError: the arguments are in another order.
         FileThereError: the path exists already.
         FileError: the directory cannot be written.
 
@@ -151,6 +152,7 @@ def save(
         >>> folder.cleanup()
     """
     require_eager("export")
+    require_path("export", path, "hf.export.save(path, function, *specs)")
     target = Path(path)
     texts = texts_of(metadata or {}, "export")
     to_save = {**({} if function is None else {"predict": (function, *specs)}), **functions}
@@ -181,8 +183,9 @@ def _check_names(wanted: Mapping[str, Any], stray: tuple[Any, ...]) -> None:
             )  # fmt: skip
         if not isinstance(cast(object, given), tuple) or not given or not callable(given[0]):
             raise ArgumentTypeError(
-                message(f"export: {name} must be a function and its specs, (f, spec)", got=repr(given)[:80])
-            )
+                message(f"export: {name} must be a function and its specs, (f, spec)", got=repr(given)[:80],
+                        hint=f"Write save(path, f, spec) or save(path, {name}=(f, spec)).")
+            )  # fmt: skip
 
 
 RESERVED = ("functions", "metadata", "named_variables", "self_test", "variables")

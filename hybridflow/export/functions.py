@@ -7,7 +7,7 @@ from typing import Any
 
 import jax
 
-from hybridflow.core.errors import ArgumentError, ArgumentTypeError, message
+from hybridflow.core.errors import ArgumentError, ArgumentTypeError, FileMissingError, message
 from hybridflow.core.spec import TensorSpec, spec_of
 from hybridflow.core.tensor import Tensor
 from hybridflow.core.variable import Variable
@@ -36,11 +36,19 @@ def function_of(what: str, target: Any, specs: tuple[Any, ...], name: str) -> Fu
 
     Raises:
         ArgumentTypeError: another kind of target, or specs that do not fit.
+        FileMissingError: a path that is not the directory of an artifact.
         ArgumentError: the artifact has no such function.
         ExportError: the function assigns Variables or calls Python; the error names the line.
     """
     require_eager(what)
-    artifact = load(target, copy=True) if isinstance(target, str | os.PathLike) else target
+    artifact = target
+    if isinstance(target, str | os.PathLike):
+        if not os.path.isdir(target):
+            raise FileMissingError(
+                message(f"{what}: {os.fspath(target)!r} is not the directory of an artifact",
+                        hint="The file to write comes first, then what is exported.")
+            )  # fmt: skip
+        artifact = load(target, copy=True)
     if isinstance(artifact, Artifact):
         if name not in artifact.functions:
             raise ArgumentError(

@@ -42,7 +42,7 @@ from hybridflow.ir.verify import verify
 from hybridflow.ops.random import default_generator
 from hybridflow.saving import reader, writer
 from hybridflow.saving.format import shown
-from hybridflow.saving.reader import PathLike
+from hybridflow.saving.reader import PathLike, require_path
 from hybridflow.saving.values import require_eager
 
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,99}")
@@ -322,6 +322,7 @@ def load(path: PathLike, *, limits: Limits | None = None, copy: bool = False, di
     Example: see `save`.
     """
     require_eager("export")
+    require_path("export.load", path, "hf.export.load(path)")
     folder, limits_ = Path(path), limits or Limits()
     manifest = _manifest(folder, limits_, digest)
     try:

@@ -18,12 +18,12 @@ from hybridflow.export.quantized import Plan, quantized_function
 from hybridflow.ops.common import one_of
 from hybridflow.passes.dead_code import dead_code
 from hybridflow.passes.dead_residuals import dead_residuals
-from hybridflow.saving.reader import PathLike
+from hybridflow.saving.reader import PathLike, require_path
 from hybridflow.tracing.xla_inputs import raw_value
 
 
 def onnx(
-    target: Any, args: Any, path: PathLike, *, function: str = "predict", opset: int = OPSET,
+    path: PathLike, target: Any, *specs: Any, function: str = "predict", opset: int = OPSET,
     quantize: str | None = None, batches: Any = None,
 ) -> None:  # fmt: skip
     """Write a function and its weights as an ONNX model, for ONNX Runtime and others.
@@ -34,10 +34,10 @@ def onnx(
     result, ``checks``, which is true where a check holds.
 
     Args:
-        target: a function or module; or an artifact, its path, or one of its functions.
-        args: an argument or a tuple of them: `hf.TensorSpec` (None leaves a size open), or example tensors and arrays
-            whose sizes the model gets, as in `torch.onnx.export`. None for an artifact.
         path: the file; an existing one is replaced. Weights of more than 1 GiB are written to a file beside it.
+        target: a function or module; or an artifact, its path, or one of its functions.
+        specs: the arguments of a function or module: `hf.TensorSpec` (None leaves a size open), or example tensors and
+            arrays whose sizes the model gets. None for an artifact, which has its own.
         function: which function of an artifact.
         opset: the version of ONNX's operators: 21, 22 or 23.
         quantize: how products are quantized to int8: ``"weights"`` stores only the weights so; ``"dynamic"`` also
@@ -51,6 +51,7 @@ def onnx(
     Raises:
         ExportError: ONNX has no counterpart of some ops; the error names each of them with its line.
         ArgumentError: another version of the operators, or another way to quantize.
+        ArgumentTypeError: the arguments are in another order.
         MissingPackageError: the package ``onnx`` is not installed.
 
     Example:
@@ -58,16 +59,16 @@ def onnx(
         >>> import os, tempfile
         >>> folder = tempfile.TemporaryDirectory()
         >>> net = hf.nn.Sequential(hf.nn.Linear(4, 3), hf.nn.relu)
-        >>> hf.export.onnx(net, hf.TensorSpec([None, 4]), os.path.join(folder.name, "net.onnx"))
+        >>> hf.export.onnx(os.path.join(folder.name, "net.onnx"), net, hf.TensorSpec([None, 4]))
         >>> folder.cleanup()
     """
+    require_path("onnx", path, "hf.export.onnx(path, function, *specs)")
     if opset not in OPSETS:
         raise ArgumentError(
             message(f"onnx: opset={opset!r} is no version that is written",
                     hint=f"Choose one of {', '.join(map(str, OPSETS))}.")
         )  # fmt: skip
-    specs = () if args is None else specs_of(args if isinstance(args, tuple) else (args,))
-    source = function_of("onnx", target, specs, function)
+    source = function_of("onnx", target, specs_of(specs), function)
     if quantize is not None:
         source = _quantized(source, one_of("onnx", "quantize", quantize, [*_INPUTS]), batches)
     elif batches is not None:

@@ -25,7 +25,7 @@ from hybridflow.export.structure import filled
 from hybridflow.ir.evaluate import RUN_NODE, evaluate, run_lowering
 from hybridflow.ir.graph import Graph
 from hybridflow.ir.printer import format_node
-from hybridflow.saving.reader import PathLike
+from hybridflow.saving.reader import PathLike, require_path
 from hybridflow.tracing.xla_inputs import raw_value
 from hybridflow.xla.executable import is_wide
 
@@ -34,7 +34,7 @@ _STATE = TensorSpec((4,), "uint32")
 
 
 def stablehlo(
-    target: Any, path: PathLike, *specs: Any, function: str = "predict", platforms: Sequence[str] = ("cpu",)
+    path: PathLike, target: Any, *specs: Any, function: str = "predict", platforms: Sequence[str] = ("cpu",)
 ) -> None:
     """Write a function and its weights as StableHLO, for programs that have only jax.
 
@@ -46,8 +46,8 @@ def stablehlo(
     they are in.
 
     Args:
-        target: a function or module; or an artifact, its path, or one of its functions.
         path: the file; an existing one is replaced.
+        target: a function or module; or an artifact, its path, or one of its functions.
         specs: the arguments of a function or module, as `hf.export.save` takes them.
         function: which function of an artifact.
         platforms: the platforms it can run on: "cpu", "cuda", "rocm", "tpu".
@@ -55,12 +55,14 @@ def stablehlo(
     Raises:
         ExportError: the function cannot be written: an op needs the value of an open size, or the function calls Python
             or assigns a Variable. The error names the line.
+        ArgumentTypeError: the arguments are in another order.
         MissingPackageError: ``flatbuffers``, which jax needs to write such files, is not installed.
 
     Example::
 
-        hf.export.stablehlo(net, "net.stablehlo", hf.TensorSpec([None, 784]))
+        hf.export.stablehlo("net.stablehlo", net, hf.TensorSpec([None, 784]))
     """
+    require_path("stablehlo", path, "hf.export.stablehlo(path, function, *specs)")
     if find_spec("flatbuffers") is None:
         raise MissingPackageError(
             message("stablehlo: needs flatbuffers, which is not installed",

@@ -15,7 +15,7 @@ from hybridflow.core.tensor import Tensor, make_tensor
 from hybridflow.core.variable import Variable
 from hybridflow.saving import parts, reader, writer
 from hybridflow.saving.checkpoints import FORMAT as CHECKPOINT
-from hybridflow.saving.reader import PathLike
+from hybridflow.saving.reader import PathLike, require_path
 from hybridflow.saving.values import found_in, on_host, require_eager, snapshot_of, variables_of
 
 RANDOM = "random.state"
@@ -42,7 +42,7 @@ def save(
         FileError: the file cannot be written. An existing file is unchanged.
         DTypeError: a value is complex128, which these files cannot hold.
         ArgumentError: the sizes of a module are not known yet, or two values have the same path.
-        ArgumentTypeError: a value has no arrays.
+        ArgumentTypeError: a value has no arrays, or the path does not come first.
 
     Example:
         >>> import hybridflow as hf
@@ -63,10 +63,7 @@ def save(
     Reference:
         The format: https://github.com/huggingface/safetensors
     """
-    if not isinstance(cast(Any, path), str | bytes | os.PathLike):
-        raise ArgumentTypeError(
-            message("save: the path comes first", got=type(path).__name__, hint="Write hf.save(path, values).")
-        )
+    require_path("save", path, "hf.save(path, values)")
     texts = texts_of(metadata or {}, "save")
     values_ = found_in(values, "save").values
     if not overwrite and os.path.lexists(path):  # an early check; `write` checks again when the file gets its name
@@ -139,6 +136,7 @@ def load(
     Example: see `save`.
     """
     require_eager("load")
+    require_path("load", path, "hf.load(path, into=model)")
     target = None if into is None else found_in(into, "load")
     known = None if target is None else variables_of(target.values, "load")
     arrays, metadata = reader.read(path, copy=copy)

@@ -13,11 +13,18 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from hybridflow.core.dtypes import bool_
-from hybridflow.core.errors import FileError, FileFormatError, FileMissingError, message
+from hybridflow.core.errors import ArgumentTypeError, FileError, FileFormatError, FileMissingError, message
 from hybridflow.saving.format import ALIGNED, LONGEST_HEADER, Entry, parsed, shown, wrong
 
 Bytes = np.ndarray[Any, np.dtype[np.uint8]]
 PathLike = str | os.PathLike[str]
+
+
+def require_path(what: str, path: Any, form: str) -> None:
+    """Raise an ArgumentTypeError unless a caller's first argument is a path; `form` says how to write the call."""
+    if not isinstance(path, str | bytes | os.PathLike):
+        got = type(path).__name__
+        raise ArgumentTypeError(message(f"{what}: the path comes first", got=got, hint=f"Write {form}."))
 
 
 class Contents(NamedTuple):

@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from hybridflow.analysis.report import figure_svg, save_figure, titled_table
+from hybridflow.analysis.report import figure_svg, hand_to_pyplot, save_figure, titled_table
 from hybridflow.backend.files import write_text
 from hybridflow.core.html import page, table_html
 from hybridflow.core.report import Report
@@ -151,13 +151,18 @@ class Shown(Report):
 
     # -- files ------------------------------------------------------------------------------------------------
 
-    def plot(self, path: str | os.PathLike[str]) -> None:
-        """Write the plot.
+    def plot(self, path: str | os.PathLike[str] | None = None) -> None:
+        """Draw the plot as one of pyplot's figures, which notebooks show and ``plt.show()`` opens; or write it.
+
+        `figure` returns it instead. Needs matplotlib.
 
         Args:
-            path: a file; its ending chooses the format, such as ``.svg`` or ``.png``. Needs matplotlib.
+            path: a file to write; its ending chooses the format, such as ``.svg`` or ``.png``. None draws.
         """
-        save_figure(self.figure(), path)
+        if path is None:
+            hand_to_pyplot(self.figure())
+        else:
+            save_figure(self.figure(), path)
 
     def page_html(self) -> str:
         """Return the body of the page: the verdicts, the plot and the tables. Needs matplotlib."""

@@ -5,9 +5,10 @@ from __future__ import annotations
 import shutil
 import tempfile
 import time
-from collections.abc import Generator
-from contextlib import contextmanager
+from collections.abc import Callable, Generator
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
+from typing import Any, overload
 
 import jax
 
@@ -15,14 +16,23 @@ from hybridflow.analysis.profile.events import read_kernels
 from hybridflow.analysis.profile.recorder import Recorder
 from hybridflow.analysis.profile.result import Profile as Profile
 from hybridflow.core.context import CONTEXT, Context, current
-from hybridflow.core.errors import TraceError, message
+from hybridflow.core.errors import ArgumentTypeError, TraceError, message
 from hybridflow.core.profiling import PROFILER
 from hybridflow.xla.pending import synchronize
 
 
-@contextmanager
-def profile() -> Generator[Profile]:
-    """Profile everything that runs in a ``with`` block, eager and compiled.
+@overload
+def profile() -> AbstractContextManager[Profile]: ...
+
+
+@overload
+def profile(function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Profile: ...
+
+
+def profile(
+    function: Callable[..., Any] | None = None, /, *args: Any, **kwargs: Any
+) -> AbstractContextManager[Profile] | Profile:
+    """Profile everything that runs in a ``with`` block, eager and compiled; or one call of a function.
 
     Eager operations and gradient rules are timed one by one, until their results are computed. Compiled functions are
     compiled again, so that XLA's kernels can be matched with nodes and the user's lines; the profile shows this
@@ -31,11 +41,16 @@ def profile() -> Generator[Profile]:
 
     Profiling takes time: its overhead for a plain operation is measured, and shown in the table.
 
+    Args:
+        function: a function, which is called once; None for a block.
+        args, kwargs: its arguments.
+
     Returns:
         The profile, which is filled when the block ends; ``print(p)`` shows a table. See `Profile`.
 
     Raises:
         TraceError: in a compiled function, inside of another profile, or while jax's profiler is running.
+        ArgumentTypeError: the first argument is no function.
 
     Example:
         >>> import hybridflow as hf
@@ -44,7 +59,23 @@ def profile() -> Generator[Profile]:
         ...     y = hf.tanh(x @ x)
         >>> sorted(row.name for row in p.operations)
         ['matmul', 'tanh']
+        >>> [row.name for row in hf.profile(hf.tanh, x).operations]
+        ['tanh']
     """
+    if function is None and not args and not kwargs:
+        return _block()
+    if not callable(function):
+        raise ArgumentTypeError(
+            message(f"profile: a {type(function).__name__} is no function", got=repr(function)[:80],
+                    hint="Write hf.profile(f, x), or with hf.profile() as p: around the calls.")
+        )  # fmt: skip
+    with _block() as result:
+        function(*args, **kwargs)
+    return result
+
+
+@contextmanager
+def _block() -> Generator[Profile]:
     context, outer = current(), PROFILER.get()
     if context.tracer is not None or (outer is not None and outer.records()):
         where = "in a compiled function" if context.tracer is not None else "inside of another profile"

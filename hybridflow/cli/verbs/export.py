@@ -70,9 +70,9 @@ def _export_artifact(arguments: argparse.Namespace, kind: str) -> None:
         )  # fmt: skip
     function = function_of("export", load_artifact(Path(arguments.target)), arguments.function)
     if kind == "StableHLO":
-        stablehlo(function, arguments.to)
+        stablehlo(arguments.to, function)
     else:
-        onnx(function, None, arguments.to)
+        onnx(arguments.to, function)
 
 
 def _export_function(arguments: argparse.Namespace, kind: str) -> bool:
@@ -92,9 +92,9 @@ def _export_function(arguments: argparse.Namespace, kind: str) -> bool:
         if kind == "Artifact":
             save(arguments.to, target.function, *given, overwrite=arguments.overwrite)
         elif kind == "StableHLO":
-            stablehlo(target.function, arguments.to, *given)
+            stablehlo(arguments.to, target.function, *given)
         else:
-            onnx(target.function, given, arguments.to)
+            onnx(arguments.to, target.function, *given)
     return is_training(target.function)
 
 

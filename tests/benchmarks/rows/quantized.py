@@ -36,6 +36,6 @@ def mlp_in_int8(case: Case) -> None:
     folder = Path(case.enter(tempfile.TemporaryDirectory()))
     for name, quantize in (("onnxruntime", None), ("onnxruntime int8", "dynamic")):
         path = folder / f"{quantize}.onnx"
-        hf.export.onnx(model, hf.TensorSpec([1, wide]), path, quantize=quantize)
+        hf.export.onnx(path, model, hf.TensorSpec([1, wide]), quantize=quantize)
         session = _session(path)
         case.peer(name, lambda session=session: session.run(None, {"x": x})[0])
