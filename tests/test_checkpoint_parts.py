@@ -39,6 +39,27 @@ def test_the_model_of_a_checkpoint_is_loaded_alone(tmp_path):
     assert int(again.steps) == int(optimizer.steps) == 2
 
 
+def test_a_model_takes_its_part_of_a_checkpoint(tmp_path):
+    net, optimizer = trained(tmp_path)
+    (path,) = tmp_path.glob("*.safetensors")
+    for strict in (True, False):
+        other = hf.nn.Sequential(hf.nn.Linear(3, 4), hf.nn.relu, hf.nn.Linear(4, 2))
+        found = hf.load(path, into=other, strict=strict)
+        assert all(np.array_equal(a, b) for a, b in zip(other.parameters(), net.parameters(), strict=True))
+        assert (found.missing, found.extra) == ([], [])
+        again = hf.optim.Adam(other)
+        hf.load(path, into=again, strict=strict)
+        assert int(again.steps) == int(optimizer.steps) == 2
+    wider = hf.nn.Sequential(hf.nn.Linear(3, 4), hf.nn.relu, hf.nn.Linear(4, 2), hf.nn.Linear(2, 2))
+    assert hf.load(path, into=wider, strict=False).missing == ["3.weight", "3.bias"]
+    with pytest.raises(ValueError, match="missing: 3"):
+        hf.load(path, into=wider)
+    for load in (lambda: hf.load(path, into={"other": other}, strict=False),
+                 lambda: other.load_state_dict({"net.0.weight": np.zeros((4, 3))}, strict=False)):  # fmt: skip
+        with pytest.raises(ValueError, match=r"missing: (.|\n)*extra: (.|\n)*No path is the same"):
+            load()
+
+
 def test_other_values_that_nobody_takes_are_errors_still(tmp_path):
     net, _ = trained(tmp_path / "run")
     (path,) = (tmp_path / "run").glob("*.safetensors")

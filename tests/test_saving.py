@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import gc
+import io
 import json
 import math
 import os
+import pickle
 import stat
 import sys
+import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -342,6 +345,44 @@ def test_what_is_there_is_taken_if_that_is_wanted(tmp_path: Path):
     assert {*found} == {"0.bias", "more"}
 
 
+def _written(save: Any) -> bytes:
+    buffer = io.BytesIO()
+    save(buffer, np.ones(3))
+    return buffer.getvalue()
+
+
+def _torch_file(path: Path) -> None:
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("model/data.pkl", b"")
+
+
+def _artifact(path: Path) -> None:
+    hf.export.save(path, lambda x: x, hf.TensorSpec([2]))
+
+
+def _run(path: Path) -> None:
+    list(hf.train.Run(path, data=[1], variables={"w": hf.Variable(1.0)}, progress=False).steps(1))
+
+
+@pytest.mark.parametrize(
+    ("write", "said"),
+    [
+        (lambda path: path.write_bytes(_written(np.save)), "an array of NumPy.*np.load"),
+        (lambda path: path.write_bytes(_written(np.savez)), "arrays of NumPy.*np.load"),
+        (lambda path: path.write_bytes(pickle.dumps({"a": 1})), "a pickle.*torch.load"),
+        (lambda path: path.write_bytes(b"\x89HDF\r\n"), "an HDF5.*Keras"),
+        (_torch_file, "a file of PyTorch.*torch.load"),
+        (_artifact, "an artifact.*hf.export.load"),
+        (_run, "the folder of a run.*hf.train.Run.*step-000000001.safetensors"),
+        (lambda path: path.mkdir(), "a folder.*no safetensors file"),
+    ],
+)
+def test_other_files_are_named_with_what_reads_them(write: Any, said: str, tmp_path: Path):
+    write(tmp_path / "one")
+    with pytest.raises((FileError, FileFormatError), match=f"(?s)load: .*one' is {said}"):
+        hf.load(tmp_path / "one")
+
+
 def test_only_variables_with_known_sizes_are_loaded_into(tmp_path: Path):
     hf.save(tmp_path / "one", {"x": 1})
     with pytest.raises(ArgumentTypeError, match="'x' is a Tensor, and only Variables"):
@@ -457,7 +498,7 @@ def test_a_file_cut_anywhere_is_an_error_and_a_changed_bit_is_seen_or_is_data(tm
 def test_only_regular_files_are_read(tmp_path: Path):
     with pytest.raises(FileMissingError, match="is not there"):
         hf.load(tmp_path / "none")
-    with pytest.raises(FileError, match="no regular file"):
+    with pytest.raises(FileError, match="is a folder"):
         hf.load(tmp_path)
     with pytest.raises(FileError, match="no name of a file"):
         hf.load("a\0b")

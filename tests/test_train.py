@@ -556,6 +556,39 @@ def test_checkpoints_that_are_kept(tmp_path: Path):
     assert [one.name for one in sorted(tmp_path.glob("step-*"))] == [f"step-{n:09}.safetensors" for n in (2, 5, 6)]
 
 
+@pytest.mark.parametrize("compiled", [False, True])
+@pytest.mark.parametrize("ends", ["in memory", "in a directory", "resumed"])
+def test_the_weights_of_the_best_epoch(ends: str, compiled: bool, tmp_path: Path):
+    w = hf.Variable(0.0, name="w")
+    model, seen = (lambda x: w * x), []
+
+    def run(epochs: int):
+        directory = None if ends == "in memory" else tmp_path
+        return hf.train.fit(model, [(hf.ones(1), hf.asarray([2.0]))], loss=hf.nn.mse, compile=compiled, epochs=epochs,
+                            optimizer=hf.optim.SGD([w], rate=0.9), validation=[(hf.ones(1), hf.asarray([3.0]))],
+                            callbacks=[lambda run: seen.append(float(w))], directory=directory, restore_best=True,
+                            progress=False)  # fmt: skip
+
+    if ends == "resumed":
+        run(3)
+        w.assign(0.0)
+    errors = run(6)["val_loss"]
+    best = seen[int(np.argmin(errors))]
+    assert best == float(w) != seen[-1]
+    if ends != "in memory":
+        other = hf.Variable(0.0)
+        path = hf.train.Run(tmp_path, data=[1], optimizer=hf.optim.SGD([w], rate=0.9), metrics=[hf.metrics.Mean()],
+                            variables={"w": w}, progress=False).best_checkpoint  # fmt: skip
+        hf.load(path, into={"w": other})
+        assert float(other) == best
+
+
+def test_a_figure_that_there_is_not_cannot_be_the_best():
+    model, optimizer = made()
+    with pytest.raises(ArgumentError, match="no figure 'val_loss'\n  got: loss"):
+        fit(model, optimizer, *examples(), restore_best="val_loss")
+
+
 def test_another_model_is_an_error_and_changes_nothing(tmp_path: Path):
     model = hf.nn.Linear(3, 2)
     list(hf.train.Run(tmp_path, data=[1], model=model, progress=False).steps(1))

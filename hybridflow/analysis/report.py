@@ -69,7 +69,8 @@ def hand_to_pyplot(figure: Any) -> None:
     """Make a figure one of pyplot's, as if `matplotlib.pyplot.figure` had made it."""
     import matplotlib.pyplot as plt
 
-    plt.figure(FigureClass=lambda *args, **settings: figure)
+    made: Any = lambda *args, **settings: figure  # noqa: E731, as FigureClass it is no class
+    plt.figure(FigureClass=made)
 
 
 def save_figure(figure: Any, path: str | os.PathLike[str]) -> None:

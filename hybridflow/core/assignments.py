@@ -13,6 +13,7 @@ from hybridflow.core.mesh import lies_on_several, local_bytes
 from hybridflow.core.tensor import Tensor, as_tensor, make_tensor, require_value
 from hybridflow.core.variable import WRITES, Variable
 
+_RENAME = "No path is the same: rename the values' paths to those of the Variables."
 _SHOWN = 20
 """The number of paths of each kind that a message lists."""
 
@@ -31,7 +32,7 @@ def assign_all(
         known: the Variables by path.
         values: tensors or arrays by path, which nobody else will write to.
         what: the name of the caller, for messages.
-        strict: whether the paths of `known` and of `values` must be the same.
+        strict: whether the paths of `known` and of `values` must be the same. If not, one at least must be in both.
         hint: the next step if they are not.
 
     Raises:
@@ -41,9 +42,10 @@ def assign_all(
     given = {path: as_tensor(values[path]) for path in known if path in values}
     for tensor in given.values():
         require_value(tensor, what)
+    none = bool(known and values and not given)
     arrays = {
-        "missing": [path for path in known if path not in values] if strict else [],
-        "extra": [str(path) for path in values if path not in known] if strict else [],
+        "missing": [path for path in known if path not in values] if strict or none else [],
+        "extra": [str(path) for path in values if path not in known] if strict or none else [],
         "of another shape or dtype": [
             f"{path} ({tensor.spec}, not {known[path].spec})"
             for path, tensor in given.items()
@@ -54,7 +56,7 @@ def assign_all(
         arrays["different for one Variable"] = _contradictions(known, given)
     wrong = "; ".join([f"{kind}: {listed(paths)}" for kind, paths in arrays.items() if paths])
     if wrong:
-        step = None if arrays["of another shape or dtype"] else hint
+        step = None if arrays["of another shape or dtype"] else hint if strict else _RENAME
         raise ArgumentError(message(f"{what}: the values do not fit, and nothing is changed", got=wrong, hint=step))
     placed = {path: beside(known[path], tensor) for path, tensor in given.items()}
     with WRITES:

@@ -228,10 +228,10 @@ class Checkpoints:
         """
         return self._first(sorted(self._listed(), key=lambda one: -one.number), into)
 
-    def best(self) -> Checkpoint | None:
-        """Return the whole checkpoint with the highest score; None if none has a score."""
+    def best(self, into: Any = None) -> Checkpoint | None:
+        """Return the whole checkpoint with the highest score; None if none has a score. See `newest`."""
         rated = [one for one in self._listed() if one.score is not None]
-        return self._first(sorted(rated, key=_rank, reverse=True))
+        return self._first(sorted(rated, key=_rank, reverse=True), into)
 
     def steps(self) -> list[int]:
         """Return the steps of the checkpoints, the lowest first, without checking their digests."""

@@ -3,18 +3,26 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, cast
 
 from hybridflow.core.assignments import assign_all
 from hybridflow.core.context import current
 from hybridflow.core.device import place
-from hybridflow.core.errors import ArgumentError, ArgumentTypeError, message
+from hybridflow.core.errors import (
+    ArgumentError,
+    ArgumentTypeError,
+    FileError,
+    FileFormatError,
+    FileMissingError,
+    message,
+)
 from hybridflow.core.tensor import Tensor, make_tensor
 from hybridflow.core.variable import Variable
 from hybridflow.saving import parts, reader, writer
 from hybridflow.saving.checkpoints import FORMAT as CHECKPOINT
+from hybridflow.saving.other_formats import described
 from hybridflow.saving.reader import PathLike, require_path
 from hybridflow.saving.values import found_in, on_host, require_eager, snapshot_of, variables_of
 
@@ -90,10 +98,30 @@ def texts_of(metadata: Any, what: str) -> Mapping[str, str]:
 
 
 def _taken(values: Values, known: Mapping[str, Variable]) -> Mapping[str, Tensor]:
-    """Return the values to assign: a run's checkpoint has the random state too, which is for whoever asks for it."""
+    """Return the values to assign: of a run's checkpoint, the part that is asked for, and not the random state else."""
     if values.metadata.get("format") != CHECKPOINT or RANDOM in known:
         return values
+    if not known.keys() & values.keys():
+        for part in _PARTS:
+            inside = {path.removeprefix(part): one for path, one in values.items() if path.startswith(part)}
+            if known.keys() & inside.keys():
+                return inside
     return {path: one for path, one in values.items() if path != RANDOM}
+
+
+_PARTS = ("model.", "optimizer.", "metrics.", "loss_scale.", "variables.")
+"""How the paths in a checkpoint of `hf.train.Run` begin, by its arguments."""
+
+
+def _read(path: PathLike, copy: bool) -> reader.Contents:
+    try:
+        return reader.read(path, copy=copy)
+    except (FileError, FileFormatError) as error:
+        known = None if isinstance(error, FileMissingError) else described(path)
+        if known is None:
+            raise
+        text = message(f"load: {os.fspath(path)!r} is {known[0]}, and hf.load reads safetensors files", hint=known[1])
+        raise type(error)(text) from None
 
 
 class Values(dict[str, Tensor]):
@@ -101,9 +129,13 @@ class Values(dict[str, Tensor]):
 
     Attributes:
         metadata: the texts that were saved with them.
+        missing: the paths of the Variables that got no value, as `strict=False` allows.
+        extra: the paths of the values that no Variable got, as `strict=False` allows.
     """
 
     metadata: Mapping[str, str]
+    missing: Sequence[str] = ()
+    extra: Sequence[str] = ()
 
 
 def load(
@@ -115,8 +147,10 @@ def load(
         path: the file.
         into: a module, an optimizer, or a structure of Variables. All of its Variables get values, or none of them if
             a value does not fit.
-        strict: whether every Variable must get a value, and every value must have a Variable. Shapes and dtypes must
-            always fit. A structure without the random state need not take it from a checkpoint of `hf.train.Run`.
+        strict: whether every Variable must get a value, and every value must have a Variable. If not, ``.missing``
+            and ``.extra`` of the result say what was left out, and one value at least must have a Variable. Shapes and
+            dtypes must always fit. From a checkpoint of `hf.train.Run`, a model takes the model's values, and an
+            optimizer the optimizer's; the random state is for whoever asks for it.
         mapping: how to rename the file's paths. It is a dict ``{"theirs": "ours"}`` of prefixes of paths, where None
             for ours drops the values; or a function from path to path; or ``"torch"`` or ``"keras"``, which converts
             the values of layers that PyTorch or Keras stores in other shapes; or a list of these.
@@ -130,7 +164,8 @@ def load(
     Raises:
         TraceError: this is called inside a compiled function.
         FileError: the file cannot be read, or is no regular file; `FileMissingError` if it does not exist.
-        FileFormatError: the file does not follow the format.
+        FileFormatError: the file does not follow the format; the error says what a folder or a file of NumPy, PyTorch
+            or Keras is, and what reads it.
         ArgumentError: values do not fit; the error names all of them.
 
     Example: see `save`.
@@ -139,7 +174,7 @@ def load(
     require_path("load", path, "hf.load(path, into=model)")
     target = None if into is None else found_in(into, "load")
     known = None if target is None else variables_of(target.values, "load")
-    arrays, metadata = reader.read(path, copy=copy)
+    arrays, metadata = _read(path, copy)
     if mapping is not None:
         from hybridflow.saving.foreign import renamed  # imported here because it imports all layers
 
@@ -148,5 +183,8 @@ def load(
     values = Values({name: make_tensor(place(arrays[name], device)) for name in sorted(arrays)})
     values.metadata = MappingProxyType(dict(metadata))
     if known is not None:
-        assign_all(known, _taken(values, known), what="load", strict=strict)
+        taken = _taken(values, known)
+        assign_all(known, taken, what="load", strict=strict)
+        values.missing = [path for path in known if path not in taken]
+        values.extra = [path for path in taken if path not in known]
     return values

@@ -13,6 +13,7 @@ from hybridflow.core.keywords import with_foreign_keywords
 from hybridflow.core.mesh import Axis, Mesh
 from hybridflow.ops.random import integers
 from hybridflow.saving.checkpoints import Checkpoints
+from hybridflow.train.best import Best
 from hybridflow.train.inputs import figure, metrics_of, pair, pairs_of
 from hybridflow.train.loops import Metrics, figures, forward_of, mode
 from hybridflow.train.run import Run
@@ -37,6 +38,7 @@ def fit(
     callbacks: Sequence[Callable[[Run], Any]] = (),
     loss_scale: Any = None,
     directory: str | os.PathLike[str] | None = None,
+    restore_best: bool | str = False,
     progress: bool = True,
     mesh: Mesh | None = None,
     batch: Axis = None,
@@ -65,6 +67,8 @@ def fit(
         loss_scale: a `hf.LossScale` for a model in float16.
         directory: the directory of checkpoints and a log. Each epoch writes a checkpoint. If the directory has
             checkpoints already, the training resumes from the newest one.
+        restore_best: whether the model has the weights of the best epoch at the end: that with the smallest
+            ``"val_loss"``, or ``"loss"`` without a validation. A name such as ``"val_accuracy"`` chooses the figure.
         progress: whether to show the progress; see `Run`.
         mesh: the devices that run each step together; `hf.distribute.shard` says how the model lies there.
         batch: the mesh axis (or a tuple of several) over which batches are split; the mesh's first one if not given.
@@ -74,7 +78,8 @@ def fit(
         ``"val_"``. If the run was resumed, the earlier epochs are included.
 
     Raises:
-        ArgumentError: there are no targets, a batch is no pair, or the data yields nothing.
+        ArgumentError: there are no targets, a batch is no pair, the data yields nothing, or `restore_best` names no
+            figure.
         LayoutError: the mesh has no such axis, or there is a `batch` and no mesh.
         GradientError: the loss does not depend on a parameter of the optimizer.
         ShapeError: the loss and the batch have different numbers of examples.
@@ -112,13 +117,16 @@ def fit(
         first, data = _first_of(data)
         step.build(pair("fit", first)[0])
     run = _run_of(step, data, directory, progress)
+    best = Best.of(restore_best, run, step, held_out is not None)
     forward = None if held_out is None else forward_of(model, compile, mesh, over)
     total = epochs * len(data) if hasattr(data, "__len__") else None
     trains = nullcontext() if getattr(model, "training", True) else mode(model, True)
     with trains, run.loop(total):
         while run.epoch < epochs and not run.stopped:
-            _epoch(run, step, held_out, callbacks, forward)
+            _epoch(run, step, held_out, callbacks, forward, best)
     run.close()
+    if best is not None:
+        best.restore()
     return {name: list(values) for name, values in run.state.get("history", {}).items()}
 
 
@@ -155,7 +163,9 @@ def _run_of(step: Step, data: Any, directory: Any, progress: bool) -> Run:
     )
 
 
-def _epoch(run: Run, step: Step, validation: Any, callbacks: Sequence[Callable[[Run], Any]], forward: Any) -> None:
+def _epoch(
+    run: Run, step: Step, validation: Any, callbacks: Sequence[Callable[[Run], Any]], forward: Any, best: Best | None
+) -> None:
     """Run the rest of an epoch, then the validation, the log, the callbacks and the checkpoint."""
     if run.at_start_of_epoch:
         step.reset()
@@ -173,7 +183,9 @@ def _epoch(run: Run, step: Step, validation: Any, callbacks: Sequence[Callable[[
         run.log({name: value for name, value in results.items() if isinstance(value, int | float)})
         for callback in callbacks:
             _call(callback, run)
-        if run.directory is not None and not run.is_saved:
+        if best is not None:
+            best.epoch_ends()
+        elif run.directory is not None and not run.is_saved:
             run.checkpoint(keep=2)
 
 

@@ -154,7 +154,7 @@ class Run:
         self._require_same_data(state["data"])
         fill(self._everything(), newest.values, what="Run", hint=(
             "Resume with what the run was started with, or start another one in another directory: "
-            f"hf.load({str(newest.path)!r}, into=model, mapping={{'model': ''}}, strict=False) takes the model alone."
+            f"hf.load({str(newest.path)!r}, into=model) takes the model alone."
         ))  # fmt: skip
         if state["data"] is not None and self._data is not None:
             self._data.restore(state["data"])
@@ -442,6 +442,15 @@ class Run:
         handle = self._checkpoints.write(self.step, self._everything(), state, score=score, keep=keep)
         self._saved_at = self.step
         return handle
+
+    @property
+    def best_checkpoint(self) -> Path | None:
+        """The file of the best checkpoint that was written with ``best=``; None if there is none.
+
+        ``hf.load(run.best_checkpoint, into=model)`` takes its weights.
+        """
+        found = None if self._checkpoints is None else self._checkpoints.best()
+        return None if found is None else found.path
 
     def wait(self) -> None:
         """Wait until the checkpoints are on the disk, and the log is written.
