@@ -133,6 +133,7 @@ if _typing.TYPE_CHECKING:  # `later` imports these on first use
     from hybridflow import summary as summary
     from hybridflow import testing as testing
     from hybridflow import train as train
+    from hybridflow import tree as tree
     from hybridflow.analysis.advise import Advice as Advice
     from hybridflow.analysis.advise import advise as advise
     from hybridflow.analysis.compare import Comparison as Comparison

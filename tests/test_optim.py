@@ -69,7 +69,7 @@ def ours(make: Any, model: str, compiled: bool, steps: int = 200) -> list[Any]:
     def step() -> None:
         with hf.GradientTape() as tape:
             loss = loss_of([*variables.values()], x, y, hf.tanh)
-        opt.update(tape.gradient(loss, [*variables.values()]))
+        opt.update(tape.gradient(loss, variables))
 
     run = hf.compile(step) if compiled else step
     for _ in range(steps):

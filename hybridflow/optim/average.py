@@ -20,7 +20,7 @@ class EMA:
     """A running mean of parameters, ``mean = decay * mean + (1 - decay) * parameter`` at every `update`.
 
     Args:
-        target: a model, or an iterable or mapping of Variables.
+        target: a model, or Variables in any nesting of lists, tuples and dicts.
         decay: the weight of the old mean in the new one.
 
     Example:

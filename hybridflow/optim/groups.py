@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import math
+from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import Any, cast
+
+import jax
 
 from hybridflow.core.context import is_tracing
 from hybridflow.core.dtypes import kind_of
@@ -127,25 +130,36 @@ def pattern_of(label: str, group: Any, settings: Mapping[str, Any]) -> dict[str,
 
 
 def collected(label: str, target: Any) -> dict[str, Variable]:
-    """Return the Variables of a model, mapping or iterable, or a single Variable, by name; each once."""
+    """Return the Variables of a nesting of Variables and models by name, in the order of `hf.tree`; each once.
+
+    A Variable in a nesting has its path for a name, such as ``"layers.0.weight"``; in an iterable it has its own name.
+    """
     if isinstance(target, Variable):
         target = [target]
     if not isinstance(target, Iterable):
         raise ArgumentTypeError(
             message(f"{label}: a {type(target).__name__} is no model and no Variables", got=repr(target)[:80],
-                    hint="Give a model, or an iterable or mapping of Variables.")
+                    hint="Give a model, or Variables in any nesting of lists, tuples and dicts.")
         )  # fmt: skip
     mapping = isinstance(target, Mapping)
-    pairs: Any = [*cast(Any, target).items()] if mapping else [(None, one) for one in cast(Any, target)]
     variables: dict[str, Variable] = {}
-    for name, one in pairs:
+    for path, one in jax.tree_util.tree_flatten_with_path(dict(target) if mapping else [*cast(Any, target)])[0]:
         if not isinstance(one, Variable):
             raise ArgumentTypeError(
                 message(f"{label}: a {type(one).__name__} is no Variable", got=repr(one)[:80],
                         hint="Give the Variables themselves, not their values.")
             )  # fmt: skip
-        label_of = one.name if name is None else str(name)
+        label_of = jax.tree_util.keystr(path, simple=True, separator=".") if mapping or len(path) > 1 else one.name
         if any([known is one for known in variables.values()]):
             continue
         variables[label_of if label_of not in variables else f"{label_of}_{len(variables)}"] = one
     return variables
+
+
+def has_one_order(tree: Any) -> bool:
+    """Whether the leaves of a nesting are in the order in which its dicts were filled."""
+    if isinstance(tree, Mapping):
+        items = cast("Mapping[Any, Any]", tree)
+        in_order = isinstance(tree, OrderedDict) or [*items] == sorted(items)
+        return in_order and all(map(has_one_order, items.values()))
+    return not isinstance(tree, list | tuple) or all(map(has_one_order, cast("list[Any]", tree)))

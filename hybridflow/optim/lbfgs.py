@@ -101,7 +101,7 @@ class LBFGS(Optimizer):
     search, which only tries points, goes back to its start each time.
 
     Args:
-        target: a model, or an iterable or mapping of Variables.
+        target: a model, or Variables in any nesting of lists, tuples and dicts.
         rate: the step size, or the first one that the line search tries.
         iterations: the largest number of iterations in a step.
         evaluations: the largest number of calls of the closure in a step; ``1.25 * iterations`` if not given.

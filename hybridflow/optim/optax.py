@@ -27,7 +27,7 @@ class Optax(Optimizer):
     updates by its own learning rate; `rate` is 1.
 
     Args:
-        target: a model, or an iterable or mapping of Variables.
+        target: a model, or Variables in any nesting of lists, tuples and dicts.
         tx: the transformation, an object with ``init`` and ``update``.
         nonfinite: see `Optimizer`.
     """

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from difflib import get_close_matches
 from fnmatch import fnmatchcase
 from typing import Any, cast
@@ -26,7 +26,16 @@ from hybridflow.ir.builder import GraphBuilder, add_check
 from hybridflow.nn.sizes import unsized
 from hybridflow.ops.common import cast_to
 from hybridflow.ops.comparison import isfinite
-from hybridflow.optim.groups import Group, Parameter, Rate, collected, number, number_of_a_call, pattern_of
+from hybridflow.optim.groups import (
+    Group,
+    Parameter,
+    Rate,
+    collected,
+    has_one_order,
+    number,
+    number_of_a_call,
+    pattern_of,
+)
 from hybridflow.optim.rule import Rule
 from hybridflow.optim.writes import assign_all, on_host, write
 from hybridflow.transforms.clipping import clip_by_global_norm
@@ -46,7 +55,7 @@ class Optimizer:
     """The base class of all optimizers.
 
     Args:
-        target: a model (an object with ``named_parameters()``), a Variable, or an iterable or mapping of Variables.
+        target: a model (an object with ``named_parameters()``), or Variables in any nesting of lists, tuples and dicts.
         rate: the learning rate: a number, a Variable, or a function of the number of updates so far, such as a
             schedule of `hybridflow.optim`.
         clip: the largest norm that all gradients together may have; if theirs is larger, all are scaled down to it, as
@@ -81,7 +90,12 @@ class Optimizer:
             )
         if clip is not None and not clip > 0:
             raise ArgumentError(message(f"{self._label()}: clip must be positive", got=f"clip={clip!r}"))
-        self._target = target if hasattr(target, "named_parameters") else collected(self._label(), target)
+        whole = hasattr(target, "named_parameters")
+        if not whole and not isinstance(target, Variable | list | tuple | Mapping) and isinstance(target, Iterable):
+            target = [*cast("Iterable[Any]", target)]
+        self._target: Any = target if whole else collected(self._label(), target)
+        self._one_order = whole or has_one_order(target)
+        self._nested = jax.tree_util.tree_flatten(target, is_leaf=_is_none)
         if isinstance(self._target, dict) and not self._target:
             raise ArgumentError(
                 message(f"{self._label()}: there is nothing to optimize", got=repr(target)[:80],
@@ -349,10 +363,20 @@ class Optimizer:
     def _matched(self, gradients: Any) -> list[Any]:
         """Return the gradients in the order of the parameters."""
         parameters = self._parameters()
+        if isinstance(gradients, list | tuple | dict) and isinstance(self._target, dict):
+            leaves, tree = jax.tree_util.tree_flatten(gradients, is_leaf=_is_none)
+            if tree == self._nested[1]:
+                return self._by_variable(parameters, self._nested[0], leaves)
         if isinstance(gradients, Mapping):
             return self._by_name(parameters, cast("Mapping[str, Any]", gradients))
         if isinstance(gradients, list | tuple):
             items = list(cast("Sequence[Any]", gradients))
+            if not self._one_order:
+                raise ArgumentError(
+                    message(f"{self._label()}.update: a list of gradients for parameters in a dict, in which order?",
+                            got=f"the keys sorted: {', '.join(self._named())[:80]}",
+                            hint="Give what tape.gradient(loss, parameters) returns, or gradients by name.")
+                )  # fmt: skip
             if len(items) == len(parameters) and not is_tracing():
                 return items  # without a look at the whole model, which a trace must take
             named = self._named()
@@ -374,6 +398,9 @@ class Optimizer:
                 message(f"{self._label()}.update: the gradients have another structure than the parameters",
                         got=type(gradients).__name__, hint="Give what tape.gradient or hf.grad returned for the model.")
             )  # fmt: skip
+        return self._by_variable(parameters, own, leaves)
+
+    def _by_variable(self, parameters: list[Parameter], own: list[Any], leaves: list[Any]) -> list[Any]:
         self._require_known([(one, leaf) for one, leaf in zip(own, leaves, strict=True) if leaf is not None])
         by_variable = {id(variable): leaf for variable, leaf in zip(own, leaves, strict=True)}
         return [by_variable.get(id(one.variable)) for one in parameters]

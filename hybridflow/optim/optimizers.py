@@ -29,7 +29,7 @@ class SGD(Optimizer):
     """Stochastic gradient descent, optionally with momentum.
 
     Args:
-        target: a model, or an iterable or mapping of Variables.
+        target: a model, or Variables in any nesting of lists, tuples and dicts.
         rate: the learning rate: a number, a Variable or a schedule.
         momentum: the weight of the old velocity in the new one.
         nesterov: whether to use Nesterov's momentum.
@@ -72,7 +72,7 @@ class Adam(Optimizer):
     """Adam: steps from running means of the gradients and of their squares.
 
     Args:
-        target: a model, or an iterable or mapping of Variables.
+        target: a model, or Variables in any nesting of lists, tuples and dicts.
         rate: the learning rate: a number, a Variable or a schedule.
         betas: how much of the two running means is kept in each update.
         epsilon: what is added to the root of the mean square.
@@ -105,7 +105,7 @@ class AdamW(Adam):
     """Adam with decoupled weight decay.
 
     Args:
-        target: a model, or an iterable or mapping of Variables.
+        target: a model, or Variables in any nesting of lists, tuples and dicts.
         rate: the learning rate: a number, a Variable or a schedule.
         betas: how much of the two running means is kept in each update.
         epsilon: what is added to the root of the mean square.
@@ -133,7 +133,7 @@ class RMSprop(Optimizer):
     quotients.
 
     Args:
-        target: a model, or an iterable or mapping of Variables.
+        target: a model, or Variables in any nesting of lists, tuples and dicts.
         rate: the learning rate: a number, a Variable or a schedule.
         alpha: how much of the running means is kept in each update.
         epsilon: what is added to the root.
@@ -171,7 +171,7 @@ class Adagrad(Optimizer):
     """Gradients divided by the root of the sum of their squares so far.
 
     Args:
-        target: a model, or an iterable or mapping of Variables.
+        target: a model, or Variables in any nesting of lists, tuples and dicts.
         rate: the learning rate: a number, a Variable or a schedule.
         epsilon: what is added to the root.
         decay: decoupled decay: before its change, a parameter is multiplied by ``1 - rate * decay``.
@@ -194,7 +194,7 @@ class Adadelta(Optimizer):
     """Gradients scaled to the size of previous steps, both measured by running means of squares.
 
     Args:
-        target: a model, or an iterable or mapping of Variables.
+        target: a model, or Variables in any nesting of lists, tuples and dicts.
         rate: the learning rate: a number, a Variable or a schedule.
         rho: how much of the running means is kept in each update.
         epsilon: what is added to the mean squares before their roots are taken.
@@ -221,7 +221,7 @@ class Lion(Optimizer):
     """Lion: steps of the same size for every element, in the direction of the sign of a running mean of the gradients.
 
     Args:
-        target: a model, or an iterable or mapping of Variables.
+        target: a model, or Variables in any nesting of lists, tuples and dicts.
         rate: the learning rate: a number, a Variable or a schedule.
         betas: how much of the running mean is kept: for the step, and for the next update.
         decay: decoupled decay: before its change, a parameter is multiplied by ``1 - rate * decay``.
@@ -250,7 +250,7 @@ class Adafactor(Optimizer):
     Steps are relative to the parameter's root mean square, and decrease with the square root of the number of updates.
 
     Args:
-        target: a model, or an iterable or mapping of Variables.
+        target: a model, or Variables in any nesting of lists, tuples and dicts.
         rate: the largest step, relative to the parameter's root mean square.
         beta2_decay: the newest squares get the weight ``n ** beta2_decay`` in the n-th update.
         epsilon: two lower bounds: for the root mean square of gradients (None: the dtype's machine epsilon) and of
@@ -292,7 +292,7 @@ class Muon(Optimizer):
     Matrix products use the parameter's dtype, at least float32; torch rounds to bfloat16.
 
     Args:
-        target: a model, or an iterable or mapping of Variables.
+        target: a model, or Variables in any nesting of lists, tuples and dicts.
         rate: the learning rate.
         momentum: the weight of the old velocity in the new one.
         nesterov: whether to use Nesterov's momentum.
