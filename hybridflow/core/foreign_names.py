@@ -394,6 +394,7 @@ KEYWORDS = (
     Keyword("torch", "normalized_shape", ("size",), ""),
     Keyword("torch", "num_groups", ("groups",), ""),
     Keyword("torch", "num_embeddings", ("count",), ""),
+    Keyword("torch", "padding_idx", ("padding_id",), ""),
     Keyword("torch", "embedding_dim", ("width",), ""),
     Keyword("torch", "embed_dim", ("width",), ""),
     Keyword("torch", "num_heads", ("heads",), ""),
@@ -471,6 +472,8 @@ DIFFERENT = (
     Different("torch", "hf.nn.kl_div", "is given log-probabilities, then the target, and is averaged",
               "is given the target, then log-probabilities, and is per example"),
     Different("torch", "hf.nn.layer_norm", "is given the shape that is normalized", "is given axis=, -1 by default"),
+    Different("torch", "hf.nn.RNN, hf.nn.LSTM, hf.nn.GRU", "is given time first, (time, batch, features), unless "
+              "batch_first=True", "is given (batch, time, features), and lengths= for pack_padded_sequence"),
     Different("torch", "hf.nn.one_hot", "gives int64", "gives float32; dtype= chooses"),
     Different("torch numpy", "hf.arange, hf.asarray of Python numbers", "gives int64 (and float64 in NumPy)",
               "gives int32 and float32"),

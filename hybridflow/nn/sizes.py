@@ -12,7 +12,11 @@ from hybridflow.core.errors import ArgumentError, ArgumentTypeError, LayoutError
 from hybridflow.core.mesh import checked_layout
 from hybridflow.core.tensor import Tensor
 from hybridflow.core.variable import Variable
+from hybridflow.ir.builder import add_check
 from hybridflow.ops.layouts import divided
+from hybridflow.ops.nn.labels import integer_labels
+from hybridflow.ops.ranges import arange
+from hybridflow.ops.reductions import all as all_of
 
 _LOCK = threading.RLock()
 
@@ -54,6 +58,28 @@ def require_size(layer: Any, name: str, x: Any, axis: int, make: Callable[[Any, 
                 got=f"{label(layer)}({x.spec}) with {name}={known}",
                 hint=f"Make the layer with {name}={size}, or leave the size out: the first call then gives it.")
     )  # fmt: skip
+
+
+def within(layer: Any, lengths: Any, batch: int, size: int) -> Tensor:
+    """Return which places of padded rows count: bool, ``(batch, size)``.
+
+    Raises:
+        DTypeError: the lengths are not integers.
+        ShapeError: their shape is not ``(batch,)``.
+        ArgumentError: a length is not from 0 to the size.
+    """
+    given = integer_labels(label(layer), lengths)
+    if given.shape != (batch,):
+        raise ShapeError(
+            message(f"{label(layer)}: lengths have shape {given.shape}, not ({batch},)", got=str(given.spec),
+                    hint="Give the number of places that count, for each row of the batch.")
+        )  # fmt: skip
+    fit, text = all_of((given >= 0) & (given <= size)), f"{label(layer)}: a length is not from 0 to {size}"
+    if is_tracing():
+        add_check(fit, ArgumentError, text)
+    elif not fit:
+        raise ArgumentError(message(text, got=str(given.tolist())[:120]))
+    return arange(size, dtype=given.dtype) < given[:, None]
 
 
 def unsized(layer: Any) -> bool:

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+from math import inf
 from typing import Any
 
 from hybridflow.core.context import made_once
-from hybridflow.core.dtypes import float32, int32
+from hybridflow.core.dtypes import bool_, float32, int32
 from hybridflow.core.errors import ArgumentError, ShapeError, message
 from hybridflow.core.tensor import Tensor, as_tensor
 from hybridflow.core.variable import Variable
 from hybridflow.nn.layers.linear import Linear
 from hybridflow.nn.layers.module import Module
-from hybridflow.nn.sizes import along, label, layouts_for
+from hybridflow.nn.sizes import along, label, layouts_for, within
+from hybridflow.ops.choice import where
 from hybridflow.ops.common import TensorLike, cast_to
-from hybridflow.ops.comparison import logical_and
+from hybridflow.ops.comparison import logical_and, logical_or
 from hybridflow.ops.creation import zeros
 from hybridflow.ops.einsum import einsum
 from hybridflow.ops.joining import concat, stack
@@ -153,6 +155,7 @@ class MultiHeadAttention(Module):
         value: TensorLike | None = None,
         *,
         mask: TensorLike | None = None,
+        lengths: Any = None,
         cache: KeyValueCache | None = None,
     ) -> Tensor:
         """Return the values, averaged for each query by attention.
@@ -163,11 +166,20 @@ class MultiHeadAttention(Module):
             value: ``(batch, others, features)``; the keys if not given.
             mask: broadcasts to ``(batch, heads, length, others)``. Bool: True where a query may attend; floats are
                 added to the scores.
+            lengths: how many positions of each row's keys count, ``(batch,)``; all if not given. If the keys are the
+                queries, results and gradients are those of each row alone at its own length, and the results after it
+                are zeros, as are those of a row without any.
             cache: keys and values of earlier calls; those of this call are appended.
 
         Returns:
             ``(batch, length, width)``.
+
+        Raises:
+            ShapeError: an input has not three axes or another size, or the lengths do not fit it.
+            ArgumentError: a length is not from 0 to the number of keys, or there is a cache too.
         """
+        if lengths is not None:
+            return self._of_lengths(query, key, value, mask, lengths, cache)
         query = as_tensor(query)
         if query.ndim != 3:
             raise ShapeError(
@@ -190,6 +202,32 @@ class MultiHeadAttention(Module):
         y = scaled_dot_product_attention(q, self._shared(k), self._shared(v), mask, is_causal=causal, dropout=dropped)
         joined = (query.shape[0], query.shape[1], self.heads * self.head_width)
         return self.out(reshape(permute_dims(y, (0, 2, 1, 3)), joined))
+
+    def _of_lengths(self, query: Any, key: Any, value: Any, mask: Any, lengths: Any, cache: Any) -> Tensor:
+        """Attend where the keys count; what does not count is zeros, so that no NaN in it reaches a gradient."""
+        if cache is not None:
+            raise ArgumentError(
+                message(f"{label(self)}: lengths and a cache", hint="A cache knows its positions: leave lengths out.")
+            )
+        keys = as_tensor(query if key is None else key)
+        if keys.ndim != 3:
+            raise ShapeError(
+                message(f"{label(self)}: the keys have {keys.ndim} axes, not (batch, length, features)",
+                        got=str(keys.spec))
+            )  # fmt: skip
+        valid = within(self, lengths, keys.shape[0], keys.shape[1])
+        some, counts = valid[:, :1, None], valid[..., None]
+        seen = logical_or(valid, arange(keys.shape[1]) == 0)[:, None, None, :]  # a row without any attends to zeros
+        if mask is None:
+            mask = seen
+        elif as_tensor(mask).dtype == bool_:
+            mask = logical_and(as_tensor(mask), seen)
+        else:
+            mask = where(seen, as_tensor(mask), -inf)
+        keys = where(counts, keys, 0)
+        values = None if value is None else where(counts, as_tensor(value), 0)
+        return where(counts if key is None else some, self.forward(keys if key is None else query,
+                     None if key is None else keys, values, mask=mask), 0)  # fmt: skip
 
     def _projected(self, query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, ...]:
         """Return queries, keys and values, as one product if the heads are split and all are of the same input.

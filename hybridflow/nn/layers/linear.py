@@ -5,12 +5,15 @@ from __future__ import annotations
 import math
 from typing import Any, ClassVar, overload
 
+from hybridflow.core.errors import ArgumentError, message
 from hybridflow.core.tensor import Tensor, as_tensor, make_tensor, new_tensor
 from hybridflow.core.variable import Variable
 from hybridflow.nn import init
 from hybridflow.nn.layers.module import Module
 from hybridflow.nn.sizes import along, in_and_out, layouts_for, make_parameters, require_size, whole_beside
+from hybridflow.ops.choice import where
 from hybridflow.ops.common import TensorLike
+from hybridflow.ops.elementwise import stop_gradient
 from hybridflow.ops.nn.dense import linear
 from hybridflow.ops.nn.embeddings import embedding
 
@@ -97,6 +100,8 @@ class Embedding(Module):
     Args:
         count: the number of vectors.
         width: their length.
+        padding_id: the id of padding: its vector is zeros at first, and has no gradient. A negative one counts from
+            the end.
         dtype: the dtype of the table.
         layouts: how `hf.distribute.shard` lays out the table: ``"row:AXIS"`` splits the vectors' number over a mesh
             axis, ``"column:AXIS"`` their length; or a mapping of ``"weight"`` to a layout.
@@ -112,20 +117,34 @@ class Embedding(Module):
 
     weight: Variable
 
-    def __init__(self, count: int, width: int, *, dtype: Any = "float32", layouts: Any = None) -> None:
+    def __init__(
+        self, count: int, width: int, *, padding_id: int | None = None, dtype: Any = "float32", layouts: Any = None
+    ) -> None:
         self.count, self.width = in_and_out("Embedding", (count, width))
+        if padding_id is not None and not -count <= padding_id < count:
+            raise ArgumentError(
+                message("Embedding: padding_id is no id of the table", got=f"padding_id={padding_id}, count={count}")
+            )
+        self.padding_id = None if padding_id is None else padding_id % count
         self.layouts = layouts_for("Embedding", layouts, _TABLES)
-        self.weight = parameter(init.normal()((count, width), dtype), "weight")
+        values = init.normal()((count, width), dtype)
+        if self.padding_id is not None:
+            values[self.padding_id] = 0
+        self.weight = parameter(values, "weight")
 
     def forward(self, ids: TensorLike) -> Tensor:
         """Replace every id by its vector."""
         made = embedding(ids, self.weight)
+        if self.padding_id is not None:
+            given = as_tensor(ids)
+            padding = (given == self.padding_id) | (given == self.padding_id - self.count)
+            made = where(padding[..., None], stop_gradient(made), made)
         rows = None if self.layouts is None else self.layouts["weight"][0]
         return made if rows is None else whole_beside(made, self.weight, rows)
 
     def extra_repr(self) -> str:
-        """Return the sizes."""
-        return f"{self.count}, {self.width}"
+        """Return the sizes and the id of padding."""
+        return f"{self.count}, {self.width}" + ("" if self.padding_id is None else f", padding_id={self.padding_id}")
 
 
 _TABLES = {"row": {"weight": ("*", None)}, "column": {"weight": (None, "*")}}

@@ -11,7 +11,8 @@ from hybridflow.nested.scans import scan
 from hybridflow.nn import init
 from hybridflow.nn.layers.linear import parameter
 from hybridflow.nn.layers.module import Module
-from hybridflow.nn.sizes import in_and_out, label, make_parameters, require_size
+from hybridflow.nn.sizes import in_and_out, label, make_parameters, require_size, within
+from hybridflow.ops.choice import where
 from hybridflow.ops.common import TensorLike
 from hybridflow.ops.creation import zeros
 from hybridflow.ops.joining import concat, stack
@@ -57,15 +58,21 @@ class _Recurrent(Module):
         if self.input_size is not None:
             make_parameters(self, self.input_size, _make)
 
-    def forward(self, x: TensorLike, state: Any = None) -> tuple[Tensor, Any]:
+    def forward(self, x: TensorLike, state: Any = None, *, lengths: Any = None) -> tuple[Tensor, Any]:
         """Run over all time steps.
 
         Args:
             x: ``(batch, time, features)``.
             state: the initial state, ``(layers * directions, batch, hidden)``; zeros if not given. An LSTM has a pair.
+            lengths: how many steps of each row count, ``(batch,)``; all if not given. Results and gradients are those
+                of each row alone at its own length, and the results after it are zeros.
 
         Returns:
             The last layer's results ``(batch, time, directions * hidden)``, and the final state.
+
+        Raises:
+            ShapeError: the input has not three axes or another size, or the state or the lengths do not fit it.
+            ArgumentError: a length is not from 0 to the number of steps.
         """
         x = as_tensor(x)
         if x.ndim != 3:
@@ -75,7 +82,10 @@ class _Recurrent(Module):
         require_size(self, "input_size", x, -1, _make)
         given = self._state(state, x)
         outputs: list[Any] = []
-        y = permute_dims(x, (1, 0, 2))
+        y, valid = permute_dims(x, (1, 0, 2)), None
+        if lengths is not None:
+            valid = permute_dims(within(self, lengths, x.shape[0], x.shape[1]), (1, 0))[..., None]
+            y = where(valid, y, 0)
         directions = 1 + self.bidirectional
         for layer in range(self.layers):
             if layer and self.dropout:
@@ -83,9 +93,12 @@ class _Recurrent(Module):
             sides: list[Tensor] = []
             for side in range(directions):
                 number = layer * directions + side
-                after, out = self._run(self.suffixes[number], [one[number] for one in given], flip(y, 0) if side else y)
+                turned = flip if side else _as_it_is
+                start = [one[number] for one in given]
+                counts = None if valid is None else turned(valid, 0)
+                after, out = self._run(self.suffixes[number], start, turned(y, 0), counts)
                 outputs.append(after)
-                sides.append(flip(out, 0) if side else out)
+                sides.append(turned(out, 0))
             y = sides[0] if directions == 1 else concat(sides, axis=-1)
         last = [stack([one[part] for one in outputs]) for part in range(self.states)]
         return permute_dims(y, (1, 0, 2)), last[0] if self.states == 1 else tuple(last)
@@ -103,8 +116,8 @@ class _Recurrent(Module):
                 )  # fmt: skip
         return given
 
-    def _run(self, suffix: str, state: list[Tensor], x: Tensor) -> tuple[Any, Tensor]:
-        """Run one layer in one direction over an input ``(time, batch, features)``."""
+    def _run(self, suffix: str, state: list[Tensor], x: Tensor, valid: Tensor | None) -> tuple[Any, Tensor]:
+        """Run one layer in one direction over an input ``(time, batch, features)``, where `valid` holds."""
         given = linear(x, getattr(self, "weight_ih" + suffix), getattr(self, "bias_ih" + suffix))
         inner = getattr(self, "weight_hh" + suffix).mT  # transposed once, not at every step
         bias = as_tensor(getattr(self, "bias_hh" + suffix)) if self.has_bias else None
@@ -114,7 +127,14 @@ class _Recurrent(Module):
             state = self.advance(given, own if bias is None else own + bias, state)
             return state, state[0]
 
-        return scan(step, tuple(state), given)
+        def step_of_some(state: Any, now: Any) -> tuple[Any, Tensor]:
+            given, counts = now
+            after, _ = step(state, given)
+            return tuple([where(counts, new, old) for new, old in zip(after, state, strict=True)]), where(
+                counts, after[0], 0
+            )
+
+        return scan(step, tuple(state), given) if valid is None else scan(step_of_some, tuple(state), (given, valid))
 
     def advance(self, given: Tensor, own: Tensor, state: Any) -> tuple[Tensor, ...]:
         """Return the next state, given the input's part of the gates and the state's part."""
@@ -126,6 +146,11 @@ class _Recurrent(Module):
         shown.append(str(self.hidden_size))
         shown += [f"layers={self.layers}"] if self.layers > 1 else []
         return ", ".join([*shown, *(["bidirectional=True"] if self.bidirectional else [])])
+
+
+def _as_it_is(x: Tensor, axis: int) -> Tensor:
+    del axis
+    return x
 
 
 def _make(layer: Any, size: int) -> None:
