@@ -96,8 +96,9 @@ def test_a_number_that_does_not_fit(value: Any, dtype: Any, text: str):
     [(255, "uint8", 255), (-128, "int8", -128), (2**31 - 1, None, 2**31 - 1), (2**64 - 1, "uint64", 2**64 - 1),
      ([2**64 - 1, 1], "uint64", [2**64 - 1, 1]), ([2**63 - 1, -1], "int64", [2**63 - 1, -1]),
      ([2**53 + 1, True], "int64", [2**53 + 1, 1]), (65504, "float16", 65504.0), (2**70, "float32", 2.0**70),
-     (2.9, "int32", 2), (-2.9, "int32", -2), ([1.9, -1.9], "int8", [1, -1]), (2, "bool", True), (1e300, None, np.inf),
-     (-1e39, "float32", -np.inf), ([1e39, 1.0], None, [np.inf, 1.0]), (0.1, "float64", 0.1)],
+     (2.9, "int32", 2), (-2.9, "int32", -2), ([1.9, -1.9], "int8", [1, -1]), (2, "bool", True), (np.inf, None, np.inf),
+     (-np.inf, "float16", -np.inf), ([np.inf, 1.0], None, [np.inf, 1.0]), (0.1, "float64", 0.1),
+     (3.40282356e38, None, float(np.finfo(np.float32).max)), (65519.0, "float16", 65504.0), (1e300, "bool", True)],
 )  # fmt: skip
 def test_numbers_that_fit_are_exact(value: Any, dtype: Any, expected: Any):
     assert hf.asarray(value, dtype=dtype).tolist() == expected
@@ -107,8 +108,8 @@ def test_numbers_that_fit_are_exact(value: Any, dtype: Any, expected: Any):
 def test_numbers_leak_no_warning_and_leave_the_error_state_alone():
     with warnings.catch_warnings(), np.errstate(all="raise"):
         warnings.simplefilter("error")
-        hf.asarray([1e300, 1e-300])
-        hf.asarray(1e300)
+        hf.asarray([np.inf, 1e-300])
+        hf.asarray(np.inf)
         hf.asarray(np.array([np.nan, 1e20]), dtype=hf.int32)
         hf.asarray(np.array([1e300]), dtype=hf.float32)
         hf.asarray([np.float64(1e300), 1.0], dtype="float16")
@@ -324,8 +325,44 @@ def test_a_python_integer_that_does_not_fit_its_partner(op: Any):
 
 
 def test_check_fits_is_quiet_about_what_fits():
-    for number, dtype in ((127, hf.int8), (-128, hf.int8), (True, hf.uint8), (1e300, hf.float16), (1j, hf.complex64)):
+    for number, dtype in ((127, hf.int8), (-128, hf.int8), (True, hf.uint8), (math.inf, hf.float16),
+                          (1e300, hf.float64), (1j, hf.complex64)):  # fmt: skip
         check_fits(number, dtype)
+
+
+TOO_LARGE = {"float16": 65520.0, "bfloat16": -3.4e38, "float32": 1e308, "complex64": 3.40282357e38}
+WAYS_IN = {
+    "asarray": lambda x, n: hf.asarray(n, dtype=x.dtype),
+    "a list": lambda x, n: hf.asarray([[n, 1.0]], dtype=x.dtype),
+    "an operator": lambda x, n: x + n,
+    "an operator, reflected": lambda x, n: n * x,
+    "a function": lambda x, n: hf.where(x != x, x, n),
+    "full": lambda x, n: hf.full((2,), n, dtype=x.dtype),
+    "an update": lambda x, n: x.at[0].set(n),
+    "a Variable": lambda x, n: hf.Variable(x).assign_add(n),
+}
+
+
+@pytest.mark.parametrize("mode", ["eager", "compiled", "compiled, an input"])
+@pytest.mark.parametrize("way", WAYS_IN)
+@pytest.mark.parametrize("dtype", TOO_LARGE)
+def test_a_finite_float_never_becomes_infinity(dtype: str, way: str, mode: str):
+    x, number, run = hf.ones((2,), dtype=dtype), TOO_LARGE[dtype], WAYS_IN[way]
+    if way == "a Variable" and mode != "eager":
+        variable = hf.Variable(x)
+        run = lambda x, n: variable.assign_add(n)  # noqa: E731
+    compiled = hf.compile(run)
+    calls = {
+        "eager": lambda n: run(x, n),
+        "compiled": lambda n: hf.compile(lambda x: run(x, n))(x),
+        "compiled, an input": lambda n: compiled(x, n),
+    }
+    call = calls[mode]
+    if mode == "compiled, an input":
+        call(1.5), call(2.5)
+    with pytest.raises(NumberRangeError, match=f"does not fit {dtype}"):
+        call(number)
+    assert np.isinf(np.asarray(call(math.copysign(math.inf, number)), np.complex128)).any()
 
 
 # -- NumPy on the left --------------------------------------------------------------------------------------------

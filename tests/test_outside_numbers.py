@@ -11,7 +11,7 @@ import hybridflow as hf
 
 RATE = 1.0
 VALUES = {
-    "floats": [0.5, 0.25, -0.0, 0.0, math.nan, 2.0, 1e300, 0.5],
+    "floats": [0.5, 0.25, -0.0, 0.0, math.nan, 2.0, 1e38, 0.5],
     "ints": [5, 2, 0, -3, 7, 1, 2**31 - 1, 5],
 }
 """Of each eight values, one comes twice."""

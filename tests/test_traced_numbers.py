@@ -34,7 +34,7 @@ def both(fn, *calls):
     return compiled
 
 
-RATES = (0.1, 1e-9, -0.0, 0.0, math.inf, -3.25, 1e300)
+RATES = (0.1, 1e-9, -0.0, 0.0, math.inf, -3.25, 3e38)
 
 
 ARITHMETIC = [
@@ -59,7 +59,7 @@ ARITHMETIC = [
 
 @pytest.mark.parametrize("fn", ARITHMETIC)
 def test_one_trace_for_every_value(fn):
-    compiled = both(fn, *[(ones(3), rate) for rate in RATES if not (math.isinf(rate) or rate > 1e200)])
+    compiled = both(fn, *[(ones(3), rate) for rate in RATES if not (math.isinf(rate) or rate > 1e20)])
     assert compiled.trace_count == 1
 
 

@@ -149,12 +149,16 @@ def _nested(obj: Any, dtype: DType | None) -> np.ndarray[Any, Any]:
                 message(f"asarray: {array.dtype} to {target} would drop the imaginary part", hint="Take .real first.")
             )
     try:
-        return run_quietly(np.array, nested, dtype=target)
+        made = run_quietly(np.array, nested, dtype=target)
     except ValueError:
         raise ShapeError(
             message("asarray: a nested list must be rectangular", got=repr(obj)[:80],
                     hint="Pad the rows to one length.")
         ) from None  # fmt: skip
+    if not {float, complex}.isdisjoint(by_type) and made.dtype.itemsize <= 8 and np.isinf(made).any():
+        for number in numbers:
+            check_fits(number, target)
+    return made
 
 
 def _check_all_fit(numbers: list[Any], types: set[type], target: DType) -> None:

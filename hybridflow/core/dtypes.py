@@ -182,10 +182,10 @@ _ALWAYS_FITS = 1 << 7
 def check_fits(number: object, dtype: DType) -> None:
     """Raise if `dtype` cannot hold a Python number.
 
-    A float may round, even to infinity, and loses its fraction in an integer dtype.
+    A float may round, but not to infinity, which only an infinity becomes. It loses its fraction in an integer dtype.
 
     Raises:
-        NumberRangeError: for an integer outside the dtype's range, or a float outside that of an integer dtype.
+        NumberRangeError: for a number outside the dtype's range.
         DTypeError: for a complex number where the dtype is real.
     """
     if type(number) is Dim:
@@ -199,10 +199,22 @@ def check_fits(number: object, dtype: DType) -> None:
     elif isinstance(number, float):
         if is_integer(dtype):
             _check_int(int(number) if math.isfinite(number) else None, number, dtype)
-    elif isinstance(number, complex) and _KIND[dtype] != "complex":
-        raise DTypeError(
-            message(f"asarray: {number} to {dtype} would drop the imaginary part", hint="Pass number.real.")
-        )
+        elif issubclass(type(number), float) and (dtype.itemsize < 8 or dtype == complex64):  # a traced one is no float
+            _check_float(number, dtype)
+    elif isinstance(number, complex):
+        if _KIND[dtype] != "complex":
+            raise DTypeError(
+                message(f"asarray: {number} to {dtype} would drop the imaginary part", hint="Pass number.real.")
+            )
+        if dtype == complex64:
+            _check_float(number.real, dtype)
+            _check_float(number.imag, dtype)
+
+
+def _check_float(number: float, dtype: DType) -> None:
+    """Raise if a finite float would round to infinity."""
+    if dtype != bool_ and _rounds_to_infinity(dtype) <= abs(number) < math.inf:
+        raise _out_of_range(number, dtype)
 
 
 def _check_int(whole: int | None, number: float, dtype: DType) -> None:
@@ -211,12 +223,26 @@ def _check_int(whole: int | None, number: float, dtype: DType) -> None:
         return
     low, high = _range_of(dtype)
     if whole is None or not low <= whole <= high:
-        raise NumberRangeError(
-            message(
-                f"asarray: {_short(number)} does not fit {dtype}, which holds {_short(low)} to {_short(high)}",
-                hint=f"Choose a wider dtype, for example dtype=hf.{'int64' if is_integer(dtype) else 'float64'}.",
-            )
+        raise _out_of_range(number, dtype)
+
+
+def _out_of_range(number: float, dtype: DType) -> NumberRangeError:
+    low, high = _range_of(dtype)
+    wider = "int64" if is_integer(dtype) else "complex128" if dtype == complex64 else "float64"
+    return NumberRangeError(
+        message(
+            f"asarray: {_short(number)} does not fit {dtype}, which holds {_short(low)} to {_short(high)}",
+            hint=f"Choose a wider dtype, for example dtype=hf.{wider}.",
         )
+    )
+
+
+@cache
+def _rounds_to_infinity(dtype: DType) -> float:
+    """Return the smallest positive float that a floating dtype rounds to infinity: half a step above its largest."""
+    info = ml_dtypes.finfo(np.dtype("float32") if dtype == complex64 else dtype)
+    largest, step = float(info.max), float(info.eps)
+    return largest + largest / (2 - step) * step / 2
 
 
 @cache

@@ -223,11 +223,15 @@ def _unary(op: Op, public: Callable[..., Any]) -> Callable[[Any], Any]:
     return function
 
 
+_SMALL = 6e4
+"""Floats below this fit every float dtype."""
+
+
 def _quick(value: Any, like: Any) -> Any:
     """Return an operand as a tensor if that is quick: a Variable, or a Python float that meets a float tensor."""
     if type(value) is Variable:
         return value.read()
-    if type(value) is float and isinstance(like, Tensor | Variable):
+    if type(value) is float and -_SMALL < value < _SMALL and isinstance(like, Tensor | Variable):
         array = like._value
         context = context_now()
         if type(array) is _ndarray and array.dtype.num in _REALS and (context is None or not context.indirect):

@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 
-from hybridflow.backend.host import run_quietly
 from hybridflow.core.convert import to_numpy
 from hybridflow.core.dtypes import DType
 from hybridflow.core.node import format_where
@@ -53,11 +52,10 @@ class Numbers:
             if dtype is None:
                 outputs.append(name)
                 continue
-            kind = number.__class__
-            convert = f"{kind.__name__}_{dtype}({name})"
-            space[f"{kind.__name__}_{dtype}"] = _converter(kind, dtype)
+            convert = f"c_{dtype}({name})"
+            space[f"c_{dtype}"] = _converter(dtype)
             # jax rounds a Python float to float32 faster than NumPy does, but warns if the result is infinite.
-            quick = kind is float and dtype == _FLOAT32 and not wide
+            quick = number.__class__ is float and dtype == _FLOAT32 and not wide
             outputs.append(f"{name} if -{_LARGE} < {name} < {_LARGE} else {convert}" if quick else convert)
         lines.append(f"    return [{', '.join(outputs)}]")
         exec(compile("\n".join(lines), __file__, "exec"), space)  # straight-line Python, compiled once
@@ -118,7 +116,5 @@ def _operand(operand: Any, names: dict[int, str], space: dict[str, Any]) -> str:
     return name
 
 
-def _converter(kind: type, dtype: DType) -> Callable[[Any], Any]:
-    if kind is int:
-        return lambda number: to_numpy(number, dtype)[()]
-    return lambda number: run_quietly(dtype.type, number)
+def _converter(dtype: DType) -> Callable[[float], Any]:
+    return lambda number: to_numpy(number, dtype)[()]

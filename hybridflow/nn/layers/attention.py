@@ -281,4 +281,4 @@ def _seen(mask: Any, before: Any, queries: int, length: int, causal: bool) -> Te
     mask = as_tensor(mask)
     if str(mask.dtype) == "bool":
         return logical_and(mask, seen)
-    return mask + (cast_to(seen, mask.dtype) - 1) * 1e9
+    return where(seen, mask, -inf)
