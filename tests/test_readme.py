@@ -6,6 +6,7 @@ import re
 import shlex
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -53,6 +54,16 @@ def test_marked_commands():
     for command in commands.values():
         assert len(command.splitlines()) == 1
         assert command.startswith("python3 -m venv .venv && ")
+        assert f"run: {command.strip()}\n" in (ROOT / ".github/workflows/tests.yml").read_text(encoding="utf-8")
+
+
+def test_one_version_of_ruff_and_the_ends_of_the_range_of_pythons():
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    ruff = next(one.partition("==")[2] for one in project["optional-dependencies"]["test"] if one.startswith("ruff=="))
+    assert f"rev: v{ruff}\n" in (ROOT / ".pre-commit-config.yaml").read_text(encoding="utf-8")
+    pythons = [one.rpartition(" ")[2] for one in project["classifiers"] if "Python :: 3." in one]
+    workflow = (ROOT / ".github/workflows/tests.yml").read_text(encoding="utf-8")
+    assert f'python: ["{pythons[0]}", "{pythons[-1]}"]' in workflow
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)

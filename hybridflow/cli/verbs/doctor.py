@@ -53,16 +53,19 @@ SETTINGS = ("XLA_FLAGS", "JAX_PLATFORMS", "JAX_ENABLE_X64", "JAX_DISABLE_JIT", "
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add no arguments."""
-    del parser
+    """Add `--verbose`."""
+    parser.add_argument("--verbose", action="store_true", help="list XLA's options, each with its reason")
 
 
 def run(arguments: argparse.Namespace, console: Console) -> bool:
-    """Print versions, devices, settings and the XLA options in use, and check the essential functions."""
-    del arguments
+    """Print versions, devices and settings, with `--verbose` XLA's options too, and check the essential functions."""
     console.print(_versions())
     console.print(_devices())
-    _print_options(console)
+    if arguments.verbose:
+        _print_options(console)
+    else:
+        text = "XLA is given options that keep results right and steps fast; hybridflow doctor --verbose lists them."
+        console.print(text, highlight=False, soft_wrap=True)
     console.print(store_table())
     results = list(checks())
     table = Table(title="Checks", title_justify="left", show_header=False)
