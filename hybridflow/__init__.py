@@ -50,6 +50,7 @@ from hybridflow.core.dtypes import uint32 as uint32
 from hybridflow.core.dtypes import uint64 as uint64
 from hybridflow.core.errors import BroadcastWarning as BroadcastWarning
 from hybridflow.core.errors import CacheWarning as CacheWarning
+from hybridflow.core.errors import DTypeWarning as DTypeWarning
 from hybridflow.core.errors import EffectWarning as EffectWarning
 from hybridflow.core.errors import RetraceWarning as RetraceWarning
 from hybridflow.core.errors import WatchWarning as WatchWarning

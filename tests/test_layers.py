@@ -289,3 +289,15 @@ def test_dropout_of_channels_drops_them_whole(axes: int):
     for bad in (layer, getattr(nn, f"AdaptiveAvgPool{axes}d")(2)):
         with pytest.raises(ValueError, match=rf"{type(bad).__name__}: the input has {axes - 1} spatial axes"):
             bad(x[..., 0])
+
+
+@pytest.mark.parametrize("compiled", [False, True])
+def test_float64_into_a_float32_layer_is_told_once(compiled):
+    x = np.ones((2, 3))
+    for layer in (nn.Linear(3, 2), nn.LSTM(3, 2), nn.LayerNorm(3)):
+        call = hf.compile(layer) if compiled else layer
+        with pytest.warns(hf.DTypeWarning, match=r'float64, so this float32 layer.*astype\("float32"\)') as told:
+            call(x), call(x)
+        assert [one.filename for one in told] == [__file__]
+    nn.Linear(3, 2, dtype="float64")(x)  # what is meant is not told
+    nn.Linear(3, 2)(x.astype(np.float32))

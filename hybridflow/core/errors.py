@@ -171,6 +171,10 @@ def structure_text(tree: object) -> str:
     return str(tree).removeprefix("PyTreeDef(").removesuffix(")")
 
 
+class DTypeWarning(UserWarning):
+    """A float64 input of a float32 layer, which then computes in float64: NumPy's default, perhaps not meant."""
+
+
 class EffectWarning(UserWarning):
     """A compiled function reads something that cannot be watched, so it is traced again at every call."""
 

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import threading
+import weakref
 from collections.abc import Callable, Mapping
 from typing import Any, cast
 
 from hybridflow.core.attached import attached
 from hybridflow.core.context import current, is_tracing, made_once
-from hybridflow.core.errors import ArgumentError, ArgumentTypeError, LayoutError, ShapeError, message
+from hybridflow.core.dtypes import as_dtype, float32, float64
+from hybridflow.core.errors import ArgumentError, ArgumentTypeError, DTypeWarning, LayoutError, ShapeError, message
 from hybridflow.core.mesh import checked_layout
+from hybridflow.core.node import user_place, warn_at
 from hybridflow.core.tensor import Tensor
 from hybridflow.core.variable import Variable
 from hybridflow.ir.builder import add_check
@@ -19,6 +22,8 @@ from hybridflow.ops.ranges import arange
 from hybridflow.ops.reductions import all as all_of
 
 _LOCK = threading.RLock()
+_TOLD: weakref.WeakSet[Any] = weakref.WeakSet()
+"""The layers whose float64 input was warned of."""
 
 
 def label(layer: Any) -> str:
@@ -49,6 +54,8 @@ def require_size(layer: Any, name: str, x: Any, axis: int, make: Callable[[Any, 
         ) from None
     if getattr(layer, name) is None:
         _build(layer, name, size, make)
+    if x.dtype is float64 and layer not in _TOLD:
+        _tell_of_float64(layer)
     # a trace depends on the size, as if the layer's own code had read it
     known = attached("read_attr")(layer, name) if is_tracing() else getattr(layer, name)
     if size == known:
@@ -58,6 +65,17 @@ def require_size(layer: Any, name: str, x: Any, axis: int, make: Callable[[Any, 
                 got=f"{label(layer)}({x.spec}) with {name}={known}",
                 hint=f"Make the layer with {name}={size}, or leave the size out: the first call then gives it.")
     )  # fmt: skip
+
+
+def _tell_of_float64(layer: Any) -> None:
+    """Warn that a float32 layer computes in float64, once for each layer."""
+    _TOLD.add(layer)
+    if as_dtype(getattr(layer, "dtype", float64)) == float32:
+        text = (
+            f"{label(layer)}: the input is float64, so this float32 layer computes in float64, which takes longer. "
+            'Write x = x.astype("float32") before, or make the layer with dtype="float64".'
+        )
+        warn_at(user_place(3), text, DTypeWarning)
 
 
 def within(layer: Any, lengths: Any, batch: int, size: int) -> Tensor:
