@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from functools import cache
-from typing import Any
+from typing import Any, cast
 
 import ml_dtypes
 import numpy as np
@@ -199,7 +199,7 @@ def check_fits(number: object, dtype: DType) -> None:
     elif isinstance(number, float):
         if is_integer(dtype):
             _check_int(int(number) if math.isfinite(number) else None, number, dtype)
-        elif issubclass(type(number), float) and (dtype.itemsize < 8 or dtype == complex64):  # a traced one is no float
+        elif issubclass(cast(Any, type(number)), float) and (dtype.itemsize < 8 or dtype == complex64):  # not traced
             _check_float(number, dtype)
     elif isinstance(number, complex):
         if _KIND[dtype] != "complex":

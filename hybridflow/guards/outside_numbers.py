@@ -77,12 +77,12 @@ class OutsideNumbers:
 
     Args:
         seen: what earlier traces saw.
-        new_input: adds an input to the trace, and returns its stand-in and its position among the floats.
+        new_input: adds an input of a type to the trace, and returns its stand-in.
         count: returns the number of floats that are inputs, including arguments.
     """
 
     def __init__(
-        self, seen: SeenNumbers, new_input: Callable[[type], tuple[TracedNumber, int]], count: Callable[[], int]
+        self, seen: SeenNumbers, new_input: Callable[[type], TracedNumber], count: Callable[[], int]
     ) -> None:
         self._seen = seen
         self._new_input = new_input
@@ -197,7 +197,8 @@ class OutsideNumbers:
         return copy
 
     def _add(self, way: Way, value: float) -> int:
-        traced, position = self._new_input(type(value))
+        traced = self._new_input(type(value))
+        position = self._count() - 1
         self._inputs[position] = _Input(way, value, traced)
         return position
 

@@ -113,9 +113,7 @@ def make_trace(
     values = [_traced_value(leaf, spec, builder, stand_ins) for leaf, spec in given]
     arguments = unflatten_arguments(signature, values, static, as_given=as_given)
     builder.argument_values = [leaf.value._value for leaf in named if leaf.kind == TENSOR]
-    floats = OutsideNumbers(
-        seen, lambda kind: (builder.number_argument(kind), builder.floats - 1), lambda: builder.floats
-    )
+    floats = OutsideNumbers(seen, builder.number_argument, lambda: builder.floats)
     observations = builder.observations = _observe(Observations(label, floats, builder.checks), roots, named)
     observations.arguments(arguments, signature.arguments)
     observations.stand_ins = stand_ins
