@@ -43,7 +43,7 @@ from hybridflow.convert import (
     wrappers,
     writes,
 )
-from hybridflow.core.errors import HybridflowError, MutationError
+from hybridflow.core.errors import HybridflowError, MutationError, TraceError
 from hybridflow.guards import noticed
 
 CORPUS = {case.function.__name__: case for case in CASES}
@@ -372,6 +372,19 @@ def deletes_free_names() -> None:
         del free
 
     tells("delete_free", run, "free")
+
+
+def handlers_of_what_a_trace_refuses() -> None:
+    @hf.compile
+    def f(x):
+        try:
+            return x * float(x)
+        except TypeError:
+            raise SystemExit from None
+
+    with pytest.raises((TraceError, SystemExit)) as caught:
+        f(hf.asarray(1.0))
+    assert caught.type is not SystemExit
 
 
 def exceptions_of_branches() -> None:
@@ -766,9 +779,9 @@ RULES: dict[Rule, tuple[Any, str]] = {
     (Runtime, "compare"): (
         lambda self, names, left, right, *rest: runtime._COMPARISONS[names[0]](left, right), "chained"),
     (Runtime, "holds"): (lambda self, test, text: test, "asserts"),
-    (Runtime, "handled"): (nothing, "exceptions_of_branches"),
+    (Runtime, "handled"): (nothing, "handlers_of_what_a_trace_refuses"),
     (regions, "require_unhandled"): (nothing, "exceptions_of_branches"),
-    (regions, "require_certain"): (nothing, "exceptions_of_branches"),
+    (regions, "require_certain"): (nothing, "handlers_of_what_a_trace_refuses"),
     (Runtime, "caught"): (nothing, "finally_swallows"),
     (Runtime, "joined"): (lambda self, *parts: "", "f_strings_are_printed"),
     (Runtime, "raised"): (lambda self, error: error, "raise_in_branch"),

@@ -133,7 +133,9 @@ class _Branches:
         """Return False if recursion is too deep; the calls that take the branch then fail."""
         if is_too_deep(code):
             text = f"the branch at {self.place} is inside of itself more than {DEPTH.get()} times"
-            add_raise(TraceError(message(text, hint="Give hf.compile a larger max_depth, or write a loop.")))
+            with tried():
+                error = TraceError(message(text, hint="Give hf.compile a larger max_depth, or write a loop."))
+            add_raise(error)
             return False
         return True
 

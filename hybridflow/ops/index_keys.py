@@ -14,7 +14,7 @@ import numpy as np
 from hybridflow.core.context import is_tracing
 from hybridflow.core.dims import Dim
 from hybridflow.core.errors import ArgumentTypeError, IndexRangeError, TraceError, message
-from hybridflow.core.staged_number import INT, StagedNumber, used_at
+from hybridflow.core.staged_number import INT, StagedNumber, tried, used_at
 from hybridflow.core.tensor import Tensor, as_tensor, asarray, host_array
 from hybridflow.core.traced_array import TracedArray, without_array
 from hybridflow.core.traced_number import TracedNumber
@@ -92,7 +92,8 @@ def normalize_slice(item: slice, size: Any) -> tuple[Any, Any, int]:
         raise _no_bounds(item)
     if type(size) is int and type(item.start) is not Dim and type(item.stop) is not Dim and item.step != 0:
         try:
-            start, stop, step = item.indices(size)
+            with tried():
+                start, stop, step = item.indices(size)
         except TypeError:
             raise _no_bounds(item) from None
         count = len(range(start, stop, step))
