@@ -1,11 +1,15 @@
 """Numbers that a function reads outside its arguments: inputs from their second value on."""
 
 import collections
+import enum
+import itertools
 import json
 import math
+import random
 
 import numpy as np
 import pytest
+from reference import without_xla
 
 import hybridflow as hf
 
@@ -346,3 +350,99 @@ def test_clear_cache_forgets_the_floats_too():
     f.clear_cache()
     f(hf.asarray(1.0))
     assert "o.lr is 0.25" in str(f.explain()[-1])
+
+
+# -- numbers that live anywhere, are used in any way, and change in any way ----------------------------------------
+
+PLACES = {
+    "attribute": ("o.t", ""), "global": ("G", "global G"), "cell": ("c", "nonlocal c"), "dict": ("d['t']", ""),
+    "list": ("l[1]", ""), "deep": ("o.inner.t", ""), "class": ("K.t", ""), "module": ("m.t", ""),
+}  # fmt: skip
+WRITES = [
+    "pass", "{p} += 1", "{p} = {p} * 2", "{p} = n", "{p} = {p} + 0.5", "before = {p}; {p} = 7",
+    "for _ in range(3): {p} += n",
+]  # fmt: skip
+USES = [
+    "x * {p}", "x[{p} % 3]", "x * len(range({p} % 4))", "x * 2 if {p} > 2 else x", "x * len(f'{{{p}}}')",
+    "x * {{1: 2.0}}.get({p}, 3.0)", "x * 0.9 ** {p}", "x * (type({p}) is int) + isinstance({p}, int)",
+    "x / ({p} + 1) - {p} // 2", "hf.where(hf.sum(x) > 0, x, {p})",
+]  # fmt: skip
+
+
+class Number(enum.IntEnum):
+    A = 1
+    B = 2
+    C = 3
+
+
+CHANGES = {
+    "none": (), "ints": (1, 2, 3, -1, 7, 2), "mixed": (1, 2.5, True, 2**40, -3, 7),
+    "floats": (0.5, 1.0, -0.0, 2.0, 3.0, 0.5), "numpy": (np.int64(1), np.int64(2), 3, np.float32(2), 5, 6),
+    "enum": (Number.A, Number.B, 2, Number.C, Number.A, 1),
+}  # fmt: skip
+SOURCE = """
+G = 1
+def make(o, d, l, K, m, hf):
+    c = 1
+    def f(x, n):
+        {names}
+        {first}
+        {second}
+        return y
+    def put(value):
+        {names}
+        {p} = value
+    def get():
+        return {p}
+    return f, put, get
+"""
+PROGRAMS = [*itertools.product(PLACES, WRITES, USES, (False, True), CHANGES)]
+random.Random(0).shuffle(PROGRAMS)
+ONE_TRACE_MORE = [(place, write, "x * {p}", late, "none") for place in ("attribute", "global", "cell", "deep", "module")
+                  for write in WRITES[1:4] for late in (False, True)]  # fmt: skip
+
+
+def seen_in(program, path, *, eager):
+    """Return what six calls of a program give and leave behind, and the number of traces."""
+    place, write, use, late, change = program
+    p, names = PLACES[place]
+    lines = [write.format(p=p), f"y = {use.format(p=p)}"]
+    first, second = reversed(lines) if late else lines
+    path.write_text(SOURCE.format(names=names or "pass", first=first, second=second, p=p))
+    space = {}
+    exec(compile(path.read_text(), str(path), "exec"), space)
+    module = hf.nn.Module()
+    module.t = 1
+    arguments = Holder(t=1, inner=Holder(t=1)), {"t": 1, "u": 2}, [0, 1, 2], type("K", (), {"t": 1}), module, hf
+    f, put, get = space["make"](*arguments)
+    compiled = hf.compile(f)
+    seen = []
+    for number in range(6):
+        if CHANGES[change]:
+            put(CHANGES[change][number])
+        with hf.config.run_eagerly(eager):
+            try:
+                y = compiled(hf.asarray([1.0, 2.0, 3.0]), number * number)
+                found = y.dtype, y.tolist()
+            except Exception as error:
+                found = type(error), str(error)
+        seen.append((found, type(get()), repr(get())))
+    return seen, compiled.trace_count
+
+
+@pytest.mark.filterwarnings("ignore::hybridflow.RetraceWarning")
+@pytest.mark.parametrize(
+    "part", [0, *[pytest.param(one, marks=pytest.mark.rest) for one in range(1, len(PROGRAMS) // 60)]]
+)
+def test_numbers_wherever_they_are_however_they_are_used(part, tmp_path):
+    for number, program in enumerate(PROGRAMS[part * 60 : part * 60 + 60]):
+        with without_xla():
+            expected, _ = seen_in(program, tmp_path / f"eager_{number}.py", eager=True)
+            assert seen_in(program, tmp_path / f"compiled_{number}.py", eager=False)[0] == expected, program
+
+
+@pytest.mark.parametrize("program", ONE_TRACE_MORE)
+def test_a_counter_that_the_call_writes_makes_two_traces(program, tmp_path):
+    with without_xla():
+        expected, _ = seen_in(program, tmp_path / "eager.py", eager=True)
+        assert seen_in(program, tmp_path / "compiled.py", eager=False) == (expected, 2)

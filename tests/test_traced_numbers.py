@@ -150,6 +150,8 @@ def test_code_that_needs_an_int_is_traced_by_value(fn):
     compiled = both(fn, *[(ones(3), number) for number in (1, 3, 1)])
     assert compiled.trace_count == 2
     assert "int 1 -> int 3" in compiled.explain()[1].reason
+    (line,) = compiled.explain().needed
+    assert f"is needed at {__file__}:" in line
 
 
 def test_only_the_floats_that_are_needed_are_in_the_key():

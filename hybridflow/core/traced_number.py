@@ -29,11 +29,13 @@ class NeedsNumber(BaseException):
 
     Attributes:
         arguments: the positions, among the numbers of a call, of those that the number comes from.
+        where: the user's line.
     """
 
     def __init__(self, arguments: frozenset[int]) -> None:
         super().__init__(arguments)
         self.arguments = arguments
+        self.where = user_place(2)
 
 
 class Step(NamedTuple):

@@ -24,13 +24,16 @@ class Explanation(Report, Sequence[TraceRecord]):
         name: the function's name.
         advice: what the user could change; see `hybridflow.explain.advice.Advice`.
         verified: what became of the calls that were to be verified; see `hf.config.verify`.
+        needed: the lines that need the value of a Python number, so that it is no input of the traces.
     """
 
     def __init__(
-        self, name: str, records: Sequence[TraceRecord], advice: Sequence[Any] = (), verified: Sequence[str] = ()
+        self, name: str, records: Sequence[TraceRecord], advice: Sequence[Any] = (), verified: Sequence[str] = (),
+        needed: Sequence[str] = (),
     ) -> None:
         self.name = name
         self.verified = tuple(verified)
+        self.needed = tuple(needed)
         self.advice = tuple(advice)
         self._records = tuple(records)
 
@@ -44,7 +47,7 @@ class Explanation(Report, Sequence[TraceRecord]):
         """Return the records, the advice and what was verified, as texts."""
         count = len(self._records)
         head = f"{self.name}: {count} trace{'' if count == 1 else 's'}"
-        return [head, *map(str, self._records), *map(str, self.advice), *self.verified]
+        return [head, *map(str, self._records), *map(str, self.advice), *self.needed, *self.verified]
 
     def table(self) -> Table:
         """Return one row per trace, for a `rich` console."""

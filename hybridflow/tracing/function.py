@@ -147,6 +147,7 @@ class CompiledFunction(Entry, Views[P, R]):
         self._lock = threading.RLock()
         self._traces = TraceCache(max_traces)
         self._needed: dict[Any, Needs] = {}
+        self._needed_at: dict[str, None] = {}
         self._last: Callable[[], Trace | None] = _no_trace
         self._records: deque[TraceRecord] = deque(maxlen=_RECORDS)
         self._trace_count = 0
@@ -330,6 +331,8 @@ class CompiledFunction(Entry, Views[P, R]):
                 break
             except (NeedsNumber, NeedsIdentity, NeedsGiven) as need:
                 needed = needed.and_of(generic, need)
+                if isinstance(need, NeedsNumber):
+                    self._needed_at[format_where(need.where)] = None
             except NeedsSizes:
                 if generic is closed:
                     raise keeps_open_size(self._name) from None

@@ -38,6 +38,7 @@ class Views(Generic[P, R]):
         _bound: bool
         _function: Callable[P, R]
         _hits: int
+        _needed_at: dict[str, None]
         _max_traces: int
         _misses: int
         _name: str
@@ -87,7 +88,8 @@ class Views(Generic[P, R]):
         from hybridflow.tracing.explanation import Explanation  # not every program needs it: importing stays fast
 
         advice = attached("advice_on")(self._records, self._traces, self._hits)
-        return Explanation(self._name, self._records, advice, self._verification.lines())
+        needed = [f"the value of a Python number is needed at {line}: each has a trace" for line in self._needed_at]
+        return Explanation(self._name, self._records, advice, self._verification.lines(), needed)
 
     def graph(self, /, *args: P.args, **kwargs: P.kwargs) -> Graph:
         """Return the graph, after the passes, that a call with these arguments runs (tracing it if needed).
