@@ -90,11 +90,14 @@ def region(cells: Cells, rows: bool = False, code: Any = None) -> Generator[Regi
         yield made
         made.require_unchanged()
     except BaseException as error:
-        place = error.__dict__.setdefault(LEFT_BODY, format_where(user_place(3)))
+        place = format_where(user_place(3))
         if isinstance(error, Exception) and not made.raises(error) and _is_users(error):
+            if LEFT_BODY not in error.__dict__:
+                error.add_note(f"in a branch or loop at {place}, which is traced whether or not a call runs it")
             with tried():
                 swallowed = _cannot_handle(type(error), place)
             cast(Any, current().tracer).refused(swallowed, error)
+        error.__dict__.setdefault(LEFT_BODY, place)
         raise
     finally:
         _REGIONS.reset(token)
