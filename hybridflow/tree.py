@@ -13,6 +13,7 @@ from typing import Any
 
 import jax
 
+from hybridflow.core.attached import attached
 from hybridflow.core.functions import as_traced
 
 IsLeaf = Callable[[Any], bool]
@@ -87,3 +88,7 @@ def map(function: Callable[..., Any], tree: Any, *rest: Any, is_leaf: IsLeaf | N
         {'b': [0.0], 'w': 0.0}
     """
     return jax.tree_util.tree_map(as_traced(function), tree, *rest, is_leaf=is_leaf)
+
+
+__all__ = ["flatten", "leaves", "map", "unflatten"]
+attached("name_module")("hf.tree", __name__)

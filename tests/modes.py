@@ -62,3 +62,12 @@ def central(fn: Callable[..., Any], *args: np.ndarray[Any, Any], step: float = 1
 def tensor(*numbers: float, dtype: Any = np.float32) -> hf.Tensor:
     """Make a tensor of one dimension."""
     return hf.asarray(np.array(numbers, dtype=dtype))
+
+
+def answer(f: Any, *args: Any) -> Any:
+    """Return the dtype and the values of a result, or the type and the text of the error."""
+    try:
+        result = f(*args)
+    except Exception as error:
+        return type(error), str(error)
+    return result.dtype, result.tolist()

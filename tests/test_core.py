@@ -494,7 +494,7 @@ def test_a_scalar_has_no_length():
 
 def test_traced_tensors_have_no_value():
     for call, name in (
-        (lambda t: t.numpy(), "numpy"), (lambda t: t.item(), "numpy"), (lambda t: float(t), "float"),
+        (lambda t: t.numpy(), "numpy"), (lambda t: t.item(), "item"), (lambda t: float(t), "float"),
         (lambda t: int(t), "int"), (lambda t: complex(t), "complex"), (lambda t: np.asarray(t), "numpy"),
         (lambda t: t.tolist(), "numpy"), (lambda t: operator.index(t.astype(hf.int32)), "index"),
         (lambda t: t.__dlpack__(), "__dlpack__"),

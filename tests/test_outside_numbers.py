@@ -9,6 +9,7 @@ import random
 
 import numpy as np
 import pytest
+from modes import answer
 from reference import without_xla
 
 import hybridflow as hf
@@ -446,3 +447,72 @@ def test_a_counter_that_the_call_writes_makes_two_traces(program, tmp_path):
     with without_xla():
         expected, _ = seen_in(program, tmp_path / "eager.py", eager=True)
         assert seen_in(program, tmp_path / "compiled.py", eager=False) == (expected, 2)
+
+
+def written_class(o, x, n):
+    type(o).t = n * 2
+    return x * o.t
+
+
+def counted_base(o, x, n):
+    type(o).__base__.t += n
+    return x * o.t + x * type(o).t
+
+
+def by_getattr(o, x, n):
+    type(o).__base__.t = n
+    return x * getattr(o, "t")  # noqa: B009
+
+
+@pytest.mark.parametrize("f", [written_class, counted_base, by_getattr])
+@pytest.mark.parametrize("where", ["object", "class", "base"])
+def test_numbers_in_classes_are_found_as_python_finds_them(f, where):
+    def run(eager):
+        base = type("Base", (), {"t": 1})
+        kind = type("Kind", (base,), {})
+        o = kind()
+        compiled = hf.compile(lambda x, n: f(o, x, n))
+        found = []
+        for number in range(6):
+            if number == 4:
+                {"object": o, "class": kind, "base": base}[where].t = 30
+            with hf.config.run_eagerly(eager):
+                found.append((compiled(hf.asarray(1.0), number).item(), base.t, kind.t, o.t))
+        return found
+
+    with without_xla():
+        assert run(False) == run(True)
+
+
+def stored_first(o, x, n):
+    o.a = o.a + n
+    return x * o.a
+
+
+def counted(o, x, n):
+    o.b += 1
+    y = x * n
+    o.a += 1
+    return y
+
+
+def handled(o, x, n):
+    try:
+        y = x * n
+    except OverflowError:
+        y = x * 3
+    return y
+
+
+@pytest.mark.parametrize("f", [stored_first, counted, handled])
+@pytest.mark.parametrize("numbers", [[1.0, 2.0, 10**400, 3.0, 4], [1, 2, 3, 10**400, 5], [1, 2**200, 2, 3, 2**200, 4]])
+def test_a_number_that_does_not_fit_fails_its_own_call_only(f, numbers):
+    o, again = Holder(a=1.0, b=0), Holder(a=1.0, b=0)
+    compiled = hf.compile(lambda x, n: f(o, x, n))
+    for number in numbers:
+        before = dict(vars(o))
+        vars(again).update(before)
+        found = answer(compiled, hf.asarray(1.0), number)
+        assert found == answer(lambda x, n: f(again, x, n), hf.asarray(1.0), number)
+        failed = isinstance(found[0], type)
+        assert vars(o) == (before if failed else vars(again)) or (failed and vars(o) == vars(again))

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 import hybridflow as hf
 from hybridflow.cli.artifacts import lines_of
 from hybridflow.core.dims import DimScope, Guard
+from hybridflow.core.errors import HybridflowError
 from hybridflow.export.artifact import is_training
 
 
@@ -107,3 +108,26 @@ def test_vmap_of_several_models_names_stack():
     x = hf.ones((3,))
     both = hf.vmap(lambda model: model(x))(hf.nn.stack(models))  # as the error says
     np.testing.assert_allclose(both, [model(x).numpy() for model in models], rtol=1e-5)
+
+
+class ForeignTensor:
+    """Stands for PyTorch's tensor: only its name and its module are looked at."""
+
+
+ForeignTensor.__name__, ForeignTensor.__module__ = "Tensor", "torch"
+X = hf.ones((2, 3))
+MISTAKES = {
+    "parentheses are forgotten": (lambda: hf.nn.Sequential(hf.nn.Dropout), r"class Dropout.*\n.*Dropout\(\)"),
+    "many elements as a condition": (lambda: bool(X > 0), "bool: needs exactly one.*\n.*\n.*hf.where"),
+    "a traced number of elements": (lambda: hf.compile(hf.arange)(hf.asarray(3)), "arange: how many.*\n.*\n.*mask"),
+    "a tape that never recorded": (lambda: hf.GradientTape().gradient(X, X), "gradient: the tape has never recorded"),
+    "a tensor of PyTorch": (lambda: X + ForeignTensor(), "torch.Tensor, the other .*\n.*detach"),
+    "a tensor of PyTorch on the left": (lambda: ForeignTensor() * X, "torch.Tensor, the other .*\n.*detach"),
+}
+
+
+@pytest.mark.parametrize("mistake", MISTAKES)
+def test_mistakes_are_told_with_the_next_step(mistake):
+    call, text = MISTAKES[mistake]
+    with pytest.raises(HybridflowError, match=text):
+        call()

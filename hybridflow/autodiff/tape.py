@@ -66,7 +66,7 @@ class GradientTape(Jacobians):
     def __init__(self, persistent: bool = False, watch_accessed_variables: bool = True) -> None:
         self._persistent = persistent
         self._accessed = watch_accessed_variables
-        self._active = False
+        self._active = self._entered = False
         self._clear()
 
     def _clear(self) -> None:
@@ -99,7 +99,7 @@ class GradientTape(Jacobians):
             self._pop()
 
     def _push(self) -> None:
-        self._active = True
+        self._active = self._entered = True
         self._began = next_sequence()
         self._scope = _scope()
         set_tapes((*current().tapes, self))
@@ -356,6 +356,10 @@ class GradientTape(Jacobians):
                 message(f"{what}: a tape that is not persistent answers once",
                         hint="Make it with hf.GradientTape(persistent=True).")
             )  # fmt: skip
+        if not self._entered:
+            raise TapeError(
+                message(f"{what}: the tape has never recorded", hint="Compute in `with hf.GradientTape() as tape:`.")
+            )
         self._require_here("gradient")
         targets = self._targets(target)
         leaves, tree = flatten(sources)

@@ -19,7 +19,7 @@ import numpy as np
 from hybridflow.backend.host import run_quietly, runner, runner_now
 from hybridflow.backend.parallel import LARGE, for_large
 from hybridflow.core.context import context_now
-from hybridflow.core.errors import HybridflowError
+from hybridflow.core.errors import ArgumentTypeError, HybridflowError, message
 from hybridflow.core.inline import inlined
 from hybridflow.core.methods import TensorMethods
 from hybridflow.core.node import FOREVER
@@ -239,9 +239,22 @@ def _quick(value: Any, like: Any) -> Any:
     return value
 
 
+_FOREIGN = {"torch": "hf.asarray(t.detach().numpy())", "tensorflow": "hf.asarray(t.numpy())"}
+
+
 def _operand(value: Any) -> bool:
-    """Whether a value can be an operand: a tensor, Variable, number or array."""
-    return isinstance(value, TensorMethods | bool | int | float | complex | np.ndarray | np.generic | jax.Array)
+    """Whether a value can be an operand: a tensor, Variable, number or array.
+
+    Raises:
+        ArgumentTypeError: it is a tensor of another framework.
+    """
+    if isinstance(value, TensorMethods | bool | int | float | complex | np.ndarray | np.generic | jax.Array):
+        return True
+    package = type(value).__module__.partition(".")[0]
+    if package in _FOREIGN and "Tensor" in type(value).__name__:
+        text = f"an operand is a {package}.{type(value).__name__}, the other a tensor of hybridflow"
+        raise ArgumentTypeError(message(text, hint=f"Convert it first: {_FOREIGN[package]}."))
+    return False
 
 
 def _reflected(forward: Callable[..., Any]) -> Callable[[Any, Any], Any]:

@@ -161,14 +161,7 @@ class Tensor(TensorMethods):
         Raises:
             ShapeError: if there is not exactly one element.
         """
-        array = host_array(self)
-        if array.size != 1:
-            raise ShapeError(
-                message(f"item: needs exactly one element, there are {array.size}", got=str(self.spec),
-                        hint="Index or reduce first.")
-            )  # fmt: skip
-        self._note_left()
-        return array.item()
+        return self._one_element("item")
 
     def _note_left(self) -> None:
         """Tell the tracer that the trace relies on the value, and the active tapes where it left, for `why_none`."""
@@ -299,7 +292,15 @@ class Tensor(TensorMethods):
 
     def _one_element(self, wanted: str) -> Any:
         require_value(self, wanted)
-        return self.item()
+        array = host_array(self)
+        if array.size != 1:
+            condition = "Reduce it with hf.all or hf.any; or choose for each element: hf.where(condition, a, b)."
+            raise ShapeError(
+                message(f"{wanted}: needs exactly one element, there are {array.size}", got=str(self.spec),
+                        hint=condition if wanted == "bool" else "Index or reduce first.")
+            )  # fmt: skip
+        self._note_left()
+        return array.item()
 
     def __len__(self) -> int:
         if not self.shape:

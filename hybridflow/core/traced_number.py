@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, Protocol
 
 from hybridflow.core.attached import attached
 from hybridflow.core.dtypes import DType, float32, int32, kind_of
-from hybridflow.core.errors import LeakError, message
+from hybridflow.core.errors import LeakError, NumberRangeError, message
 from hybridflow.core.node import Where, user_place
 from hybridflow.core.staged_number import StagedNumber
 
@@ -100,6 +100,8 @@ class TracedNumber:
         dtype = dtype or _DEFAULTS[self._kind]
         if kind_of(dtype) not in _HOLD[self._kind] or not self._tracer.alive:
             self.needed()
+        if self._kind is int and attached("may_be_handled")(NumberRangeError):
+            self.needed()  # the dtype may not hold it, and what the code does next depends on that
         return self._tracer.number_tensor(self, dtype)
 
     def needed(self, *_: Any, **__: Any) -> Any:

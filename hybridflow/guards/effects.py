@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any, NamedTuple, cast
 
-from hybridflow.core.traced_number import TracedNumber, never_fails
+from hybridflow.core.traced_number import NeedsNumber, TracedNumber, never_fails
 from hybridflow.guards.guards import PLAIN, Origin
 from hybridflow.guards.journal import Journal, Spots, keeper
 from hybridflow.guards.numbers import Numbers
@@ -226,12 +226,18 @@ class Effects:
 
         Args:
             numbers: the numbers of the traced call that are inputs.
+
+        Raises:
+            NeedsNumber: a number that is stored cannot be computed.
         """
         stored = [(origin, change) for origin, change, _ in self._made if change.stand_in is not None]
         if not stored:
             return
         self._numbers = _program([change.number for _, change in stored], len(numbers))
-        values = _program([change.stand_in for _, change in stored], len(numbers))(numbers)
+        try:
+            values = _program([change.stand_in for _, change in stored], len(numbers))(numbers)
+        except ArithmeticError:  # an int too large to become a float: the line that needs it raises this, by value
+            raise NeedsNumber(frozenset(range(len(numbers)))) from None
         for (origin, change), value in zip(stored, values, strict=True):
             holder, target = origin.now(), cast(Target, change.target)
             with suppress(AttributeError, LookupError, ValueError):  # it may have been deleted since

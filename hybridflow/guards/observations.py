@@ -107,8 +107,6 @@ class Observations:
         self.journal = new_journal(self.before)
         self.repeated = Effects()
         self.augmented: Augmented | None = None
-        self._computed_from: set[Origin] = set()
-        """Where numbers are stored that were computed from what was loaded there."""
         self.floats = floats
         self._contexts = {id(read): read() for read in CONTEXTS}
 
@@ -329,9 +327,6 @@ class Observations:
 
     def _read(self, parent: Origin, access: Access, name: Any, value: Any) -> Origin | None:
         if is_traced(value):
-            origin = self._origins.get((id(parent), access, name)) if self._computed_from else None
-            if origin in self._computed_from:
-                origin.guarded = True
             return None
         try:
             key = (id(parent), access, name)
@@ -555,14 +550,14 @@ class Observations:
             MutationError: the value is traced, or the write is in a branch or a loop body.
         """
         path = access.path.format(p=parent.path, n=name)
-        self._refuse(path, () if change.stand_in is not None else (value,), nested=nested)
+        shared = isinstance(holder, type | types.ModuleType)  # others read what is in it, by other ways
+        computed = change.stand_in is not None and not shared
+        self._refuse(path, () if computed else (value,), nested=nested)
         origin = self._origins.get((id(parent), access, name))
         if origin is None and not is_traced(before):
             origin = self._add(parent, access, name, before, guarded=False)
-        if origin is not None and change.number is change.stand_in:
-            self._computed_from.discard(origin)
-        elif origin is not None and not origin.written:
-            self._computed_from.add(origin)
+        if origin is not None and change.number is not change.stand_in:
+            origin.guarded = True  # the number is computed from what was loaded there
         if origin is not None and None in origin.inputs and change.act is not None:
             origin.written = True
         else:

@@ -148,7 +148,7 @@ def _as_items(key: Any, shape: Shape) -> list[Any]:
         if type(item) is StagedNumber and item.kinds == INT:
             items.append(item.raw)
         elif type(item) is TracedNumber and item.__class__ is int:
-            items.append(item.tensor())
+            items.append(item.checked(_of_int32).tensor())
         elif item is None or item is Ellipsis or isinstance(item, slice | Dim):
             items.append(item)
         else:
@@ -165,6 +165,15 @@ def _as_items(key: Any, shape: Shape) -> list[Any]:
     rest = [slice(None)] * (len(shape) - used)
     dots_at = dots[0] if dots else len(items)
     return _without_masks([*items[:dots_at], *rest, *items[dots_at + len(dots) :]], shape)
+
+
+def _of_int32(number: int) -> int:
+    """Return an index; no axis has an element beyond int32."""
+    if not -(2**31) <= number < 2**31:
+        raise IndexRangeError(
+            message(f"getitem: index {number} is out of range of every axis", hint="Use a smaller index.")
+        )
+    return number
 
 
 def _width(item: Any) -> int:

@@ -22,9 +22,10 @@ from hybridflow.core.dtypes import (
     int64,
     kind_of,
 )
-from hybridflow.core.errors import ArgumentError, DTypeError, ShapeError, message
+from hybridflow.core.errors import ArgumentError, DTypeError, ShapeError, TracedValueError, message
 from hybridflow.core.keywords import plain
 from hybridflow.core.op import Bad, Sample, op
+from hybridflow.core.tensor import TensorMethods, as_tensor
 from hybridflow.ops.common import (
     Tensor,
     TensorSpec,
@@ -129,6 +130,14 @@ def arange(
     if other:
         plain("arange", other)
     first, end = (0, start) if stop is None else (start, stop)
+    for number in (first, end, step):
+        if isinstance(number, TensorMethods) and as_tensor(number)._value is None:
+            raise TracedValueError(
+                message("arange: how many elements there are depends on a tensor, which has no value in a trace",
+                        got=f"arange({first}, {end}, {step})",
+                        hint="Loop with `for i in hf.arange(n):`; or take a bound, i = hf.arange(100), and mask the "
+                             "rest, hf.where(i < n, ...).")
+            )  # fmt: skip
     if step == 0:
         raise ArgumentError(message("arange: the step is 0", got=f"arange({first}, {end}, 0)", hint="Use 1 or -1."))
     all_integers = all(isinstance(number, int | Dim | np.integer) for number in (first, end, step))

@@ -21,7 +21,7 @@ from hybridflow.core.attached import attached
 from hybridflow.core.context import context_now, current
 from hybridflow.core.device import device_label
 from hybridflow.core.dims import NeedsSizes
-from hybridflow.core.errors import ArgumentError, ArgumentTypeError, RetraceWarning, TraceError, message
+from hybridflow.core.errors import ArgumentError, ArgumentTypeError, RetraceWarning, message
 from hybridflow.core.forked import require_xla
 from hybridflow.core.functions import as_traced
 from hybridflow.core.mesh import Axis, Mesh
@@ -282,7 +282,10 @@ class CompiledFunction(Entry, Views[P, R]):
                     return self._add(self._ints.note(signature), args, to_run)
         self._hits += 1
         if to_run and trace[0].effects is not None:
-            trace[0].repeat_effects(trace[0].effects, numbers_of(trace[1]))
+            numbers = numbers_of(trace[1])
+            if trace[0].numbers is not None:
+                trace[0].numbers(numbers)  # if they cannot be computed, nothing is changed
+            trace[0].repeat_effects(trace[0].effects, numbers)
         if to_run and trace[0] is not self._last():
             self._shorten(*trace)
         return trace
@@ -332,7 +335,7 @@ class CompiledFunction(Entry, Views[P, R]):
             except (NeedsNumber, NeedsIdentity, NeedsGiven) as need:
                 needed = needed.and_of(generic, need)
                 if isinstance(need, NeedsNumber):
-                    self._needed_at[format_where(need.where)] = None
+                    self._needed_at[format_where(need.where) or "an unknown line"] = None
             except NeedsSizes:
                 if generic is closed:
                     raise keeps_open_size(self._name) from None
@@ -342,7 +345,9 @@ class CompiledFunction(Entry, Views[P, R]):
             self._needed[generic.key] = needed
         try:
             require_kept(trace, self._name)
-        except TraceError:
+            if to_run and trace.numbers is not None:
+                trace.numbers(numbers_of(signature))
+        except Exception:
             trace.settle(called=False)
             raise
         self._trace_count += 1

@@ -49,6 +49,11 @@ class Sequential(Module):
 
     def __init__(self, *layers: Callable[..., Any]) -> None:
         for number, layer in enumerate(layers):
+            if isinstance(layer, type):
+                raise ArgumentTypeError(
+                    message(f"Sequential: layer {number} is the class {layer.__name__}, not a layer of it",
+                            hint=f"Write {layer.__name__}(), with its arguments in the parentheses.")
+                )  # fmt: skip
             if not callable(layer):
                 raise ArgumentTypeError(
                     message(f"Sequential: layer {number} is a {type(layer).__name__}, which cannot be called",
