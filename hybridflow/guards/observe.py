@@ -22,6 +22,7 @@ from hybridflow.core.context import CONTEXT
 from hybridflow.core.errors import TracedValueError, message
 from hybridflow.core.functions import is_layers
 from hybridflow.core.tensor import Tensor
+from hybridflow.core.traced_number import TracedNumber
 from hybridflow.core.variable import Variable
 from hybridflow.core.variable_log import tracer_around
 from hybridflow.guards import reading
@@ -104,7 +105,12 @@ def read_attr(obj: Any, name: str, get: Callable[[Any, str], Any] = getattr) -> 
         if observations is not None:
             reading.attribute(observations, obj, name, MISSING)
         raise
-    return value if observations is None else reading.attribute(observations, obj, name, value)
+    if observations is None:
+        return value
+    if type(value) is TracedNumber:  # the call has stored it there: only the class could turn the read
+        reading.class_attribute(observations, obj, name)
+        return value
+    return reading.attribute(observations, obj, name, value)
 
 
 def class_attribute(obj: Any, name: str) -> Any:
