@@ -17,7 +17,6 @@ from hybridflow.core.errors import (
     ArgumentTypeError,
     DTypeError,
     GradientError,
-    MutationError,
     ShapeError,
     TraceError,
     message,
@@ -28,7 +27,7 @@ from hybridflow.core.notes import Notes, notes_at, requires, take_notes
 from hybridflow.core.op import REGISTRY
 from hybridflow.core.operators import add_method
 from hybridflow.core.sources import INPUT
-from hybridflow.core.tensor import Tensor, as_tensor, asarray, describe, watch_tensor
+from hybridflow.core.tensor import Tensor, as_tensor, asarray, describe, immutable, watch_tensor
 from hybridflow.core.variable import Variable
 from hybridflow.core.variable_log import tracer_around
 from hybridflow.ir.builder import GraphBuilder
@@ -326,10 +325,8 @@ def register_hook(self: Tensor, hook: Callable[[Tensor], Any]) -> HookHandle:
 
 def _zero_(self: Tensor | Variable) -> Any:
     """Raise an error: tensors are immutable, and ``x.zero_grad()`` clears a gradient."""
-    raise MutationError(
-        message("zero_: tensors are immutable", got=f"{describe(self)}.zero_()",
-                hint="Instead of x.grad.zero_(), call x.zero_grad().")
-    )  # fmt: skip
+    hint = "Instead of x.grad.zero_(), call x.zero_grad()."
+    raise immutable("zero_: tensors are immutable", f"{describe(self)}.zero_()", hint)
 
 
 add_method("requires_grad", requires_grad, as_property=True, setter=_set_requires_grad)

@@ -54,7 +54,7 @@ from hybridflow.core.op import REGISTRY, No, Op, register
 from hybridflow.core.pending import LOCAL as PENDING
 from hybridflow.core.pending import PendingChecks, settle_calls
 from hybridflow.core.spec import TensorSpec, format_spec, make_spec
-from hybridflow.core.staged_number import StagedNumber
+from hybridflow.core.staged_number import StagedNumber, tried
 from hybridflow.core.traced_array import TracedArray
 from hybridflow.core.traced_number import TracedNumber
 
@@ -317,9 +317,7 @@ class Tensor(TensorMethods):
         return id(self)
 
     def __setitem__(self, index: Any, value: Any) -> None:
-        raise MutationError(
-            message("Tensor: tensors are immutable", got=f"t[{index!r}] = ...", hint="Use t = t.at[index].set(value).")
-        )
+        raise immutable("Tensor: tensors are immutable", f"t[{index!r}] = ...", "Use t = t.at[index].set(value).")
 
     def __copy__(self) -> Tensor:
         return self
@@ -526,6 +524,12 @@ def _size_tensor(size: Dim | SizeFloat, dtype: DType) -> Tensor:
         )  # fmt: skip
     check_fits(size, dtype)
     return cast(Any, REGISTRY["full"].public)((), size, dtype=dtype)
+
+
+def immutable(what: str, got: str, hint: str) -> MutationError:
+    """Return the error of code that changes a value in place; eager code raises it too, and may handle it."""
+    with tried():
+        return MutationError(message(what, got=got, hint=hint))
 
 
 _TRACED = frozenset({TracedNumber, TracedArray, StagedNumber, Dim, SizeFloat})

@@ -70,11 +70,15 @@ class NumberTracer(Protocol):
 class TracedNumber:
     """A float or int whose value each call decides. `isinstance` takes it for one; `type` returns `TracedNumber`."""
 
-    __slots__ = ("_arguments", "_kind", "_step", "_tracer")
+    __slots__ = ("_arguments", "_kind", "_step", "_tracer", "never_fails")
 
     __array_priority__ = 1000
 
-    def __init__(self, tracer: NumberTracer, kind: type, step: Step | int, arguments: frozenset[int]) -> None:
+    def __init__(
+        self, tracer: NumberTracer, kind: type, step: Step | int, arguments: frozenset[int], *, never_fails: bool = True
+    ) -> None:
+        self.never_fails = never_fails
+        """Whether no operation that makes the number can fail, but where an int is too large to become a float."""
         self._tracer = tracer
         self._kind = kind
         self._step = step
@@ -121,9 +125,11 @@ class TracedNumber:
     def applied(self, function: Callable[..., Any], *operands: Any) -> Any:
         """Return what a function makes of Python's numbers, this one among them; every call computes it anew."""
         arguments = self._arguments
+        sure = function in _SURE or (function in _FALLIBLE and _is_safe(function, operands))
         kinds: set[type] = set()
         for operand in operands:
             if type(operand) is TracedNumber:
+                sure = sure and operand.never_fails
                 arguments = arguments | operand._arguments
                 kinds.add(operand._kind)
             elif type(operand) in _EXACT:
@@ -133,7 +139,8 @@ class TracedNumber:
         if float in kinds and function in _OF_INTS:
             return NotImplemented
         kind = float if float in kinds or function is operator.truediv else int
-        result = TracedNumber(self._tracer, kind, Step(function, operands, user_place(2)), arguments)
+        step = Step(function, operands, user_place(2))
+        result = TracedNumber(self._tracer, kind, step, arguments, never_fails=sure)
         if function in _FALLIBLE and not _is_safe(function, operands):
             if attached("may_be_handled")(_FALLIBLE[function]):
                 result.needed()  # what the code does next depends on it
@@ -142,7 +149,8 @@ class TracedNumber:
 
     def checked(self, check: Callable[[Any], Any]) -> TracedNumber:
         """Return the number that `check` returns for this one; every call runs `check`, which may raise."""
-        result = TracedNumber(self._tracer, self._kind, Step(check, (self,), user_place(2)), self._arguments)
+        step = Step(check, (self,), user_place(2))
+        result = TracedNumber(self._tracer, self._kind, step, self._arguments, never_fails=False)
         self._tracer.may_fail(result)
         return result
 
@@ -208,19 +216,6 @@ def _is_safe(function: Callable[..., Any], operands: tuple[Any, ...]) -> bool:
     if function is operator.pow:
         return type(other) is int and other >= 0 and base.__class__ is int
     return type(other) in _EXACT and (other >= 0 if function in _OF_INTS else other != 0)
-
-
-def never_fails(number: TracedNumber) -> bool:
-    """Whether no operation that makes a number can fail, whatever the inputs are."""
-    pending = [number]
-    while pending:
-        step = pending.pop().step
-        if isinstance(step, int):
-            continue
-        if step.function not in _SURE and not (step.function in _FALLIBLE and _is_safe(step.function, step.operands)):
-            return False
-        pending += [one for one in step.operands if type(one) is TracedNumber]
-    return True
 
 
 def _forward(function: Callable[..., Any]) -> Callable[..., Any]:

@@ -19,7 +19,7 @@ from hybridflow.core.context import HOST_FUNCTION, Context, context_now, context
 from hybridflow.core.convert import Wide
 from hybridflow.core.device import DeviceLike, device_of, device_string, place
 from hybridflow.core.dtypes import DType, is_differentiable
-from hybridflow.core.errors import DTypeError, MutationError, ShapeError, TraceError, message
+from hybridflow.core.errors import DTypeError, ShapeError, TraceError, message
 from hybridflow.core.forked import require_xla
 from hybridflow.core.mesh import SEVERAL, Layout, Mesh, Placement, placed, placement_of
 from hybridflow.core.methods import TensorMethods
@@ -32,6 +32,7 @@ from hybridflow.core.tensor import (
     as_tensor,
     asarray,
     format_tensor,
+    immutable,
     make_tensor,
     no_value,
     require_value,
@@ -446,10 +447,8 @@ class Variable(TensorMethods):
         return id(self)
 
     def __setitem__(self, index: Any, value: Any) -> None:
-        raise MutationError(
-            message("Variable: elements cannot be assigned", got=f"v[{index!r}] = ...",
-                    hint="Use v.assign(v.at[index].set(value)).")
-        )  # fmt: skip
+        what, hint = "Variable: elements cannot be assigned", "Use v.assign(v.at[index].set(value))."
+        raise immutable(what, f"v[{index!r}] = ...", hint)
 
     def __copy__(self) -> Variable:
         return self.__deepcopy__({})

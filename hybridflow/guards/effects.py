@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any, NamedTuple, cast
 
-from hybridflow.core.traced_number import NeedsNumber, TracedNumber, never_fails
+from hybridflow.core.traced_number import NeedsNumber, TracedNumber
 from hybridflow.guards.guards import PLAIN, Origin
 from hybridflow.guards.journal import Journal, Spots, keeper
 from hybridflow.guards.numbers import Numbers
@@ -64,7 +64,7 @@ class Target(NamedTuple):
 
     def stored(self, value: Any) -> Change:
         """Return the change that stores a value."""
-        if type(value) is TracedNumber and never_fails(value):
+        if type(value) is TracedNumber and value.never_fails:
             return Change(self.note, self.put, value, value, self)
         return Change(self.note, (lambda holder: self.put(holder, value)) if is_constant(value) else None)
 
@@ -124,7 +124,7 @@ class Augmented(NamedTuple):
         """Return the change that repeats the assignment."""
         stand_in = self.value if type(self.value) is TracedNumber else None
         number = self.operand if type(self.operand) is TracedNumber else None
-        computed = stand_in is not None and never_fails(stand_in)
+        computed = stand_in is not None and stand_in.never_fails
         if not (number is not None or is_constant(self.operand)) or not (computed or type(self.value) in PLAIN):
             return Change(target.note, None)
 
