@@ -516,3 +516,21 @@ def test_a_number_that_does_not_fit_fails_its_own_call_only(f, numbers):
         assert found == answer(lambda x, n: f(again, x, n), hf.asarray(1.0), number)
         failed = isinstance(found[0], type)
         assert vars(o) == (before if failed else vars(again)) or (failed and vars(o) == vars(again))
+
+
+def test_long_chains_of_numbers_take_no_time():
+    o = Holder(a=1, b=1)
+
+    def f(x):
+        for _ in range(60):
+            o.a, o.b = o.b, o.a + o.b
+        return x * (o.a % 7)
+
+    compiled = hf.compile(f)
+    a, b = 1, 1
+    for _ in range(3):
+        found = compiled(hf.asarray(1.0)).item()
+        for _ in range(60):
+            a, b = b, a + b
+        assert (found, o.a, o.b) == (a % 7, a, b)
+    assert compiled.trace_count == 2

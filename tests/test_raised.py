@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import itertools
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -345,3 +347,42 @@ def test_no_code_goes_on_after_what_a_trace_refuses(lost: str, tmp_path: Path):
                 assert "over" not in got
             else:
                 assert got == expected, (name, compiled)
+
+
+def in_thread(x):
+    out = [5.0]
+
+    def work():
+        out[0] = x * 2
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join()
+    return out[0]
+
+
+def condition_in_thread(x):
+    out = [5.0]
+
+    def work():
+        if x[0] > 0:
+            out[0] = 1.0
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join()
+    return x * out[0]
+
+
+def exception_of_a_future(x):
+    with ThreadPoolExecutor(1) as pool:
+        error = pool.submit(lambda: float(x[0])).exception()
+    return x if error is None else x * 5.0
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+@pytest.mark.parametrize("function", [in_thread, condition_in_thread, exception_of_a_future])
+def test_a_trace_ends_with_what_it_refuses_in_another_thread(function):
+    assert function(hf.asarray([1.0, 2.0])).tolist() in ([1.0, 2.0], [2.0, 4.0])
+    with pytest.raises(TraceError, match="in another thread"):
+        hf.compile(function)(hf.asarray([1.0, 2.0]))

@@ -19,14 +19,14 @@ from hybridflow.core.context import Context, context_now, current
 from hybridflow.core.device import default_is_host, device_of, device_string, is_host, makes_on_host
 from hybridflow.core.dims import SIZES
 from hybridflow.core.dtypes import LOW_PRECISION, is_differentiable
-from hybridflow.core.errors import DeviceError, HybridflowError, LeakError, message
+from hybridflow.core.errors import DeviceError, HybridflowError, message
 from hybridflow.core.forked import require_xla
 from hybridflow.core.inline import inlined
 from hybridflow.core.node import FOREVER, Edge, user_place
 from hybridflow.core.op import No, Op, Stops
 from hybridflow.core.recording import recorded_node
 from hybridflow.core.settings import SETTINGS
-from hybridflow.core.tensor import Tensor, describe, host_array, leak_text, make_tensor
+from hybridflow.core.tensor import Tensor, describe, host_array, leaked, make_tensor
 
 ANY_DTYPE = frozenset({"layout", "random"})
 """Traits of ops whose kernels also suit low precision: they only move elements, or let XLA compute the numbers."""
@@ -228,7 +228,7 @@ def raw_input(tensor: Tensor) -> Any:
     if value is None:
         node = cast(Edge, tensor._edge)[0]
         if node.scope is not None:
-            raise LeakError(leak_text(tensor))
+            raise leaked(tensor)
     return host_array(tensor) if is_host(device_of(value)) else value
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
+from threading import get_ident
 from typing import Any, cast
 
 import jax
@@ -44,6 +45,7 @@ from hybridflow.core.errors import (
     MutationError,
     ShapeError,
     TracedValueError,
+    TraceError,
     message,
 )
 from hybridflow.core.forked import PROCESS
@@ -385,7 +387,7 @@ def require_value(tensor: Tensor, wanted: str) -> None:
         made = f" It was made at {node.location}." if node.where is not None else ""
         scope = node.scope
         if scope is not None and not scope.alive:
-            raise LeakError(leak_text(tensor))
+            raise leaked(tensor)
         where = getattr(scope, "where", "the function")
         hint = (
             f"Use hf.where, hf.cond or hf.while_loop, or move this out of {where}."
@@ -395,13 +397,8 @@ def require_value(tensor: Tensor, wanted: str) -> None:
         why = attached("reason_of")(place[0]) if wanted == "bool" and (place := user_place(2)) is not None else None
         if why is not None:
             hint = f"{why} Use hf.where, hf.cond or hf.while_loop there."
-        raise TracedValueError(
-            message(
-                f"{wanted}: a traced tensor has no value {getattr(scope, 'when', '')}.{made}",
-                got=f"{wanted}({tensor.spec})",
-                hint=hint,
-            )
-        )
+        what = f"{wanted}: a traced tensor has no value {getattr(scope, 'when', '')}.{made}"
+        raise _in_thread(tensor, TracedValueError(message(what, got=f"{wanted}({tensor.spec})", hint=hint)))
 
 
 def settle_reads(tensor: Tensor) -> None:
@@ -417,18 +414,28 @@ def settle_reads(tensor: Tensor) -> None:
         tensor._alt = None
 
 
-def leak_text(tensor: Tensor) -> str:
-    """Describe a traced tensor that outlived its trace."""
+def _in_thread(tensor: Tensor, error: TraceError) -> TraceError:
+    """Return an error; if another thread than that of the tensor's trace raises it, the trace ends with it too."""
+    scope: Any = cast(Edge, tensor._edge)[0].scope
+    tracer = getattr(scope, "tracer", None)
+    if tracer is not None and scope.thread != get_ident() and (builder := tracer()) is not None and builder.alive:
+        builder.refused(error)
+    return error
+
+
+def leaked(tensor: Tensor) -> TraceError:
+    """Return the error of a traced tensor that is used outside of its trace."""
     node = cast(Edge, tensor._edge)[0]
     scope = node.scope
     where = format_where(node.where)
     origin = "it is an input" if where is None else f"it was made by {node.op.name} at {where}"
     name = getattr(scope, "name", None)
-    return message(
+    text = message(
         f"{getattr(scope, 'leaked', 'a traced tensor leaked')} {name!r}: {origin}",
         got=str(tensor.spec),
         hint=getattr(scope, "elsewhere" if getattr(scope, "alive", False) else "hint", None),
     )
+    return _in_thread(tensor, LeakError(text))
 
 
 def host_array(tensor: Tensor) -> np.ndarray[Any, Any]:

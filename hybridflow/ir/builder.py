@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import sys
+import weakref
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
+from threading import get_ident
 from typing import Any, NamedTuple, cast
 
 import numpy as np
@@ -14,7 +16,7 @@ from hybridflow.core.context import Context, context_of, current
 from hybridflow.core.dims import DimScope
 from hybridflow.core.dispatch import visible_outputs
 from hybridflow.core.dtypes import DType, is_differentiable
-from hybridflow.core.errors import DTypeError, LeakError, TraceError, message
+from hybridflow.core.errors import DTypeError, TraceError, message
 from hybridflow.core.mesh import Mesh
 from hybridflow.core.node import FOREVER, Edge, Node, Where, format_where, make_node, user_place
 from hybridflow.core.notes import Notes, make_leaf, requires
@@ -23,7 +25,7 @@ from hybridflow.core.settings import SETTINGS
 from hybridflow.core.sources import INPUT
 from hybridflow.core.spec import TensorSpec, make_spec, spec_of
 from hybridflow.core.staged_number import StagedNumber
-from hybridflow.core.tensor import Tensor, as_tensor, leak_text, make_tensor
+from hybridflow.core.tensor import Tensor, as_tensor, leaked, make_tensor
 from hybridflow.core.traced_number import NeedsNumber, TracedNumber
 from hybridflow.core.variable import Variable
 from hybridflow.core.variable_log import logging_variables
@@ -37,9 +39,15 @@ _UNKNOWN = frozenset({TracedNumber, StagedNumber})
 
 
 class Scope:
-    """The identity of one trace, shared by its nodes; `alive` is False once the trace has ended."""
+    """The identity of one trace, shared by its nodes.
 
-    __slots__ = ("alive", "name", "parent")
+    Attributes:
+        alive: False once the trace has ended.
+        thread: the thread that traces.
+        tracer: returns the tracer, or None if it is gone; None if it does not say.
+    """
+
+    __slots__ = ("alive", "name", "parent", "thread", "tracer")
 
     when = "while the function is being compiled"
     """When traced tensors have no value, for messages."""
@@ -57,6 +65,8 @@ class Scope:
         self.name = name
         self.parent = parent
         self.alive = True
+        self.thread = get_ident()
+        self.tracer: Callable[[], GraphBuilder | None] | None = None
 
 
 def _same(x: Any) -> Any:
@@ -121,6 +131,7 @@ class GraphBuilder:
         outer = self.context.tracer
         self.outer: GraphBuilder | None = cast("GraphBuilder | None", outer)
         self.scope = Scope(name, self.outer.scope if self.outer is not None else None)
+        self.scope.tracer = weakref.ref(self)
         self.name = name
         self.writes = writes or self.outer is None
         self.arguments: list[Node] = []
@@ -217,7 +228,7 @@ class GraphBuilder:
             while scope is not None and scope is not owner:
                 scope = scope.parent
             if scope is None or not owner.alive:
-                raise LeakError(leak_text(tensor))
+                raise leaked(tensor)
             key: Any = edge
         else:
             key = id(tensor)

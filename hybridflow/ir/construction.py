@@ -15,7 +15,7 @@ from hybridflow.core.node import Edge, Node, format_where, user_place
 from hybridflow.core.op import Op
 from hybridflow.core.sources import CONSTANT
 from hybridflow.core.spec import SizeName, TensorSpec, example_size, make_spec
-from hybridflow.core.tensor import Tensor, leak_text, make_tensor
+from hybridflow.core.tensor import Tensor, leaked, make_tensor
 from hybridflow.core.variable import Variable
 from hybridflow.ir.builder import ASSIGN, GraphBuilder, Scope
 from hybridflow.ir.effects import has_effect
@@ -151,7 +151,7 @@ class Construction(GraphBuilder):
         edge = value._edge
         if edge is None or edge[0].scope is not self.scope:
             if value._value is None:
-                raise LeakError(leak_text(value))
+                raise leaked(value)
             raise LeakError(
                 message(f"Session: a tensor that graph {self.name!r} did not make", got=str(value.spec),
                         hint="Fetch and feed tensors that were made in `with graph:`.")

@@ -10,8 +10,7 @@ import numpy as np
 
 from hybridflow.backend.jax_shim import enable_x64
 from hybridflow.core.context import context_now
-from hybridflow.core.errors import LeakError
-from hybridflow.core.tensor import Tensor, leak_text
+from hybridflow.core.tensor import Tensor, leaked
 from hybridflow.core.variable import WRITES, Variable
 from hybridflow.core.variable_log import OPEN_LOGS
 
@@ -28,7 +27,7 @@ def raw_value(tensor: Tensor) -> Any:
     value = tensor._value
     if type(value) is not np.ndarray:
         if value is None:
-            raise LeakError(leak_text(tensor))
+            raise leaked(tensor)
         return value
     if tensor._alt is None and value.nbytes < WORTH_KEEPING:
         return value
