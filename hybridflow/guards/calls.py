@@ -90,7 +90,7 @@ def _require_numbers(observations: Observations, function: Any, values: Iterable
     """Raise if stand-ins for numbers go to a function that reads numbers as C does, or asks for their type."""
     if not _is_by_protocol(function):
         for one in values:
-            observations.floats.require_no_stand_in(_spoken(function), one)
+            observations.numbers.require_no_stand_in(_spoken(function), one)
 
 
 def _spoken(function: Any) -> str:

@@ -60,7 +60,7 @@ def key_of(value: Any) -> Any:
 
 
 def _masked(key: Any, indices: Sequence[int]) -> Any:
-    """Return the key of a container, with the floats at `indices` replaced by their type, so that any float fits."""
+    """Return the key of a container, with the numbers at `indices` replaced by their types, so that any number fits."""
     if type(key) is not tuple or type(key[-1]) is not tuple:
         return key
     items = list(cast("tuple[Any, ...]", key[-1]))
@@ -130,8 +130,8 @@ class Origin:
         guarded: whether the trace depends on the value.
         written: whether the trace has written to the origin.
         alias: another origin where the trace read the same container.
-        inputs: the floats at this origin that are inputs of the trace. Maps a key or position in the container, or None
-            for the value itself, to the number of the input.
+        inputs: the numbers at this origin that are inputs of the trace. Maps a key or position in the container, or
+            None for the value itself, to the position of the input.
         itself: returns the value, if the trace depends on its identity and an equal one will not do; else None.
         tensor: the id of the tensor that was read here; 0 for other values.
         lasting: for a root whose object is gone, whether the origins below it count as changed; else they are dropped.
@@ -218,7 +218,7 @@ class Origin:
         return _masked(key_of(value), self.indices()) == _masked(self.key, self.indices())
 
     def indices(self) -> list[int]:
-        """Return the positions in the container of the floats that are inputs."""
+        """Return the positions in the container of the numbers that are inputs."""
         if not issubclass(self.kind, dict):
             return list(self.inputs)
         return [self.key[1].index(static_key(key)) for key in self.inputs]
@@ -334,7 +334,7 @@ class Guards:
         self.hold: Callable[[], bool | tuple[float, ...]] = self._generate()
         """The identity check: whether everything is unchanged.
 
-        False may also mean that equal values were created anew. If floats outside are inputs, the check returns their
+        False may also mean that equal values were created anew. If numbers outside are inputs, the check returns their
         current values instead of True.
         """
 
@@ -400,8 +400,8 @@ class Guards:
             changes[position] = now[origin.tensor]
         return [], tuple(changes)
 
-    def floats(self) -> tuple[float, ...]:
-        """Return the current values of the floats that are inputs, in the order of the inputs."""
+    def numbers(self) -> tuple[float, ...]:
+        """Return the current values of the numbers that are inputs, in the order of the inputs."""
         values: list[Any] = []
         by_position: dict[int, float] = {}
         for origin in self.origins:

@@ -6,7 +6,16 @@ from typing import Any, NamedTuple
 
 from hybridflow.core.dims import NeedsSizes
 from hybridflow.core.traced_number import NeedsNumber
-from hybridflow.guards.signature import NUMBER, NUMBER_KEYS, STATIC, VARIABLE, Leaf, Signature, floats_of, static_key
+from hybridflow.guards.signature import (
+    NUMBER,
+    NUMBER_KEYS,
+    STATIC,
+    VARIABLE,
+    Leaf,
+    Signature,
+    argument_numbers,
+    static_key,
+)
 from hybridflow.guards.storable import NeedsGiven
 from hybridflow.ir.variables import NeedsIdentity
 
@@ -40,12 +49,12 @@ class Needs(NamedTuple):
         if isinstance(need, NeedsIdentity):
             slots = sorted({leaf.key[1] for leaf in signature.leaves if leaf.kind == VARIABLE} - self.variables)
             return self._replace(variables=self.variables | {slots[need.slot]})
-        remaining = [i for i in range(len(floats_of(signature))) if i not in self.numbers]
-        # The other positions belong to floats outside the arguments.
+        remaining = [i for i in range(len(argument_numbers(signature))) if i not in self.numbers]
+        # The other positions belong to numbers outside the arguments.
         return self._replace(numbers=self.numbers | {remaining[i] for i in need.arguments if i < len(remaining)})
 
     def met_by(self, signature: Signature) -> Signature:
-        """Return the signature with the needed arguments as constants: floats by value, Variables by identity."""
+        """Return the signature with the needed arguments as constants: numbers by value, Variables by identity."""
         leaves: list[Leaf] = []
         position = 0
         slots: dict[int, int] = {}

@@ -79,26 +79,26 @@ class Numbers:
                     names[id(top)] = f"s{len(self._steps)}"
                     self._steps.append((top, step))
 
-    def __call__(self, floats: Sequence[float]) -> list[Any]:
-        """Return the graph's inputs for the floats of a call.
+    def __call__(self, numbers: Sequence[float]) -> list[Any]:
+        """Return the graph's inputs for the numbers of a call.
 
         Raises:
             ZeroDivisionError, OverflowError: the user's arithmetic fails; its line is in a note on the error.
         """
         try:
-            return self._run(*floats)
+            return self._run(*numbers)
         except (ArithmeticError, TypeError, ValueError) as error:
-            self._locate(error, floats)
+            self._locate(error, numbers)
             raise
 
-    def _locate(self, error: Exception, floats: Sequence[float]) -> None:
+    def _locate(self, error: Exception, numbers: Sequence[float]) -> None:
         """Add a note to an error that names the user's line where the computation failed."""
         values: dict[int, Any] = {}
 
         def value(operand: Any) -> Any:
             if type(operand) is not TracedNumber:
                 return operand
-            return floats[operand.step] if isinstance(operand.step, int) else values[id(operand)]
+            return numbers[operand.step] if isinstance(operand.step, int) else values[id(operand)]
 
         for number, step in self._steps:
             try:

@@ -54,11 +54,11 @@ class Observations:
 
     Args:
         label: the function's name, for messages.
-        floats: the floats outside the arguments that may be inputs.
+        numbers: the numbers outside the arguments that may be inputs.
         checks: the checks of the trace so far.
     """
 
-    def __init__(self, label: str, floats: OutsideNumbers, checks: Sequence[Any]) -> None:
+    def __init__(self, label: str, numbers: OutsideNumbers, checks: Sequence[Any]) -> None:
         self.label = label
         self._checks = checks
         self.asks_trainable = False
@@ -107,7 +107,7 @@ class Observations:
         self.journal = new_journal(self.before)
         self.repeated = Effects()
         self.augmented: Augmented | None = None
-        self.floats = floats
+        self.numbers = numbers
         self._contexts = {id(read): read() for read in CONTEXTS}
 
     # -- what is outside ----------------------------------------------------------------------------------------
@@ -200,7 +200,7 @@ class Observations:
         Raises:
             NeedsNumber, NeedsIdentity, NeedsSizes: it may.
         """
-        self.floats.only_numbers()
+        self.numbers.only_numbers()
         for one in self.stand_ins:
             one.needed()
         if self.may_close:
@@ -291,17 +291,17 @@ class Observations:
         if origin is None:
             return value
         if type(value) is float or type(value) is int:
-            return self.floats.read(origin, value)
-        seen = self.floats.read_container(origin, value, self._inside)
+            return self.numbers.read(origin, value)
+        seen = self.numbers.read_container(origin, value, self._inside)
         if seen is not value and id(seen) not in self._outside:
-            self._outside.update({id(copy): (copy, at) for copy, at in self.floats.copies()})
+            self._outside.update({id(copy): (copy, at) for copy, at in self.numbers.copies()})
         return seen
 
     def look(self, parent: Origin, access: Access, name: Any, value: Any) -> None:
         """Record a value that the trace receives directly, so that no stand-in can replace it."""
         origin = self._read(parent, access, name, value)
         if origin is not None:
-            self.floats.look(origin, value)
+            self.numbers.look(origin, value)
 
     def answered(self, question: Question, value: Any) -> Any:
         """Record the result of a function that only reads; the function is called again before each call."""
@@ -360,7 +360,7 @@ class Observations:
         self._read(origin, TYPE, None, type(value))
         seen = value
         if type(value) in (float, int) and access is not ITEM and current().tracer is not None:
-            seen = self.floats.read(origin, value)
+            seen = self.numbers.read(origin, value)
             origin.guarded |= seen is not value
         return seen
 
@@ -426,8 +426,8 @@ class Observations:
         first, second = self._given_for(a), self._given_for(b)
         identical = first is second
         if is_one_of_several(first) and is_one_of_several(second):
-            self.floats.require_plain(a)
-            self.floats.require_plain(b)
+            self.numbers.require_plain(a)
+            self.numbers.require_plain(b)
             firsts, seconds = self._sources(a), self._sources(b)
             if firsts and seconds:
                 self._relate(firsts, seconds, same=identical)
@@ -443,7 +443,7 @@ class Observations:
             obj.needed()
         given = self._given_for(obj)
         if is_one_of_several(given) and not isinstance(given, Variable):
-            self.floats.require_plain(obj)
+            self.numbers.require_plain(obj)
             for source in self._sources(obj):
                 if isinstance(source, Origin):
                     source.itself = weak(given)
@@ -561,9 +561,9 @@ class Observations:
         if origin is not None and None in origin.inputs and change.act is not None:
             origin.written = True
         else:
-            self.floats.write(origin, before)
+            self.numbers.write(origin, before)
         names = holder if isinstance(holder, dict) else RAW.get(holder, "__dict__")
-        self.floats.write(self.origin_of(names), names)  # the code may have read it too, through a copy
+        self.numbers.write(self.origin_of(names), names)  # the code may have read it too, through a copy
         self._do(parent, holder, change, origin)
         self._note(path)
 
@@ -625,7 +625,7 @@ class Observations:
             self.before.content(obj.base if isinstance(obj, np.flatiter) else obj)
             return
         self._refuse(origin.path + how, values, nested=nested)
-        self.floats.write(origin, obj)
+        self.numbers.write(origin, obj)
         self._changed.add(id(obj))
         self._do(origin, obj, change, origin)
         self._note(origin.path + how)

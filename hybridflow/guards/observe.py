@@ -561,7 +561,7 @@ def failed(first: int, last: int, *, in_part: bool = False) -> None:
 
 
 def settle() -> None:
-    """Make the trace take floats and sizes as numbers, if it took them for inputs.
+    """Make the trace take numbers and sizes by value, if it took them for inputs.
 
     Raises:
         NeedsNumber, NeedsIdentity, NeedsSizes: it did; it restarts.

@@ -1,4 +1,4 @@
-"""Python floats that a function reads outside its arguments: they become inputs once a second value is seen.
+"""Python numbers that a function reads outside its arguments: they become inputs once a second value is seen.
 
 A learning rate that an optimizer keeps is a constant of the first trace. When a later trace finds another value in the
 same origin, the origin becomes an input, like a float argument: see `hybridflow.core.traced_number`. Floats in lists,
@@ -23,13 +23,13 @@ from hybridflow.guards.signature import static_key
 Way = tuple[Any, ...]
 """The path to an origin: the same in every trace of a function."""
 _MOST = 4096
-"""The largest number of origins at which a function remembers the floats it saw."""
+"""The largest number of origins at which a function remembers the numbers it saw."""
 _LONG = 64
 """Longer lists, tuples and dicts are read directly: they are data rather than settings."""
 
 
 class SeenNumbers:
-    """The floats outside its arguments that the traces of one function saw."""
+    """The numbers outside its arguments that the traces of one function saw."""
 
     def __init__(self) -> None:
         self._seen: dict[Way, Any] = {}
@@ -73,12 +73,12 @@ class _Input(NamedTuple):
 
 
 class OutsideNumbers:
-    """The floats that one trace reads outside its arguments.
+    """The numbers that one trace reads outside its arguments.
 
     Args:
         seen: what earlier traces saw.
         new_input: adds an input of a type to the trace, and returns its stand-in.
-        count: returns the number of floats that are inputs, including arguments.
+        count: returns the number of numbers that are inputs, including arguments.
     """
 
     def __init__(
@@ -218,7 +218,7 @@ class OutsideNumbers:
         self._show(container)
 
     def write(self, origin: Origin | None, container: Any = None) -> None:
-        """Record that the trace itself writes to an origin or container: its floats stay constants.
+        """Record that the trace itself writes to an origin or container: its numbers stay constants.
 
         Raises:
             NeedsNumber: it was read as an input before.
@@ -252,8 +252,8 @@ class OutsideNumbers:
 
     def _held_in(self, value: Any) -> list[int]:
         """Return the positions of the inputs that a value contains or is computed from."""
-        floats = [one for one in _numbers_in(value) if type(one) is TracedNumber]
-        return [position for one in floats for position in one.arguments if position in self._inputs]
+        numbers = [one for one in _numbers_in(value) if type(one) is TracedNumber]
+        return [position for one in numbers for position in one.arguments if position in self._inputs]
 
     def require_numbers(self, positions: Iterable[int]) -> None:
         """Make inputs constants of the trace, by tracing again.
@@ -311,10 +311,10 @@ class OutsideNumbers:
             one = one.__cause__ or one.__context__
 
     def only_numbers(self) -> None:
-        """Make all floats constants of the trace, also those not read yet: the trace must not restart after this.
+        """Make all numbers constants of the trace, also those not read yet: the trace must not restart after this.
 
         Raises:
-            NeedsNumber: some floats are inputs.
+            NeedsNumber: some numbers are inputs.
         """
         self.require_numbers(range(self._count()))
         self._only_numbers = True

@@ -450,14 +450,14 @@ def argument_variables(signature: Signature) -> list[Variable]:
     return list({leaf.key[1]: leaf.value for leaf in signature.leaves if leaf.kind == VARIABLE}.values())
 
 
-def floats_of(signature: Signature) -> list[float]:
+def argument_numbers(signature: Signature) -> list[float]:
     """Return the numbers among the arguments whose values are not part of the key."""
     return [leaf.value for leaf in signature.leaves if leaf.kind == NUMBER]
 
 
 def numbers_of(signature: Signature) -> list[float]:
     """Return the numbers of a call that are inputs of its trace: those among the arguments, then those outside."""
-    return [*floats_of(signature), *signature.outside]
+    return [*argument_numbers(signature), *signature.outside]
 
 
 def _shown_keys(keys: Iterable[tuple[Any, ...]]) -> str:

@@ -135,7 +135,7 @@ class GraphBuilder:
         self.name = name
         self.writes = writes or self.outer is None
         self.arguments: list[Node] = []
-        self.floats = 0
+        self.number_count = 0
         self.fallible: list[TracedNumber] = []
         self.numbers: dict[tuple[int, DType], tuple[TracedNumber, Node]] = {}
         self.nodes: list[Node] = []
@@ -169,8 +169,8 @@ class GraphBuilder:
 
     def number_argument(self, kind: type) -> TracedNumber:
         """Add a Python float or int whose value each call decides, and return its stand-in."""
-        self.floats += 1
-        return TracedNumber(self, kind, self.floats - 1, frozenset([self.floats - 1]))
+        self.number_count += 1
+        return TracedNumber(self, kind, self.number_count - 1, frozenset([self.number_count - 1]))
 
     @property
     def alive(self) -> bool:
@@ -181,12 +181,12 @@ class GraphBuilder:
         """Raise `NeedsNumber` for inputs; the trace is discarded even if user code catches that."""
         if self.observations is None:
             raise NeedsNumber(arguments)
-        self.observations.floats.require_numbers(arguments)
+        self.observations.numbers.require_numbers(arguments)
 
     def refused(self, error: Exception, cause: Exception | None = None) -> None:
         """Make the trace end with an error, or with its cause, whatever the user's code does with it."""
         if self.observations is not None:
-            self.observations.floats.refuse(error, cause)
+            self.observations.numbers.refuse(error, cause)
 
     def number_tensor(self, number: TracedNumber, dtype: DType) -> Tensor:
         """Return the tensor of shape () that holds a Python number in each call."""

@@ -53,7 +53,7 @@ class EagerCode(VariableLog):
         observations = tracer.observations
         if variable._leaf in tracer.variables:
             if observations is not None:
-                observations.floats.only_numbers()  # a restart would lose the assignment
+                observations.numbers.only_numbers()  # a restart would lose the assignment
                 observations.repeated.only_once()
             with context_of(tracer):
                 tracer.assign_variable(variable, make_tensor(value))

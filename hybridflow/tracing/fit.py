@@ -75,7 +75,7 @@ class Fit:
         self.guarded = True
 
     def holding(self) -> tuple[float, ...] | None:
-        """Return the current floats from outside the arguments that are inputs; None if a guard fails.
+        """Return the current numbers from outside the arguments that are inputs; None if a guard fails.
 
         Captured tensors are updated.
         """
@@ -87,7 +87,7 @@ class Fit:
             if changes:
                 return None
             self.captures = captures
-            return self.guards.floats()
+            return self.guards.numbers()
         return () if answer is True else answer
 
     def guard_changes(self) -> list[tuple[str, str, str]]:

@@ -140,7 +140,7 @@ class CompiledFunction(Entry, Views[P, R]):
         self._take_inputs(self._parameters)
         self._budget = None if memory_budget is None else _budget_of(memory_budget)
         self._shapes = SeenShapes(dynamic)
-        self._floats = SeenNumbers()
+        self._outside = SeenNumbers()
         self._ints = SeenInts()
         self._warns = True
         self._max_traces = max_traces
@@ -316,9 +316,9 @@ class CompiledFunction(Entry, Views[P, R]):
         for trace in self._traces.find(_cache_key(signature)):
             if trace.once or (trace.guarded and not trace.fits(signature)):
                 continue
-            floats = trace.holding()
-            if floats is not None:
-                return trace, signature._replace(outside=floats) if floats else signature
+            numbers = trace.holding()
+            if numbers is not None:
+                return trace, signature._replace(outside=numbers) if numbers else signature
         return None
 
     def _add(self, closed: Signature, args: tuple[Any, ...], to_run: bool) -> tuple[Trace, Signature]:
@@ -340,7 +340,7 @@ class CompiledFunction(Entry, Views[P, R]):
                 if generic is closed:
                     raise keeps_open_size(self._name) from None
                 generic, needed = closed, self._needed.get(closed.key, Needs())
-        signature = signature._replace(outside=trace.first_floats)
+        signature = signature._replace(outside=trace.first_numbers)
         if any(needed):
             self._needed[generic.key] = needed
         try:
@@ -412,7 +412,7 @@ class CompiledFunction(Entry, Views[P, R]):
         with doing("tracing", self._name):
             trace = make_trace(
                 self._function, self._caller(args), signature, named, self._static, record, self._name, current(),
-                self._roots(args), self._floats, self._budget, self._layouts, may_close=may_close, as_given=as_given,
+                self._roots(args), self._outside, self._budget, self._layouts, may_close=may_close, as_given=as_given,
             )  # fmt: skip
         if trace.symbolic and self._layouts is None and self._options["sizes"] != "exact":
             trace.bounds = BoundedSizes(trace, exact_first(signature), always=self._options["sizes"] == "bounded")
@@ -536,7 +536,7 @@ class CompiledFunction(Entry, Views[P, R]):
         with self._lock:
             self._traces.clear()
             self._shapes.clear()
-            self._floats.clear()
+            self._outside.clear()
             self._ints.clear()
             self._last = _no_trace
             self._enter_by(None)

@@ -42,9 +42,9 @@ from hybridflow.guards.signature import (
     BoundCall,
     Leaf,
     Signature,
+    argument_numbers,
     argument_variables,
     counts_by_value,
-    floats_of,
     unflatten_arguments,
 )
 from hybridflow.guards.storable import require_numbers
@@ -88,7 +88,7 @@ def make_trace(
         name: the graph's name.
         context: the context of the call, such as its device.
         roots: further objects that the call passes in, such as a method's instance, with their names.
-        seen: the floats outside the arguments that earlier traces saw.
+        seen: the numbers outside the arguments that earlier traces saw.
         budget: the bytes that the temporaries of its executables may take.
         layouts: the mesh that it runs on, and the layouts there; None for one device.
         may_close: whether `NeedsSizes` makes the caller trace again with this call's sizes.
@@ -113,14 +113,14 @@ def make_trace(
     values = [_traced_value(leaf, spec, builder, stand_ins) for leaf, spec in given]
     arguments = unflatten_arguments(signature, values, static, as_given=as_given)
     builder.argument_values = [leaf.value._value for leaf in named if leaf.kind == TENSOR]
-    floats = OutsideNumbers(seen, builder.number_argument, lambda: builder.floats)
-    observations = builder.observations = _observe(Observations(label, floats, builder.checks), roots, named)
+    numbers = OutsideNumbers(seen, builder.number_argument, lambda: builder.number_count)
+    observations = builder.observations = _observe(Observations(label, numbers, builder.checks), roots, named)
     observations.arguments(arguments, signature.arguments)
     observations.stand_ins = stand_ins
     observations.may_close = may_close and bool(symbol_axes(list(named), specs))
     try:
         with context_of(builder, (), context.device, context.grad, context.autocast), depth_explained(name):
-            with RECURSION.deeper(), floats.nothing_swallowed(), noticing():
+            with RECURSION.deeper(), numbers.nothing_swallowed(), noticing():
                 builder.dims.open = True
                 try:
                     result = _with_numbers(call, arguments)
@@ -129,7 +129,7 @@ def make_trace(
                     raise
                 finally:
                     builder.dims.open = False
-                    observations.repeated.finish([*floats_of(signature), *floats.values])
+                    observations.repeated.finish([*argument_numbers(signature), *numbers.values])
             observations.warn()
             check_unchanged(label, arguments, values, signature, static)
             observations.returned(result)
@@ -142,15 +142,15 @@ def make_trace(
     except RESTARTS as need:
         observations.before.undo()  # the trace restarts
         if isinstance(need, NeedsNumber):
-            floats.keep_by_value(need.arguments)
-        floats.close()
+            numbers.keep_by_value(need.arguments)
+        numbers.close()
         observations.forget()
         raise
     except Exception as error:
         if isinstance(error, TraceError):
             observations.before.undo()  # the error comes from tracing, not from the user's code: undo the whole call
         _annotate(error, builder, name)
-        floats.close()
+        numbers.close()
         raise
     finally:
         builder.scope.alive = False
@@ -160,7 +160,7 @@ def make_trace(
         signature.tree, signature.types, record, symbol_axes(list(named), specs), leaves, orders, budget, layouts,
     )  # fmt: skip
     trace.note = note
-    floats.close()
+    numbers.close()
     return trace
 
 

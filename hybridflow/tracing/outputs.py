@@ -39,4 +39,4 @@ def numbers_for(builder: GraphBuilder, *, wide: bool) -> Numbers | None:
     if not builder.numbers and not builder.fallible:
         return None
     numbers = [(number, node.spec().dtype) for number, node in builder.numbers.values()]
-    return Numbers(numbers, builder.fallible, builder.floats, wide=wide)
+    return Numbers(numbers, builder.fallible, builder.number_count, wide=wide)

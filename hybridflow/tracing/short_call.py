@@ -67,11 +67,11 @@ def _generate(trace: Trace, executable: Executable, kinds: Sequence[type], *, bo
         lines += [line.replace("{on_host}", on_host).replace("{n}", str(number)) for line in _TENSOR]
     lines += [f"if type(a{number}) is not {kinds[number].__name__}: {{miss}}" for number in numbers]
     if trace.guards is not None:
-        lines += ["held = hold()"] * trace.takes_floats
-        lines.append(f"if not {'held' if trace.takes_floats else 'hold()'}: {{miss}}")
+        lines += ["held = hold()"] * trace.takes_numbers
+        lines.append(f"if not {'held' if trace.takes_numbers else 'hold()'}: {{miss}}")
     values = [f"v{number}" for number in tensors]
     if trace.numbers is not None:
-        given = [f"a{number}" for number in numbers] + ["*held"] * trace.takes_floats
+        given = [f"a{number}" for number in numbers] + ["*held"] * trace.takes_numbers
         lines.append(f"made = numbers([{', '.join(given)}])")
         values.append("*made")
     single = executable.alone if trace.single else None

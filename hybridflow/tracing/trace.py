@@ -124,8 +124,8 @@ class Trace(Fit):
         self.bounds: BoundedSizes | None = None
         self.gradient_of = builder.gradient_of
         self.created = tuple(builder.created)
-        self.first_floats: tuple[float, ...] = builder.observations.floats.values
-        self.takes_floats = bool(self.first_floats)
+        self.first_numbers: tuple[float, ...] = builder.observations.numbers.values
+        self.takes_numbers = bool(self.first_numbers)
         self.journal: Journal | None = builder.observations.journal
         self.before: Journal | None = builder.observations.before
         self._states = [check.python_state for check in builder.checks]
