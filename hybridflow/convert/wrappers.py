@@ -23,6 +23,7 @@ from hybridflow.core.context import current, eager_code
 from hybridflow.core.errors import LeakError, MutationError, TracedValueError, message
 from hybridflow.core.node import format_where, user_place
 from hybridflow.core.tensor import Tensor
+from hybridflow.core.traced_number import TracedNumber
 from hybridflow.guards import observe
 from hybridflow.guards.access import CELL, IN_INSTANCE, MISSING, RAW
 from hybridflow.guards.questions import LRU_CACHE
@@ -77,6 +78,9 @@ def _call_cached(cached: Any, /, *args: Any, **kwargs: Any) -> Any:
 
     if any(map(_belongs_to_trace, (*args, *kwargs.values()))):
         return remembered()
+    for one in jax.tree_util.tree_leaves((args, kwargs)):
+        if type(one) is TracedNumber:
+            one.needed()  # a cache that keeps nothing does not even hash it
     observe.whole(*args, *kwargs.values())
     try:
         value = _kept_outside(cached, lambda: cached(*args, **kwargs))
