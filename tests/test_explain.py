@@ -53,7 +53,7 @@ def test_the_argument_that_changed():
     a = ones(2)
     assert reasons(lambda x: x + 1, (ones(4),), (ones(5),)) == ["first call", "x: f32[4] -> f32[5]"]
     assert reasons(lambda x: x + 1, (a,), (ones(2, dtype=np.int32),))[1] == "x: f32[2] -> i32[2]"
-    assert reasons(lambda x, n: x + n, (a, 1), (a, 2), (a, 2.0))[1:] == ["n: int 1 -> int 2", "n: int 1 -> float"]
+    assert reasons(lambda x, n: x + n, (a, 1), (a, 2), (a, 2.0))[1:] == ["n: int 1 -> int", "n: int 1 -> float"]
     assert reasons(lambda x, mode: x + 1, (a, "a"), (a, None))[1] == "mode: str 'a' -> NoneType None"
     assert reasons(lambda x: x["a"] + 1, ({"a": a},), ({"a": a, "b": 1},))[1] == "x['b']: absent -> int 1"
     assert reasons(lambda x: x[0] + 1, ([a],), ((a,),))[1].startswith("structure: ")
@@ -155,7 +155,7 @@ def test_methods_explain_themselves():
 
 
 def test_a_warning_after_many_traces_says_why_once():
-    f = hf.compile(lambda x, step: x * step, name="train")
+    f = hf.compile(lambda x, step: x * len(range(step)), name="train")
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         for step in range(40):
@@ -173,7 +173,7 @@ def test_a_warning_after_many_traces_says_why_once():
 
 
 def test_no_warning_where_most_calls_find_a_trace():
-    f = hf.compile(lambda x, n: x * n)
+    f = hf.compile(lambda x, n: x * len(range(n)))
     for n in range(20):
         for _ in range(3):
             f(ones(1), n)

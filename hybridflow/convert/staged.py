@@ -27,6 +27,7 @@ from hybridflow.core.dtypes import (
     int64,
     is_floating,
     is_integer,
+    rounds_to_infinity,
 )
 from hybridflow.core.errors import NumberRangeError, message
 from hybridflow.core.node import format_where, user_place
@@ -197,8 +198,9 @@ def _tensor(self: StagedNumber, dtype: DType | None = None) -> Tensor:
         return as_integer(self, target)
     if float in self.kinds:
         raw = bind(NUMBER, (raw,))
-        if target == float16 and len(self.kinds) > 1:  # a float may become infinite, an int may not
-            ok = PUBLIC.logical_or(PUBLIC.abs(raw) <= _HALF, PUBLIC.logical_not(PUBLIC.isfinite(raw)))
+        if target.itemsize < float64.itemsize or target == np.complex64:
+            fits = PUBLIC.abs(raw) < rounds_to_infinity(target)
+            ok = PUBLIC.logical_or(fits, PUBLIC.logical_not(PUBLIC.isfinite(raw)))
             add_check(ok, NumberRangeError, _range_text(self, target))
     elif target == float16 and self.limit > _HALF:
         ok = PUBLIC.abs(_int(self)) <= _HALF

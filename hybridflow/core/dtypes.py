@@ -213,7 +213,7 @@ def check_fits(number: object, dtype: DType) -> None:
 
 def _check_float(number: float, dtype: DType) -> None:
     """Raise if a finite float would round to infinity."""
-    if dtype != bool_ and _rounds_to_infinity(dtype) <= abs(number) < math.inf:
+    if dtype != bool_ and rounds_to_infinity(dtype) <= abs(number) < math.inf:
         raise _out_of_range(number, dtype)
 
 
@@ -238,7 +238,7 @@ def _out_of_range(number: float, dtype: DType) -> NumberRangeError:
 
 
 @cache
-def _rounds_to_infinity(dtype: DType) -> float:
+def rounds_to_infinity(dtype: DType) -> float:
     """Return the smallest positive float that a floating dtype rounds to infinity: half a step above its largest."""
     info = ml_dtypes.finfo(np.dtype("float32") if dtype == complex64 else dtype)
     largest, step = float(info.max), float(info.eps)
