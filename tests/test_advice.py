@@ -240,7 +240,7 @@ def branching(x, rate):
         (layer, lambda i: object(), "another Python value"),
         (lambda x, fn: layer(fn(x)), lambda i: lambda x: x, "another Python value"),
         (branching, lambda i: 0.1 * i, "the code needs the number"),
-        (lambda x, n: layer(x) * n["n"][0], lambda i: {"n": (i, "a")}, "n['n'][0] is a Python integer"),
+        (lambda x, n: layer(x) * len(range(n["n"][0])), lambda i: {"n": (i, "a")}, "n['n'][0] is a Python integer"),
         (lambda x, xs: sum(xs, layer(x)), lambda i: [X] * i, "structure of the arguments"),
         (lambda x, y: hf.sum(layer(y)) + layer(x), lambda i: hf.ones((i + 2, i + 2)), "4 shapes"),
     ],

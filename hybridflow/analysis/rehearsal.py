@@ -74,6 +74,8 @@ def rehearsed(compiled: CompiledFunction[Any, Any], call: Call) -> Generator[Reh
                 message(f"{compiled._name}: creates Variables at one call after another, so no two are alike",
                         got=", ".join(trace.record.created), hint="Call it until they are there, and compare then.")
             )  # fmt: skip
+        if trace.effects is not None:
+            trace.effects.tell(state)  # a trace that was there already has told nothing
         variables = list(trace.variables(signature))
         restore_variables = stack.enter_context(kept(variables))
 

@@ -244,6 +244,11 @@ class Effects:
                 if target.get(holder) is change.stand_in:
                     target.put(holder, value)
 
+    def tell(self, journal: Journal) -> None:
+        """Tell a journal what every call changes."""
+        for origin, change, _ in self._made:
+            change.note(journal, origin.now())
+
     def repeat(self, states: list[Any], numbers: Sequence[float]) -> Journal | None:
         """Repeat the changes.
 
