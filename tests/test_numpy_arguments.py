@@ -18,6 +18,7 @@ import pytest
 
 import hybridflow as hf
 from hybridflow.core.errors import DTypeError, HybridflowError, MutationError
+from hybridflow.core.staged_number import tried
 
 DTYPES = "bool int8 int32 int64 uint8 uint64 float16 float32 float64 complex64"
 OPERATORS = [
@@ -67,7 +68,8 @@ def sweep(ways: dict[str, Callable[[Any], Any]], array: Any) -> set[str]:
         found: dict[str, Any] = {}
         for name, use in ways.items():
             try:
-                found[name] = use(x)
+                with tried():
+                    found[name] = use(x)
             except REFUSALS:
                 continue
         return found

@@ -20,7 +20,7 @@ from hybridflow.core.dtypes import LOW_PRECISION, DType, as_differentiable, as_d
 from hybridflow.core.errors import ArgumentTypeError, DTypeError, MutationError, message
 from hybridflow.core.methods import TensorMethods
 from hybridflow.core.node import format_where, user_place
-from hybridflow.core.staged_number import StagedNumber, default_dtype_of, weak_dtype_of
+from hybridflow.core.staged_number import StagedNumber, default_dtype_of, refused, weak_dtype_of
 from hybridflow.core.tensor import Tensor, describe
 from hybridflow.core.traced_array import TracedArray, without_array
 from hybridflow.core.traced_number import TracedNumber
@@ -67,7 +67,7 @@ def array_argument(tensor: Tensor, leaf: Leaf) -> TracedArray:
 def _refused(array: TracedArray, what: str, why: str) -> DTypeError:
     text = message(f"{what}: {array.origin} is {_named(array.kind)}, and {why}",
                    got=f"{array!r} at {format_where(user_place(3))}", hint=_HINT)  # fmt: skip
-    return DTypeError(text)
+    return refused(DTypeError(text))
 
 
 def _named(kind: type) -> str:
