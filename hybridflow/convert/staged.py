@@ -130,10 +130,9 @@ def operand_of(value: Any) -> StagedNumber | None:
     kind = type(value)
     if kind is StagedNumber:
         return value
-    if kind is SizeFloat or (kind is TracedNumber and value.__class__ is float):
-        return staged(FLOAT, asarray(value, dtype=float64))
-    if kind is TracedNumber:
-        return staged(INT, asarray(_small(value), dtype=int64))
+    if kind is SizeFloat or kind is TracedNumber:
+        kinds = kinds_of(value)
+        return staged(kinds, asarray(_small(value), dtype=raw_dtype(kinds)))
     if kind is Dim:
         return staged(INT, asarray(value, dtype=int64), 1 << 48)
     if not is_number(value) or isinstance(value, complex):

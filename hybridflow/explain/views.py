@@ -42,7 +42,7 @@ def tree_of(explanation: Explanation) -> Tree:
         branch = tree.add(Text("advice", style="bold yellow"))
         for item in advice_items(explanation.advice):
             _grow(branch, item)
-    for line in (*explanation.needed, *explanation.verified):
+    for line in explanation.remarks:
         tree.add(Text(line))
     return tree
 
@@ -88,7 +88,7 @@ def html_of(explanation: Explanation) -> str:
     advice = "".join(map(_advice_html, advice_items(explanation.advice)))
     unfolded = len(explanation) <= _TRACES
     traces = "".join(_item_html(trace_item(record, None), unfolded=unfolded) for record in explanation)
-    verified = "".join(f"<p>{escape(line)}</p>" for line in (*explanation.needed, *explanation.verified))
+    verified = "".join(f"<p>{escape(line)}</p>" for line in explanation.remarks)
     title = f"<p><b>{escape(head(explanation))}</b></p>"
     return f'<style>{_CSS}</style><div class="explain">{title}{table}{advice}{traces}{verified}</div>'
 

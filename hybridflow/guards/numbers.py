@@ -17,12 +17,12 @@ _LARGE = 3e38
 
 
 class Numbers:
-    """The program that turns the float arguments of a call into the graph's inputs.
+    """The program that computes the graph's inputs from the numbers of a call.
 
     Args:
         wanted: each number that is combined with tensors, and the dtype it has there; None for the number itself.
         fallible: numbers that are computed even if nothing uses them, since computing them may raise.
-        arguments: the number of float arguments of a call.
+        arguments: how many numbers a call has.
         wide: whether the executable runs with 64-bit types, so that a bare Python float would be a float64.
     """
 

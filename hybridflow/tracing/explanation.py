@@ -37,6 +37,11 @@ class Explanation(Report, Sequence[TraceRecord]):
         self.advice = tuple(advice)
         self._records = tuple(records)
 
+    @property
+    def remarks(self) -> tuple[str, ...]:
+        """The lines about the function as a whole: `needed` and `verified`."""
+        return (*self.needed, *self.verified)
+
     def __getitem__(self, index: Any) -> Any:
         return self._records[index]
 
@@ -47,7 +52,7 @@ class Explanation(Report, Sequence[TraceRecord]):
         """Return the records, the advice and what was verified, as texts."""
         count = len(self._records)
         head = f"{self.name}: {count} trace{'' if count == 1 else 's'}"
-        return [head, *map(str, self._records), *map(str, self.advice), *self.needed, *self.verified]
+        return [head, *map(str, self._records), *map(str, self.advice), *self.remarks]
 
     def table(self) -> Table:
         """Return one row per trace, for a `rich` console."""
