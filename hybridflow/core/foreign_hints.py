@@ -129,8 +129,8 @@ HINTS = (
     Hint("torch", "hf.nn.ParameterList", "a list of Variables", "lists and dicts are parts of a model as they are"),
     Hint("torch", "hf.nn.ParameterDict", "a dict of Variables", "lists and dicts are parts of a model as they are"),
     Hint("torch", "hf.nn.utils",
-         "hf.clip_by_global_norm(gradients, norm) to clip, and a mask where sequences were packed",
-         "gradients are values, and the rows of a batch have one length"),
+         "hf.clip_by_global_norm(gradients, norm) to clip, and lengths= of layers where sequences were packed",
+         "gradients are values, and layers take padded rows with their lengths"),
     Hint("torch", "hf.nn.PixelShuffle", "x.reshape((n, c, r, r, h, w)).permute_dims((0, 1, 4, 2, 5, 3)).reshape((n, c, "
          "h * r, w * r))", "it moves elements only"),
     Hint("torch", "hf.nn.interpolate", "hf.nn.Upsample(scale)(x)", "it repeats elements, as torch's mode='nearest'"),
