@@ -534,3 +534,27 @@ def test_long_chains_of_numbers_take_no_time():
             a, b = b, a + b
         assert (found, o.a, o.b) == (a % 7, a, b)
     assert compiled.trace_count == 2
+
+
+def test_a_module_that_counts_its_calls_makes_two_traces():
+    class Net(hf.nn.Module):
+        def __init__(self):
+            self.w, self.calls = hf.Variable([1.0, 2.0]), 0
+
+        def forward(self, x):
+            self.calls += 1
+            return hf.sum(self.w * x) * self.calls
+
+    net = Net()
+    optimizer = hf.optim.SGD(net, 0.1)
+
+    @hf.compile
+    def step(x):
+        with hf.GradientTape() as tape:
+            loss = net(x)
+        optimizer.update(tape.gradient(loss, net))
+        return loss
+
+    for _ in range(4):
+        step(hf.asarray([0.5, 1.0]))
+    assert (net.calls, step.trace_count) == (4, 2)

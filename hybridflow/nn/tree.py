@@ -15,6 +15,7 @@ import jax
 from hybridflow.core.context import is_tracing
 from hybridflow.core.functions import Whole
 from hybridflow.core.node import Node
+from hybridflow.core.traced_number import TracedNumber
 from hybridflow.core.variable import Variable
 from hybridflow.guards import observe
 from hybridflow.guards.access import Access
@@ -22,6 +23,7 @@ from hybridflow.guards.guards import PLAIN
 from hybridflow.guards.signature import static_key
 
 _CONTAINERS = (list, tuple, dict)
+_PLAIN = PLAIN | {TracedNumber}
 _PARAMETERS: weakref.WeakSet[Node] = weakref.WeakSet()
 """The nodes of Variables that traced code treats as parameters, though it cannot make them leaves of `.backward()`."""
 
@@ -32,7 +34,7 @@ LEAF, INNER, SEQUENCE, MAPPING, STATIC = "leaf", "module", "sequence", "mapping"
 def _may_hold(module: Any, name: None) -> str:
     """Return the names of a module's attributes that may hold parameters: all but those with plain Python values."""
     del name
-    return ", ".join([attribute for attribute, value in vars(module).items() if type(value) not in PLAIN])
+    return ", ".join([attribute for attribute, value in vars(module).items() if type(value) not in _PLAIN])
 
 
 MAY_HOLD = Access(_may_hold, "", "the attributes of {p} that may hold parameters")
