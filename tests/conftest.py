@@ -32,7 +32,7 @@ QUICK, FIRST = 0.2, 0.3
 SLOW = Path(__file__).with_name("slow.txt")
 SECONDS = "seconds of processor time"
 STARTED = pytest.StashKey[float]()
-LOOKS_THROUGH_OBJECTS = ("test_read_matrix.py", "test_noticed.py", "test_library_state.py")
+LOOKS_THROUGH_OBJECTS = ("test_read_matrix.py", "test_noticed.py", "test_library_state.py", "test_raised.py")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
