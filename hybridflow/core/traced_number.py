@@ -117,9 +117,9 @@ class TracedNumber:
         """
         if self._tracer.alive:
             self._tracer.needs_numbers(self._arguments)
+        number = "an int" if self._kind is int else "a float"
         raise LeakError(
-            message(f"{'an' if self._kind is int else 'a'} {self._kind.__name__} argument of a compiled function was kept "
-                    "while it was traced, and used outside of it",
+            message(f"{number} argument of a compiled function was kept while it was traced, and used outside of it",
                     hint="Return it from the function, or make it static with static_argnames.")
         )  # fmt: skip
 
