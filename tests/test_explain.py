@@ -86,7 +86,7 @@ def test_values_that_look_alike():
     v, w = hf.Variable(1.0), hf.Variable(1.0)
     found = reasons(lambda a, b: a + b, (v, w), (v, v))[1]
     assert found == "b: Variable f32[] (alias pattern 1) -> Variable f32[] (alias pattern 0)"
-    assert reasons(lambda x, n: x + float(n), (ones(1), 0.0), (ones(1), -0.0))[1] == "n: float 0.0 -> float -0.0"
+    assert reasons(lambda x, n: x + float(str(n)), (ones(1), 0.0), (ones(1), -0.0))[1] == "n: float 0.0 -> float -0.0"
 
 
 def test_frozen_dataclasses():

@@ -34,7 +34,7 @@ from hybridflow.core.functions import KEPT, is_own
 from hybridflow.core.recursion import RECURSION
 from hybridflow.core.staged_number import StagedNumber
 from hybridflow.core.tensor import Tensor
-from hybridflow.core.traced_number import TracedNumber
+from hybridflow.core.traced_number import TracedNumber, call_on_numbers
 from hybridflow.core.variable import Variable
 from hybridflow.guards import calls, observe
 from hybridflow.guards.access import CELL, IN_CLASS, IN_INSTANCE, MISSING
@@ -564,6 +564,8 @@ def _call_other(function: Any, /, *args: Any, **kwargs: Any) -> Any:
     if _calls_arguments(function):
         args, kwargs = _converted_arguments(args, kwargs, called=True)
     if type(function) in (_BUILTIN, type):
+        if not kwargs and (number := call_on_numbers(function, args)) is not NotImplemented:
+            return number
         for one in (getattr(function, "__self__", None), *args):
             require_known(one)
         if (text := texts.made_by(function, args, kwargs)) is not None:

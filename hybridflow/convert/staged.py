@@ -119,7 +119,7 @@ def _small(number: Any) -> Any:
         NumberRangeError: it is.
     """
     if type(number) is TracedNumber and number.__class__ is int:
-        return number.checked(_small)
+        return number.of(_small, (number,))
     if type(number) is int and abs(number) > LARGEST:
         raise NumberRangeError(_overflow_text())
     return number

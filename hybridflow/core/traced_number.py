@@ -2,19 +2,22 @@
 
 A trace must not depend on the number, so that one trace serves a whole learning-rate schedule, or all steps of a
 counter. Arithmetic among Python numbers is kept as a program, which every call runs again in Python. A number that
-meets a tensor becomes an input of shape (). Code that asks for the number itself raises `NeedsNumber`; the function is
-then traced again with the number in its signature.
+meets a tensor becomes an input of shape (). A comparison gives its answer in the traced call; other calls use the trace
+if they get the same one. Code that asks for the number itself raises `NeedsNumber`; the function is then traced again
+with the number in its signature. So it is if a number cannot be computed: Python then raises the error at its place.
 """
 
 from __future__ import annotations
 
+import math
 import operator
 from collections.abc import Callable
-from typing import Any, NamedTuple, Protocol
+from types import BuiltinFunctionType
+from typing import Any, NamedTuple, NoReturn, Protocol
 
-from hybridflow.core.attached import attached
+from hybridflow.core.convert import to_numpy
 from hybridflow.core.dtypes import DType, float32, int32, kind_of
-from hybridflow.core.errors import LeakError, NumberRangeError, message
+from hybridflow.core.errors import LeakError, message
 from hybridflow.core.node import Where, user_place
 from hybridflow.core.staged_number import StagedNumber
 
@@ -49,6 +52,9 @@ class Step(NamedTuple):
 class NumberTracer(Protocol):
     """The part of a tracer that its traced numbers use."""
 
+    computed: dict[Any, TracedNumber]
+    """The numbers that steps made, by function and operands: what is computed twice is one number."""
+
     @property
     def alive(self) -> bool:
         """Whether the trace is still being made."""
@@ -58,36 +64,40 @@ class NumberTracer(Protocol):
         """Return the tensor of shape () that holds the number in each call."""
         ...
 
-    def needs_numbers(self, arguments: frozenset[int]) -> None:
+    def needs_numbers(self, arguments: frozenset[int]) -> NoReturn:
         """Raise `NeedsNumber` for inputs; the trace is discarded even if user code catches that."""
         ...
 
     def may_fail(self, number: TracedNumber) -> None:
-        """Make each call compute the number even if nothing uses it: it may raise an error, as in eager code."""
+        """Make each call compute the number even if nothing uses it: the trace serves only calls that can."""
+        ...
+
+    def rely_on(self, number: TracedNumber) -> None:
+        """Let the trace serve only calls in which the number is what it is in this one."""
         ...
 
 
 class TracedNumber:
-    """A float or int whose value each call decides. `isinstance` takes it for one; `type` returns `TracedNumber`."""
+    """A float or int whose value each call decides. `isinstance` takes it for one; `type` returns `TracedNumber`.
 
-    __slots__ = ("_arguments", "_kind", "_step", "_tracer", "never_fails")
+    Attributes:
+        value: its value in the call that is traced.
+    """
+
+    __slots__ = ("_arguments", "_step", "_tracer", "value")
 
     __array_priority__ = 1000
 
-    def __init__(
-        self, tracer: NumberTracer, kind: type, step: Step | int, arguments: frozenset[int], *, never_fails: bool = True
-    ) -> None:
-        self.never_fails = never_fails
-        """Whether no operation that makes the number can fail, but where an int is too large to become a float."""
+    def __init__(self, tracer: NumberTracer, step: Step | int, arguments: frozenset[int], value: float) -> None:
         self._tracer = tracer
-        self._kind = kind
         self._step = step
         self._arguments = arguments
+        self.value = value
 
     @property
     def __class__(self) -> type:  # pyright: ignore[reportIncompatibleMethodOverride]
         """`float` or `int`, for `isinstance`. C code looks at the type itself, so it asks for the number instead."""
-        return self._kind
+        return type(self.value)
 
     @property
     def step(self) -> Step | int:
@@ -101,11 +111,14 @@ class TracedNumber:
 
     def tensor(self, dtype: DType | None = None) -> Any:
         """Return the number as a tensor of a dtype; by default of float32 or int32."""
-        dtype = dtype or _DEFAULTS[self._kind]
-        if kind_of(dtype) not in _HOLD[self._kind] or not self._tracer.alive:
+        kind = type(self.value)
+        dtype = dtype or _DEFAULTS[kind]
+        if kind_of(dtype) not in _HOLD[kind] or not self._tracer.alive:
             self.needed()
-        if self._kind is int and attached("may_be_handled")(NumberRangeError):
-            self.needed()  # the dtype may not hold it, and what the code does next depends on that
+        try:
+            to_numpy(self.value, dtype)
+        except Exception:
+            self.needed()  # Python raises the error, by value
         return self._tracer.number_tensor(self, dtype)
 
     def needed(self, *_: Any, **__: Any) -> Any:
@@ -117,7 +130,7 @@ class TracedNumber:
         """
         if self._tracer.alive:
             self._tracer.needs_numbers(self._arguments)
-        number = "an int" if self._kind is int else "a float"
+        number = "an int" if type(self.value) is int else "a float"
         raise LeakError(
             message(f"{number} argument of a compiled function was kept while it was traced, and used outside of it",
                     hint="Return it from the function, or make it static with static_argnames.")
@@ -125,59 +138,84 @@ class TracedNumber:
 
     def applied(self, function: Callable[..., Any], *operands: Any) -> Any:
         """Return what a function makes of Python's numbers, this one among them; every call computes it anew."""
-        arguments = self._arguments
-        sure = function in _SURE or (function in _FALLIBLE and _is_safe(function, operands))
         kinds: set[type] = set()
         for operand in operands:
-            if type(operand) is TracedNumber:
-                sure = sure and operand.never_fails
-                arguments = arguments | operand._arguments
-                kinds.add(operand._kind)
-            elif type(operand) in _EXACT:
-                kinds.add(type(operand))
-            else:
+            if not _is_number(operand):
                 return NotImplemented
-        if float in kinds and function in _OF_INTS:
+            kinds.add(operand.__class__)
+        if function in _OF_INTS and float in kinds:
             return NotImplemented
-        kind = float if float in kinds or function is operator.truediv else int
-        step = Step(function, operands, user_place(2))
-        result = TracedNumber(self._tracer, kind, step, arguments, never_fails=sure)
-        if function in _FALLIBLE and not _is_safe(function, operands):
-            if attached("may_be_handled")(_FALLIBLE[function]):
-                result.needed()  # what the code does next depends on it
-            self._tracer.may_fail(result)
-        return result
+        one_kind = len(kinds - {bool}) == 1  # a float that meets a large int is an OverflowError
+        sure = one_kind and (function in _SURE or (function in _DIVIDES and _is_safe(function, operands)))
+        return self.of(function, operands, sure=sure)
 
-    def checked(self, check: Callable[[Any], Any]) -> TracedNumber:
-        """Return the number that `check` returns for this one; every call runs `check`, which may raise."""
-        step = Step(check, (self,), user_place(2))
-        result = TracedNumber(self._tracer, self._kind, step, self._arguments, never_fails=False)
-        self._tracer.may_fail(result)
-        return result
+    def of(self, function: Callable[..., Any], operands: tuple[Any, ...], *, sure: bool = False) -> TracedNumber:
+        """Return the number that a function makes of this one and others.
+
+        Args:
+            function: a function without side effects; the type of its result depends on those of its operands alone.
+            operands: what it is called with.
+            sure: whether it cannot fail.
+
+        Raises:
+            NeedsNumber: the function fails in this call.
+        """
+        if not self._tracer.alive:
+            self.needed()
+        key = (function, *map(_key, operands))
+        number = self._tracer.computed.get(key)
+        if number is None:
+            traced = [operand for operand in operands if type(operand) is TracedNumber]
+            arguments = frozenset[int]().union(*[one._arguments for one in traced])
+            try:
+                value = function(*[one.value if type(one) is TracedNumber else one for one in operands])
+            except Exception:
+                self._tracer.needs_numbers(arguments)
+            number = TracedNumber(self._tracer, Step(function, operands, user_place(2)), arguments, value)
+            self._tracer.computed[key] = number
+        if not sure:
+            self._tracer.may_fail(number)
+        return number
+
+    def decided(self, function: Callable[..., Any], *operands: Any) -> Any:
+        """Return what a function makes of numbers in this call. The trace serves only calls that get the same."""
+        number = self.of(function, operands, sure=True)
+        self._tracer.rely_on(number)
+        return number.value
 
     def __pow__(self, other: Any, modulus: Any = None) -> Any:
-        # The type of a power depends on the sign of the base if the exponent is a float, on that of the exponent if
-        # both are ints.
-        if type(other) is int and modulus is None and (self._kind is float or other >= 0):
-            return self.applied(operator.pow, self, other)
-        if type(other) is TracedNumber and modulus is None and (self._kind, other._kind) == (float, int):
-            return self.applied(operator.pow, self, other)
-        return self._foreign(other)
+        return self._power(self, other) if modulus is None and _is_number(other) else self._foreign(other)
 
     def __rpow__(self, other: Any, modulus: Any = None) -> Any:
-        if type(other) is float and self._kind is int and modulus is None:
-            return self.applied(operator.pow, other, self)
-        return self._foreign(other)
+        return self._power(other, self) if modulus is None and _is_number(other) else self._foreign(other)
+
+    def _power(self, base: Any, exponent: Any) -> Any:
+        """Return a power: its type depends on the exponent's sign for ints, on the base's for a float exponent."""
+        if exponent.__class__ is float:
+            if not base >= 0:
+                return self.needed()
+        elif base.__class__ is not float and type(exponent) is TracedNumber:
+            self.decided(operator.ge, exponent, 0)
+        return self.applied(operator.pow, base, exponent)
 
     def _foreign(self, other: Any) -> Any:
         if type(other) is StagedNumber:
             return NotImplemented
         return self.needed() if isinstance(other, bool | int | float | complex) else NotImplemented
 
+    def __bool__(self) -> bool:
+        return self.decided(bool, self)
+
+    def __divmod__(self, other: Any) -> Any:
+        return (self // other, self % other) if _is_number(other) else self._foreign(other)
+
+    def __rdivmod__(self, other: Any) -> Any:
+        return (other // self, other % self) if _is_number(other) else self._foreign(other)
+
     def __getattr__(self, name: str) -> Any:
-        if name in OF_NUMBERS[self._kind]:
+        if name in OF_NUMBERS[type(self.value)]:
             self.needed()
-        raise AttributeError(f"{self._kind.__name__!r} object has no attribute {name!r}", name=name, obj=self)
+        raise AttributeError(f"{type(self.value).__name__!r} object has no attribute {name!r}", name=name, obj=self)
 
     def __copy__(self) -> TracedNumber:
         return self
@@ -188,22 +226,14 @@ class TracedNumber:
     def __hash__(self) -> int:
         return self.needed()
 
-    def __eq__(self, other: object) -> Any:
-        return self._foreign(other)
-
-    def __ne__(self, other: object) -> Any:
-        return self._foreign(other)
-
 
 _DEFAULTS: dict[type, DType] = {float: float32, int: int32}
 _HOLD = {float: ("float", "complex"), int: ("float", "complex", "int", "uint")}
 """The kinds of dtypes that hold a number without a change of its value that Python would not make."""
 _OF_INTS = frozenset({operator.and_, operator.or_, operator.xor, operator.lshift, operator.rshift, operator.invert})
-_FALLIBLE: dict[Callable[..., Any], type[Exception]] = {
-    **dict.fromkeys((operator.truediv, operator.floordiv, operator.mod, operator.pow), ArithmeticError),
-    **dict.fromkeys((operator.lshift, operator.rshift), ValueError),
-}
-"""Operations that may fail, and with what."""
+_DIVIDES = frozenset({
+    operator.truediv, operator.floordiv, operator.mod, operator.pow, operator.lshift, operator.rshift,
+})  # fmt: skip
 _SURE = frozenset({
     operator.add, operator.sub, operator.mul, operator.neg, operator.pos, operator.abs, operator.and_, operator.or_,
     operator.xor, operator.invert,
@@ -211,12 +241,52 @@ _SURE = frozenset({
 _EXACT = frozenset({bool, int, float})
 
 
+_SEVERAL = frozenset({"dist", "frexp", "fsum", "modf", "prod", "sumprod"})
+_COMPUTED: frozenset[Any] = frozenset({
+    int, float, round,
+    *[one for name, one in vars(math).items() if isinstance(one, BuiltinFunctionType) and name not in _SEVERAL],
+})  # fmt: skip
+"""Python's functions that make a number of numbers: each call computes them anew."""
+
+
+def call_on_numbers(function: Callable[..., Any], operands: tuple[Any, ...]) -> Any:
+    """Call one of Python's functions of numbers if there are traced ones among its operands; else NotImplemented."""
+    number = next((one for one in operands if type(one) is TracedNumber), None)
+    if number is None or function not in _COMPUTED or not all(map(_is_number, operands)):
+        return NotImplemented
+    result = number.of(function, operands)
+    return number.decided(function, *operands) if type(result.value) is bool else result
+
+
+def _is_number(value: Any) -> bool:
+    return type(value) is TracedNumber or type(value) in _EXACT
+
+
+def _key(operand: Any) -> Any:
+    """Return a key for an operand: equal for operands that no function tells apart."""
+    kind = type(operand)
+    if kind is TracedNumber:
+        return id(operand)
+    return (kind, operand, math.copysign(1, operand)) if kind is float else (kind, operand)
+
+
 def _is_safe(function: Callable[..., Any], operands: tuple[Any, ...]) -> bool:
-    """Whether an operation cannot fail, whatever the inputs are."""
+    """Whether an operation on numbers of one kind cannot fail, whatever the inputs are."""
     base, other = operands
     if function is operator.pow:
         return type(other) is int and other >= 0 and base.__class__ is int
+    if function is operator.truediv and base.__class__ is int:
+        return False  # both may be too large for floats
     return type(other) in _EXACT and (other >= 0 if function in _OF_INTS else other != 0)
+
+
+def _compare(function: Callable[..., Any]) -> Callable[..., Any]:
+    def method(self: Any, other: Any) -> Any:
+        if _is_number(other):
+            return self.decided(function, self, other)
+        return self._foreign(other)
+
+    return method
 
 
 def _forward(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -248,8 +318,10 @@ for _name in ("add", "sub", "mul", "truediv", "floordiv", "mod", "and_", "or_", 
     setattr(TracedNumber, f"__r{_bare}__", _backward(getattr(operator, _name)))
 for _name in ("neg", "pos", "abs", "invert"):
     setattr(TracedNumber, f"__{_name}__", _alone(getattr(operator, _name)))
+for _name in ("lt", "le", "gt", "ge", "eq", "ne"):
+    setattr(TracedNumber, f"__{_name}__", _compare(getattr(operator, _name)))
 for _name in (
-    "bool", "float", "int", "complex", "round", "trunc", "floor", "ceil", "divmod", "rdivmod", "lt", "le", "gt", "ge",
-    "str", "repr", "format", "reduce_ex", "reduce", "array", "array_ufunc", "index", "sizeof", "getnewargs", "getstate",
+    "float", "int", "complex", "round", "trunc", "floor", "ceil", "str", "repr",
+    "format", "reduce_ex", "reduce", "array", "array_ufunc", "index", "sizeof", "getnewargs", "getstate",
 ):  # fmt: skip
     setattr(TracedNumber, f"__{_name}__", TracedNumber.needed)

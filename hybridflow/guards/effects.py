@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any, NamedTuple, cast
 
-from hybridflow.core.traced_number import NeedsNumber, TracedNumber
+from hybridflow.core.traced_number import TracedNumber
 from hybridflow.guards.guards import PLAIN, Origin
 from hybridflow.guards.journal import Journal, Spots, keeper
 from hybridflow.guards.numbers import Numbers
@@ -64,7 +64,7 @@ class Target(NamedTuple):
 
     def stored(self, value: Any) -> Change:
         """Return the change that stores a value."""
-        if type(value) is TracedNumber and value.never_fails:
+        if type(value) is TracedNumber:
             return Change(self.note, self.put, value, value, self)
         return Change(self.note, (lambda holder: self.put(holder, value)) if is_constant(value) else None)
 
@@ -124,8 +124,8 @@ class Augmented(NamedTuple):
         """Return the change that repeats the assignment."""
         stand_in = self.value if type(self.value) is TracedNumber else None
         number = self.operand if type(self.operand) is TracedNumber else None
-        computed = stand_in is not None and stand_in.never_fails
-        if not (number is not None or is_constant(self.operand)) or not (computed or type(self.value) in PLAIN):
+        constant = number is not None or is_constant(self.operand)
+        if not constant or not (stand_in is not None or type(self.value) in PLAIN):
             return Change(target.note, None)
 
         def act(holder: Any, operand: Any = self.operand) -> None:
@@ -154,11 +154,6 @@ def is_constant(value: Any) -> bool:
 
 def _no_numbers(numbers: Sequence[float]) -> list[Any]:
     return []
-
-
-def _program(numbers: Sequence[TracedNumber | None], inputs: int) -> Numbers:
-    """Return what computes numbers from those of a call."""
-    return Numbers([(number, None) for number in numbers if number is not None], (), inputs, wide=False)
 
 
 class Effects:
@@ -221,28 +216,22 @@ class Effects:
         self._made.append((origin, change, checks))
         return True
 
-    def finish(self, numbers: Sequence[float]) -> None:
+    def finish(self, inputs: int) -> None:
         """Store the numbers of the traced call in place of their stand-ins, and prepare those of later calls.
 
         Args:
-            numbers: the numbers of the traced call that are inputs.
-
-        Raises:
-            NeedsNumber: a number that is stored cannot be computed.
+            inputs: how many numbers of a call are inputs.
         """
         stored = [(origin, change) for origin, change, _ in self._made if change.stand_in is not None]
         if not stored:
             return
-        self._numbers = _program([change.number for _, change in stored], len(numbers))
-        try:
-            values = _program([change.stand_in for _, change in stored], len(numbers))(numbers)
-        except ArithmeticError:  # an int too large to become a float: the line that needs it raises this, by value
-            raise NeedsNumber(frozenset(range(len(numbers)))) from None
-        for (origin, change), value in zip(stored, values, strict=True):
+        numbers = [(change.number, None) for _, change in stored if change.number is not None]
+        self._numbers = Numbers(numbers, (), inputs, wide=False)
+        for origin, change in stored:
             holder, target = origin.now(), cast(Target, change.target)
             with suppress(AttributeError, LookupError, ValueError):  # it may have been deleted since
                 if target.get(holder) is change.stand_in:
-                    target.put(holder, value)
+                    target.put(holder, cast(TracedNumber, change.stand_in).value)
 
     def tell(self, journal: Journal) -> None:
         """Tell a journal what every call changes."""

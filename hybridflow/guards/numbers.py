@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -9,11 +10,58 @@ import numpy as np
 
 from hybridflow.core.convert import to_numpy
 from hybridflow.core.dtypes import DType
-from hybridflow.core.node import format_where
-from hybridflow.core.traced_number import Step, TracedNumber
+from hybridflow.core.node import Where, format_where
+from hybridflow.core.traced_number import TracedNumber
 
 _FLOAT32 = np.dtype("float32")
 _LARGE = 3e38
+
+
+class _Program:
+    """Straight-line Python that computes numbers from those of a call.
+
+    Args:
+        arguments: how many numbers a call has.
+    """
+
+    def __init__(self, arguments: int) -> None:
+        self.space: dict[str, Any] = {}
+        self.lines = [f"def run({', '.join(f'a{i}' for i in range(arguments))}):"]
+        self._names: dict[int, str] = {}
+
+    def name_of(self, number: TracedNumber) -> str:
+        """Return the name of a number in the program, which computes it and what it needs if it did not yet."""
+        stack = [number]
+        while stack:
+            top = stack[-1]
+            step = top.step
+            if id(top) in self._names:
+                stack.pop()
+            elif isinstance(step, int):
+                self._names[id(top)] = f"a{step}"
+            else:
+                missing = [one for one in step.operands if type(one) is TracedNumber and id(one) not in self._names]
+                if missing:
+                    stack += missing
+                else:
+                    operands = ", ".join(map(self._operand, step.operands))
+                    self._names[id(top)] = name = f"s{len(self.lines)}"
+                    self.lines.append(f"    {name} = {self.constant(step.function)}({operands})")
+        return self._names[id(number)]
+
+    def _operand(self, operand: Any) -> str:
+        return self._names[id(operand)] if type(operand) is TracedNumber else self.constant(operand)
+
+    def constant(self, value: Any) -> str:
+        """Return the name of a value that is the same in all calls."""
+        name = f"k{len(self.space)}"
+        self.space[name] = value
+        return name
+
+    def compiled(self, last: str) -> Callable[..., Any]:
+        """Return the program as a function of the numbers of a call, with a last line."""
+        exec(compile("\n".join([*self.lines, f"    {last}"]), __file__, "exec"), self.space)
+        return self.space["run"]
 
 
 class Numbers:
@@ -26,7 +74,7 @@ class Numbers:
         wide: whether the executable runs with 64-bit types, so that a bare Python float would be a float64.
     """
 
-    __slots__ = ("_run", "_steps")
+    __slots__ = ("_run",)
 
     def __init__(
         self,
@@ -36,84 +84,94 @@ class Numbers:
         *,
         wide: bool,
     ) -> None:
-        self._steps: list[tuple[TracedNumber, Step]] = []
-        names: dict[int, str] = {}
-        for number in (*fallible, *[number for number, _ in wanted]):
-            self._collect(number, names)
-        space: dict[str, Any] = {}
-        lines = [f"def run({', '.join(f'a{i}' for i in range(arguments))}):"]
-        for position, (number, step) in enumerate(self._steps):
-            space[f"f{position}"] = step.function
-            operands = [_operand(operand, names, space) for operand in step.operands]
-            lines.append(f"    {names[id(number)]} = f{position}({', '.join(operands)})")
+        program = _Program(arguments)
+        for number in fallible:
+            program.name_of(number)
         outputs: list[str] = []
         for number, dtype in wanted:
-            name = names[id(number)]
+            name = program.name_of(number)
             if dtype is None:
                 outputs.append(name)
                 continue
-            convert = f"c_{dtype}({name})"
-            space[f"c_{dtype}"] = _converter(dtype)
+            convert = f"{program.constant(_converter(dtype))}({name})"
             # jax rounds a Python float to float32 faster than NumPy does, but warns if the result is infinite.
             quick = number.__class__ is float and dtype == _FLOAT32 and not wide
             outputs.append(f"{name} if -{_LARGE} < {name} < {_LARGE} else {convert}" if quick else convert)
-        lines.append(f"    return [{', '.join(outputs)}]")
-        exec(compile("\n".join(lines), __file__, "exec"), space)  # straight-line Python, compiled once
-        self._run: Callable[..., list[Any]] = space["run"]
-
-    def _collect(self, number: TracedNumber, names: dict[int, str]) -> None:
-        """Number the steps that a number needs, each after its operands."""
-        stack = [number]
-        while stack:
-            top = stack[-1]
-            step = top.step
-            if id(top) in names:
-                stack.pop()
-            elif isinstance(step, int):
-                names[id(top)] = f"a{step}"
-            else:
-                missing = [one for one in step.operands if type(one) is TracedNumber and id(one) not in names]
-                if missing:
-                    stack += missing
-                else:
-                    names[id(top)] = f"s{len(self._steps)}"
-                    self._steps.append((top, step))
+        self._run = program.compiled(f"return [{', '.join(outputs)}]")
 
     def __call__(self, numbers: Sequence[float]) -> list[Any]:
         """Return the graph's inputs for the numbers of a call.
 
         Raises:
-            ZeroDivisionError, OverflowError: the user's arithmetic fails; its line is in a note on the error.
+            Exception: the trace does not serve the call: arithmetic fails, or a dtype does not hold a number.
         """
+        return self._run(*numbers)
+
+
+class Conditions:
+    """What a trace relies on about the numbers of a call: comparisons that its code made, sizes that they decide.
+
+    Args:
+        asked: the numbers that must be what they were in the traced call, each with the place that asked.
+        paths: where each number of a call is read.
+    """
+
+    def __init__(self, asked: Sequence[tuple[TracedNumber, Where | None]], paths: Sequence[str]) -> None:
+        program = _Program(len(paths))
+        for number, _ in asked:
+            name = program.name_of(number)
+            program.lines.append(f"    if {name} != {program.constant(number.value)}: return False")
+        self._run = program.compiled("return True")
+        self._asked = asked
+        self._paths = paths
+
+    def hold(self, numbers: Sequence[float]) -> bool:
+        """Whether they hold for the numbers of a call; if Python cannot compute them, they do not."""
         try:
             return self._run(*numbers)
-        except (ArithmeticError, TypeError, ValueError) as error:
-            self._locate(error, numbers)
-            raise
+        except Exception:
+            return False
 
-    def _locate(self, error: Exception, numbers: Sequence[float]) -> None:
-        """Add a note to an error that names the user's line where the computation failed."""
-        values: dict[int, Any] = {}
-
-        def value(operand: Any) -> Any:
-            if type(operand) is not TracedNumber:
-                return operand
-            return numbers[operand.step] if isinstance(operand.step, int) else values[id(operand)]
-
-        for number, step in self._steps:
+    def changes(self, numbers: Sequence[float]) -> list[tuple[str, str, str]]:
+        """Return ``(formula, before, now)`` for each that the numbers of a call do not meet."""
+        changed: list[tuple[str, str, str]] = []
+        for number, _ in self._asked:
             try:
-                values[id(number)] = step.function(*map(value, step.operands))
-            except Exception:
-                error.add_note(f"in Python numbers computed at {format_where(step.where)}")
-                return
+                (now,) = Numbers([(number, None)], (), len(self._paths), wide=False)(numbers)
+            except Exception as error:
+                now = type(error).__name__
+            if now != number.value:
+                changed.append((_text(number, self._paths), str(number.value), str(now)))
+        return changed
+
+    def texts(self) -> list[str]:
+        """Return a text for each."""
+        return [
+            f"{_text(number, self._paths)} is {number.value} (asked at {format_where(where) or 'an unknown line'})"
+            for number, where in self._asked
+        ]
 
 
-def _operand(operand: Any, names: dict[int, str], space: dict[str, Any]) -> str:
-    if type(operand) is TracedNumber:
-        return names[id(operand)]
-    name = f"k{len(space)}"
-    space[name] = operand
-    return name
+def _text(number: Any, paths: Sequence[str], depth: int = 4) -> str:
+    """Return the formula of a number; of a long one its end."""
+    if type(number) is not TracedNumber:
+        return repr(number)
+    step = number.step
+    if isinstance(step, int):
+        return paths[step]
+    operands = ["..." if depth == 0 else _text(one, paths, depth - 1) for one in step.operands]
+    symbol = _SYMBOLS.get(step.function)
+    if symbol is None or len(operands) == 1:
+        return f"{getattr(step.function, '__name__', 'number')}({', '.join(operands)})"
+    return f" {symbol} ".join([f"({one})" if " " in one else one for one in operands])
+
+
+_SYMBOLS = {
+    operator.add: "+", operator.sub: "-", operator.mul: "*", operator.truediv: "/", operator.floordiv: "//",
+    operator.mod: "%", operator.pow: "**", operator.lt: "<", operator.le: "<=", operator.gt: ">", operator.ge: ">=",
+    operator.eq: "==", operator.ne: "!=", operator.and_: "&", operator.or_: "|", operator.xor: "^",
+    operator.lshift: "<<", operator.rshift: ">>",
+}  # fmt: skip
 
 
 def _converter(dtype: DType) -> Callable[[float], Any]:

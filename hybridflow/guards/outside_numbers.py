@@ -52,6 +52,16 @@ class SeenNumbers:
         """Record that the code needs the numbers in these origins: they stay constants."""
         self._by_value.update(ways)
 
+    @contextmanager
+    def learning(self) -> Generator[None]:
+        """Forget what needs numbers by value if the ``with`` block fails: a number of that call may be to blame."""
+        before = {*self._by_value}
+        try:
+            yield
+        except Exception:
+            self._by_value = before
+            raise
+
     def clear(self) -> None:
         """Forget everything."""
         for known in (self._seen, self._open, self._by_value):
@@ -77,12 +87,12 @@ class OutsideNumbers:
 
     Args:
         seen: what earlier traces saw.
-        new_input: adds an input of a type to the trace, and returns its stand-in.
+        new_input: adds an input to the trace, given its value and where it is read; returns its stand-in.
         count: returns the number of numbers that are inputs, including arguments.
     """
 
     def __init__(
-        self, seen: SeenNumbers, new_input: Callable[[type], TracedNumber], count: Callable[[], int]
+        self, seen: SeenNumbers, new_input: Callable[[float, str], TracedNumber], count: Callable[[], int]
     ) -> None:
         self._seen = seen
         self._new_input = new_input
@@ -118,7 +128,7 @@ class OutsideNumbers:
         if position is None:
             if not self._is_input(origin, way := way_of(origin), value):
                 return value
-            position = self._add(way, value)
+            position = self._add(way, value, origin.path)
             self._of_origin[origin] = origin.inputs[None] = position
         return self._inputs[position].traced
 
@@ -180,7 +190,7 @@ class OutsideNumbers:
         for key, item in items:
             if type(item) is float or type(item) is int:
                 if self._is_input(origin, way := (way_of(origin), ITEM.path, key), item):
-                    origin.inputs[key] = self._add(way, item)
+                    origin.inputs[key] = self._add(way, item, f"{origin.path}[{key!r}]")
                     replaced[key] = self._inputs[origin.inputs[key]].traced
             elif type(item) in (list, tuple, dict):
                 below = inner(container, key)
@@ -196,8 +206,8 @@ class OutsideNumbers:
         self._copies[id(container)] = self._copies[id(copy)] = copy, origin
         return copy
 
-    def _add(self, way: Way, value: float) -> int:
-        traced = self._new_input(type(value))
+    def _add(self, way: Way, value: float, path: str) -> int:
+        traced = self._new_input(value, path)
         position = self._count() - 1
         self._inputs[position] = _Input(way, value, traced)
         return position

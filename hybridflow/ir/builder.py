@@ -7,7 +7,7 @@ import weakref
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from threading import get_ident
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple, NoReturn, cast
 
 import numpy as np
 
@@ -36,6 +36,8 @@ from hybridflow.ir.initial import needed_for, value_now
 from hybridflow.ir.variables import VariableState
 
 _UNKNOWN = frozenset({TracedNumber, StagedNumber})
+_MOST_AT_A_LINE = 16
+"""How many numbers of the call one place in the code may ask for before the trace takes their inputs by value."""
 
 
 class Scope:
@@ -135,8 +137,10 @@ class GraphBuilder:
         self.name = name
         self.writes = writes or self.outer is None
         self.arguments: list[Node] = []
-        self.number_count = 0
-        self.fallible: list[TracedNumber] = []
+        self.number_paths: list[str] = []
+        self.computed: dict[Any, TracedNumber] = {}
+        self.fallible: dict[int, TracedNumber] = {}
+        self.relied_on: dict[int, tuple[TracedNumber, Where | None]] = {}
         self.numbers: dict[tuple[int, DType], tuple[TracedNumber, Node]] = {}
         self.nodes: list[Node] = []
         self.captures: dict[Any, tuple[Tensor, Node]] = {}
@@ -167,21 +171,27 @@ class GraphBuilder:
         self.arguments.append(node)
         return make_tensor(None, (node, 0))
 
-    def number_argument(self, kind: type) -> TracedNumber:
-        """Add a Python float or int whose value each call decides, and return its stand-in."""
-        self.number_count += 1
-        return TracedNumber(self, kind, self.number_count - 1, frozenset([self.number_count - 1]))
+    def number_argument(self, value: float, path: str) -> TracedNumber:
+        """Add a Python float or int whose value each call decides, and return its stand-in.
+
+        Args:
+            value: its value in the call that is traced.
+            path: where it is read, for messages.
+        """
+        self.number_paths.append(path)
+        position = len(self.number_paths) - 1
+        return TracedNumber(self, position, frozenset([position]), value)
 
     @property
     def alive(self) -> bool:
         """Whether the trace is still being made."""
         return self.scope.alive
 
-    def needs_numbers(self, arguments: frozenset[int]) -> None:
+    def needs_numbers(self, arguments: frozenset[int]) -> NoReturn:
         """Raise `NeedsNumber` for inputs; the trace is discarded even if user code catches that."""
-        if self.observations is None:
-            raise NeedsNumber(arguments)
-        self.observations.numbers.require_numbers(arguments)
+        if self.observations is not None:
+            self.observations.numbers.require_numbers(arguments)
+        raise NeedsNumber(arguments)
 
     def refused(self, error: Exception, cause: Exception | None = None) -> None:
         """Make the trace end with an error, or with its cause, whatever the user's code does with it."""
@@ -204,7 +214,20 @@ class GraphBuilder:
     def may_fail(self, number: TracedNumber) -> None:
         """Make each call compute a Python number even if nothing uses it, unless a branch or loop body computes it."""
         if current().tracer is self:
-            self.fallible.append(number)
+            self.fallible[id(number)] = number
+
+    def rely_on(self, number: TracedNumber) -> None:
+        """Let the trace serve only calls in which a Python number is what it is in this one.
+
+        Raises:
+            NeedsNumber: the line has asked for many numbers; a trace for each of their inputs' values is found faster.
+        """
+        if id(number) in self.relied_on:
+            return
+        where = user_place(3)
+        if sum(other == where for _, other in self.relied_on.values()) >= _MOST_AT_A_LINE:
+            number.needed()
+        self.relied_on[id(number)] = number, where
 
     def constant(self, array: np.ndarray[Any, Any]) -> Tensor:
         """Add a constant and return its traced tensor."""

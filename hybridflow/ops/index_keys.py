@@ -117,6 +117,40 @@ def normalize_slice(item: slice, size: Any) -> tuple[Any, Any, int]:
     return (start, count, step)
 
 
+def _positions_of_slice(item: slice, size: Any, *, alone: bool) -> Tensor:
+    """Return the positions that a slice selects whose ends each call decides.
+
+    The trace serves only calls in which the slice has as many elements.
+
+    Args:
+        item: the slice.
+        size: the size of its axis.
+        alone: whether nothing else in the key is a tensor: NumPy orders the axes of index tensors otherwise.
+
+    Raises:
+        NeedsNumber: it is not alone, the axis is open, or an end is no Python integer.
+    """
+    ends = item.start, item.stop
+    number = next(one for one in (item.step, *ends) if type(one) is TracedNumber)
+    if not alone or number is item.step or type(size) is not int or any(_is_no_end(one) for one in ends):
+        number.needed()
+    count = number.decided(_count_of_slice, *ends, item.step, size)
+    start = number.of(_start_of_slice, (*ends, item.step, size))
+    return start.tensor() + asarray(np.arange(count, dtype=np.int32) * (item.step or 1))
+
+
+def _is_no_end(value: Any) -> bool:
+    return value is not None and (value.__class__ is not int or type(value) is Dim)
+
+
+def _count_of_slice(start: int | None, stop: int | None, step: int | None, size: int) -> int:
+    return len(range(*slice(start, stop, step).indices(size)))
+
+
+def _start_of_slice(start: int | None, stop: int | None, step: int | None, size: int) -> int:
+    return slice(start, stop, step).indices(size)[0]
+
+
 def static_shape(index: StaticIndex) -> Shape:
     """Return the shape that a static index gives."""
     return tuple([1 if item is None else item[1] for item in index if item is None or type(item) is tuple])
@@ -148,7 +182,7 @@ def _as_items(key: Any, shape: Shape) -> list[Any]:
         if type(item) is StagedNumber and item.kinds == INT:
             items.append(item.raw)
         elif type(item) is TracedNumber and item.__class__ is int:
-            items.append(item.checked(_of_int32).tensor())
+            items.append(item.of(_of_int32, (item,)).tensor())
         elif item is None or item is Ellipsis or isinstance(item, slice | Dim):
             items.append(item)
         else:
@@ -264,7 +298,12 @@ def parse_key(key: Any, shape: Shape) -> ParsedKey:
             position += 1
             continue
         size = shape[axis]
-        if isinstance(item, slice):
+        if isinstance(item, slice) and TracedNumber in (type(item.start), type(item.stop), type(item.step)):
+            positions = _positions_of_slice(item, size, alone=not advanced and not tensors)
+            index.append((0, size, 1))
+            axes.append(position)
+            tensors.append(positions)
+        elif isinstance(item, slice):
             index.append(normalize_slice(item, size))
             plain = plain and item == slice(None)
         elif isinstance(item, Tensor):

@@ -99,7 +99,7 @@ def number(label: str, value: Any) -> float:
 def number_of_a_call(label: str, value: Any) -> Any:
     """Check a learning rate as `number` does, in a trace by every call, and return it."""
     if type(value) is TracedNumber:
-        return value.checked(partial(number, label))
+        return value.of(partial(number, label), (value,))
     if type(value) is StagedNumber:
         rate = as_tensor(value)
         add_check(logical_and(isfinite(rate), rate >= 0), ArgumentError, message(_NO_RATE.format(label)))

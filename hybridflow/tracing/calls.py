@@ -82,7 +82,7 @@ def output_tensor(label: str, leaf: Any) -> Tensor:
     if type(leaf) is complex and not (_fits(leaf.real) and _fits(leaf.imag)):
         return asarray(leaf, dtype=complex128)
     if type(leaf) is TracedNumber:
-        leaf = leaf.checked(_fitting)
+        leaf = leaf.of(_fitting, (leaf,))
     if isinstance(leaf, (Tensor, Variable, *_NUMBERS, *_ARRAYS)):
         return as_tensor(leaf)
     raise ArgumentTypeError(

@@ -7,7 +7,8 @@ What a compiled call checks, in this order; `function.py` does it, in `CompiledF
    the device, autocast, checks, the precision of products, and what observes modules.
 2. `Fit.changes`: open sizes and the comparisons that were made with them, the order of dicts, which arguments are
    one Variable, gradients that are there or not, where Variables lie, autocast and `hf.no_grad`.
-3. `Fit.holding`: the guards on what the function read from Python elsewhere (`guards.guards`).
+3. `Fit.holding`: the guards on what the function read from Python elsewhere (`guards.guards`), and what its code
+   asked about the numbers that are inputs (`guards.numbers`).
 
 If none of the key's traces passes, the function is traced. While all traces have one key, `short_call` generates a call
 that checks the same in fewer steps.
@@ -15,6 +16,7 @@ that checks the same in fewer steps.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, cast
 
 from hybridflow.core.autocast import autocast_name
@@ -25,7 +27,8 @@ from hybridflow.core.variable import GradientCell, Variable
 from hybridflow.guards.dynamic import sizes_of
 from hybridflow.guards.identities import order_at
 from hybridflow.guards.leaves import TracedLeaves
-from hybridflow.guards.signature import VARIABLE, Signature, argument_variables
+from hybridflow.guards.numbers import Conditions, Numbers
+from hybridflow.guards.signature import VARIABLE, Signature, argument_variables, numbers_of
 from hybridflow.ir.builder import GraphBuilder
 from hybridflow.ir.graph import Graph
 from hybridflow.ir.variables import VariableState
@@ -43,6 +46,9 @@ class Fit:
         orders: the orders of dicts among the arguments that were read.
     """
 
+    numbers: Numbers | None
+    """What computes the graph's inputs that are Python numbers; None if there are none."""
+
     def __init__(
         self,
         graph: Graph,
@@ -55,6 +61,8 @@ class Fit:
         self.states: tuple[VariableState, ...] = tuple(builder.variables.values())
         self.captured: tuple[Variable | None, ...] = tuple([state.captured for state in self.states])
         self.guards = builder.observations.guards(self.captures, [one for one in self.captured if one is not None])
+        asked = [*builder.relied_on.values()]
+        self.conditions = Conditions(asked, builder.number_paths) if asked else None
         self.identities = builder.observations.identities
         self.takes_variables = any(state.slot is not None for state in self.states)
         self.gradients: tuple[int, ...] = tuple([i for i, state in enumerate(self.states) if state.of_gradient])
@@ -74,11 +82,32 @@ class Fit:
         self._placements = placements
         self.guarded = True
 
-    def holding(self) -> tuple[float, ...] | None:
-        """Return the current numbers from outside the arguments that are inputs; None if a guard fails.
+    def holding(self, signature: Signature) -> tuple[float, ...] | None:
+        """Return the current numbers from outside the arguments that are inputs.
 
         Captured tensors are updated.
+
+        Returns:
+            The numbers; None if a guard fails, or if the numbers of the call do not fit the trace.
         """
+        outside = self._holding_outside()
+        if outside is None or (self.numbers is None and self.conditions is None):
+            return outside
+        numbers = numbers_of(signature._replace(outside=outside))
+        return outside if self.takes_numbers_of(numbers) else None
+
+    def takes_numbers_of(self, numbers: Sequence[float]) -> bool:
+        """Whether the numbers of a call meet what the trace relied on, and the graph's inputs can be computed."""
+        if self.conditions is not None and not self.conditions.hold(numbers):
+            return False
+        try:
+            if self.numbers is not None:
+                self.numbers(numbers)
+        except Exception:  # Python raises the error, where it handles it: the call is traced with its numbers by value
+            return False
+        return True
+
+    def _holding_outside(self) -> tuple[float, ...] | None:
         if self.guards is None:
             return ()
         answer = self.guards.hold()
@@ -90,9 +119,13 @@ class Fit:
             return self.guards.numbers()
         return () if answer is True else answer
 
-    def guard_changes(self) -> list[tuple[str, str, str]]:
-        """Return ``(what, before, after)`` for everything that the trace read outside and that has changed."""
-        return [] if self.guards is None else self.guards.changes(self.captures)[0]
+    def guard_changes(self, signature: Signature) -> list[tuple[str, str, str]]:
+        """Return ``(what, before, after)`` for all that the trace read or asked outside and that has changed."""
+        changed = [] if self.guards is None else self.guards.changes(self.captures)[0]
+        if changed or self.conditions is None:
+            return changed
+        outside = () if self.guards is None else self.guards.numbers()
+        return self.conditions.changes(numbers_of(signature._replace(outside=outside)))
 
     def fits(self, signature: Signature) -> bool:
         """Whether the trace can serve a call with its key: see `changes`."""

@@ -282,10 +282,7 @@ class CompiledFunction(Entry, Views[P, R]):
                     return self._add(self._ints.note(signature), args, to_run)
         self._hits += 1
         if to_run and trace[0].effects is not None:
-            numbers = numbers_of(trace[1])
-            if trace[0].numbers is not None:
-                trace[0].numbers(numbers)  # if they cannot be computed, nothing is changed
-            trace[0].repeat_effects(trace[0].effects, numbers)
+            trace[0].repeat_effects(trace[0].effects, numbers_of(trace[1]))
         if to_run and trace[0] is not self._last():
             self._shorten(*trace)
         return trace
@@ -316,7 +313,7 @@ class CompiledFunction(Entry, Views[P, R]):
         for trace in self._traces.find(_cache_key(signature)):
             if trace.once or (trace.guarded and not trace.fits(signature)):
                 continue
-            numbers = trace.holding()
+            numbers = trace.holding(signature)
             if numbers is not None:
                 return trace, signature._replace(outside=numbers) if numbers else signature
         return None
@@ -327,26 +324,25 @@ class CompiledFunction(Entry, Views[P, R]):
         self._misses += 1
         generic = self._shapes.to_trace(closed)
         needed = self._needed.get(generic.key, Needs())
-        while True:
-            signature = needed.met_by(generic) if any(needed) else generic
-            try:
-                trace = self._trace(signature, args, may_close=generic is not closed, as_given=needed.given)
-                break
-            except (NeedsNumber, NeedsIdentity, NeedsGiven) as need:
-                needed = needed.and_of(generic, need)
-                if isinstance(need, NeedsNumber):
-                    self._needed_at[format_where(need.where) or "an unknown line"] = None
-            except NeedsSizes:
-                if generic is closed:
-                    raise keeps_open_size(self._name) from None
-                generic, needed = closed, self._needed.get(closed.key, Needs())
+        with self._outside.learning():
+            while True:
+                signature = needed.met_by(generic) if any(needed) else generic
+                try:
+                    trace = self._trace(signature, args, may_close=generic is not closed, as_given=needed.given)
+                    break
+                except (NeedsNumber, NeedsIdentity, NeedsGiven) as need:
+                    needed = needed.and_of(generic, need)
+                    if isinstance(need, NeedsNumber):
+                        self._needed_at[format_where(need.where) or "an unknown line"] = None
+                except NeedsSizes:
+                    if generic is closed:
+                        raise keeps_open_size(self._name) from None
+                    generic, needed = closed, self._needed.get(closed.key, Needs())
         signature = signature._replace(outside=trace.first_numbers)
         if any(needed):
             self._needed[generic.key] = needed
         try:
             require_kept(trace, self._name)
-            if to_run and trace.numbers is not None:
-                trace.numbers(numbers_of(signature))
         except Exception:
             trace.settle(called=False)
             raise
@@ -426,7 +422,8 @@ class CompiledFunction(Entry, Views[P, R]):
         context = _context_key()
         for key, trace in self._traces.items():
             arguments = differences(trace.leaves, trace.tree, trace.types, signature)
-            changes = arguments or _context_changes(key, context) or trace.changes(signature) or trace.guard_changes()
+            around = arguments or _context_changes(key, context) or trace.changes(signature)
+            changes = around or trace.guard_changes(signature)
             rated = bool(arguments), changes
             if best is None or (rated[0], len(changes)) < (best[0], len(best[1])):
                 best = rated

@@ -42,7 +42,6 @@ from hybridflow.guards.signature import (
     BoundCall,
     Leaf,
     Signature,
-    argument_numbers,
     argument_variables,
     counts_by_value,
     unflatten_arguments,
@@ -113,7 +112,7 @@ def make_trace(
     values = [_traced_value(leaf, spec, builder, stand_ins) for leaf, spec in given]
     arguments = unflatten_arguments(signature, values, static, as_given=as_given)
     builder.argument_values = [leaf.value._value for leaf in named if leaf.kind == TENSOR]
-    numbers = OutsideNumbers(seen, builder.number_argument, lambda: builder.number_count)
+    numbers = OutsideNumbers(seen, builder.number_argument, lambda: len(builder.number_paths))
     observations = builder.observations = _observe(Observations(label, numbers, builder.checks), roots, named)
     observations.arguments(arguments, signature.arguments)
     observations.stand_ins = stand_ins
@@ -129,7 +128,7 @@ def make_trace(
                     raise
                 finally:
                     builder.dims.open = False
-                    observations.repeated.finish([*argument_numbers(signature), *numbers.values])
+                    observations.repeated.finish(len(builder.number_paths))
             observations.warn()
             check_unchanged(label, arguments, values, signature, static)
             observations.returned(result)
@@ -229,7 +228,7 @@ def _traced_value(
         value = builder.argument(spec, leaf.path)
         return value if leaf.array is None else array_argument(value, leaf)
     if leaf.kind == NUMBER:
-        return builder.number_argument(leaf.key[1])
+        return builder.number_argument(leaf.value, leaf.path)
     return stand_ins[leaf.key[1]] if leaf.kind == VARIABLE else leaf.value
 
 

@@ -39,4 +39,4 @@ def numbers_for(builder: GraphBuilder, *, wide: bool) -> Numbers | None:
     if not builder.numbers and not builder.fallible:
         return None
     numbers = [(number, node.spec().dtype) for number, node in builder.numbers.values()]
-    return Numbers(numbers, builder.fallible, builder.number_count, wide=wide)
+    return Numbers(numbers, [*builder.fallible.values()], len(builder.number_paths), wide=wide)

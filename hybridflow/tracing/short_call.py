@@ -70,9 +70,11 @@ def _generate(trace: Trace, executable: Executable, kinds: Sequence[type], *, bo
         lines += ["held = hold()"] * trace.takes_numbers
         lines.append(f"if not {'held' if trace.takes_numbers else 'hold()'}: {{miss}}")
     values = [f"v{number}" for number in tensors]
+    given = ", ".join([f"a{number}" for number in numbers] + ["*held"] * trace.takes_numbers)
+    if trace.conditions is not None:
+        lines.append(f"if not agree([{given}]): {{miss}}")
     if trace.numbers is not None:
-        given = [f"a{number}" for number in numbers] + ["*held"] * trace.takes_numbers
-        lines.append(f"made = numbers([{', '.join(given)}])")
+        lines += [f"try: made = numbers([{given}])", "except Exception: {miss}"]
         values.append("*made")
     single = executable.alone if trace.single else None
     lines += [
@@ -84,6 +86,7 @@ def _generate(trace: Trace, executable: Executable, kinds: Sequence[type], *, bo
     space: dict[str, Any] = {
         "Tensor": Tensor, "ndarray": np.ndarray, "requires": requires, "raw_value": raw_value, "trimmed": trimmed,
         "new": object.__new__, "make_tensor": make_tensor, "build": trace.plan.build, "numbers": trace.numbers,
+        "agree": trace.conditions and trace.conditions.hold,
         "hold": trace.guards and trace.guards.hold, "run": executable.call if single is None else single(),
         "context_now": context_now, "SETTINGS": SETTINGS, "ABSENT": _ABSENT,
     }  # fmt: skip
@@ -138,8 +141,13 @@ class _SoleTrace:
         arrays, numbers = found
         if held is not True:
             numbers += held
+        if trace.conditions is not None and not trace.conditions.hold(numbers):
+            return NotImplemented
         if trace.numbers is not None:
-            arrays += trace.numbers(numbers)
+            try:
+                arrays += trace.numbers(numbers)
+            except Exception:  # the general call finds out what fails, and where
+                return NotImplemented
         if self._effects is not None:
             trace.repeat_effects(self._effects, numbers)
         return trace.call(arrays, self._variables)

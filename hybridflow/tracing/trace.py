@@ -150,7 +150,8 @@ class Trace(Fit):
         record = self.record
         record.autocast = self.autocast
         record.created = tuple([f"Variable {name!r} at {format_where(place)}" for name, place in self.created])
-        record.guards = () if self.guards is None else self.guards.texts()
+        asked = () if self.conditions is None else self.conditions.texts()
+        record.guards = (*(() if self.guards is None else self.guards.texts()), *asked)
         record.effects = tuple(builder.observations.effects)
         record.passes = tuple(passes)
         record.passes_ms = sum(one.milliseconds for one in passes)
