@@ -434,6 +434,10 @@ def _attributes(rng: random.Random) -> Group:
             "§.__class__",
             "operator.methodcaller('m', 1)(§)",
             "! del §.p",
+            "A.q",
+            "type(§).q",
+            "getattr(D, 'zz', 5)",
+            "hasattr(type(§), 'q')",
         ],
     )
 

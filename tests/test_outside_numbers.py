@@ -367,8 +367,8 @@ USES = [
     "x * {{1: 2.0}}.get({p}, 3.0)", "x * 0.9 ** {p}", "x * (type({p}) is int) + isinstance({p}, int)",
     "x / ({p} + 1) - {p} // 2", "hf.where(hf.sum(x) > 0, x, {p})", "x[{p} % 2 : {p} % 2 + 2]", "x[-{p}:][:1]",
     "x.at[{p} % 2 :].set(0.0)", "x * max({p}, 2) + min(3, {p})", "x * 2 if {p} % 2 else x", "x * 2 ** ({p} % 5)",
-    "x * math.cos({p}) + math.sqrt({p})", "x * round({p} / 3, 1) + int({p} * 0.5)", "x * divmod({p}, 2)[1] * {p} ** 0.5",
-    "x * sorted([{p}, 2.0, 1])[1] + (0 < {p} <= 2)", "x if {p} != 2 and {p} else x * math.floor({p})",
+    "x * math.cos({p}) + math.sqrt({p})", "x * round({p} / 3, 1) + int({p} * 0.5)",
+    "x * divmod({p}, 2)[1] * {p} ** 0.5", "x * sorted([{p}, 2.0, 1])[1] + (0 < {p} <= 2)", "x if {p} != 2 and {p} else x * math.floor({p})",
 ]  # fmt: skip
 
 
@@ -450,6 +450,52 @@ def test_a_counter_that_the_call_writes_makes_two_traces(program, tmp_path):
     with without_xla():
         expected, _ = seen_in(program, tmp_path / "eager.py", eager=True)
         assert seen_in(program, tmp_path / "compiled.py", eager=False) == (expected, 2)
+
+
+PUTS = {
+    "h.": ["h.{n} = v", "setattr(h, '{n}', v)", "vars(h)['{n}'] = v", "vars(h).update({n}=v)", "h.{n}, old = v, h.{n}",
+           "h.__dict__ |= {{'{n}': v}}", "h.__dict__.pop('{n}'); h.{n} = v", "del h.{n}; h.{n} = v"],
+    "": ["{n} = v", "globals()['{n}'] = v", "globals().update({n}=v)", "globals().__setitem__('{n}', v)",
+         "globals().pop('{n}'); {n} = v", "{n}, old = v, {n}", "del {n}; {n} = v", "globals().setdefault('{n}', v)"],
+}  # fmt: skip
+NEW = {
+    "o": ["Holder(w=0.5)", "copy.copy({p}o)", "Holder(w={p}o.w + 1)", "{p}other", "pickle.loads(pickle.dumps({p}o))"],
+    "t": ["7.0", "{p}t * 2", "{p}t", "{p}other.w", "3"],
+}
+AFTER = ["pass", "{r} += 1", "{r} = {r} * 2", "x = x + {r}"]
+REPLACED = [*itertools.product(PUTS, range(8), (False, True), NEW, range(5), AFTER)]
+random.Random(1).shuffle(REPLACED)
+
+
+def seen_after(program, path, *, eager):
+    """Return what a call that replaces what it has read gives, and leaves in the object, call by call."""
+    p, put, reads_first, n, new, after = program
+    r = f"{p}{n}.w" if n == "o" else f"{p}{n}"
+    names = "pass" if p else f"global {n}"
+    first, last = f"x = x * {r}" if reads_first else "pass", f"return x * {r}"
+    lines = [names, first, f"v = {NEW[n][new].format(p=p)}", PUTS[p][put].format(n=n), after.format(r=r), last]
+    path.write_text("\n    ".join(["import copy, pickle\ndef f(x):", *lines]))
+    h = Holder(o=Holder(w=0.5), t=0.5, other=Holder(w=3.0))
+    space = vars(h) | {"h": h, "Holder": Holder}
+    exec(compile(path.read_text(), str(path), "exec"), space)
+    compiled = hf.compile(space["f"])
+    held, seen = vars(h) if p else space, []
+    for number in range(4):
+        with hf.config.run_eagerly(eager):
+            y = compiled(hf.asarray(1.0)).item()
+        seen.append((y, held["t"], held["o"].w, held["other"].w))
+        held["t"] += number
+        held["o"].w += number
+    return seen
+
+
+@pytest.mark.filterwarnings("ignore::hybridflow.RetraceWarning", "ignore::hybridflow.EffectWarning")
+@pytest.mark.parametrize("part", [0, *[pytest.param(one, marks=pytest.mark.rest) for one in range(1, 64)]])
+def test_what_a_call_puts_in_place_of_what_it_read(part, tmp_path):
+    with without_xla():
+        for number, program in enumerate(REPLACED[part::64]):
+            expected = seen_after(program, tmp_path / f"eager_{number}.py", eager=True)
+            assert seen_after(program, tmp_path / f"compiled_{number}.py", eager=False) == expected, program
 
 
 def written_class(o, x, n):

@@ -27,7 +27,7 @@ T = hf.asarray(X)
 @pytest.fixture
 def stale(monkeypatch: pytest.MonkeyPatch) -> None:
     """Traces whose guards always hold, with the numbers that they were made with."""
-    monkeypatch.setattr(Trace, "holding", lambda self: self.first_numbers)
+    monkeypatch.setattr(Trace, "holding", lambda self, signature: self.first_numbers)
 
 
 @pytest.fixture
@@ -209,7 +209,7 @@ def test_a_lost_write(place: str, monkeypatch: pytest.MonkeyPatch):
         holder.total, count = 0, 0
         globals()["_GLOBAL"] = 0
     monkeypatch.setattr(Trace, "repeat_effects", lambda *_: None)
-    monkeypatch.setattr(Trace, "holding", lambda self: self.first_numbers)
+    monkeypatch.setattr(Trace, "holding", lambda self, signature: self.first_numbers)
     state = [*log], vars(holder).get("total"), count, _GLOBAL
     with hf.config.verify(every=1):
         found = text_of(lambda: f(X))

@@ -251,10 +251,13 @@ def _read_generically(obj: Any, name: str, *get: Callable[[Any, str], Any]) -> A
         name: the attribute.
         *get: `object.__getattribute__`, which does not call ``__getattr__``, or nothing.
     """
-    if isinstance(obj, type | ModuleType):
+    if isinstance(obj, ModuleType):
         return observe.read_attr(obj, name, *get)
     in_class = IN_CLASS.get(type(obj), name)
-    getter = _getter_of(obj, name, in_class)
+    if isinstance(obj, type):
+        getter, in_instance = _getter_of_class(obj, name, in_class)
+    else:
+        getter, in_instance = _getter_of(obj, name, in_class), IN_INSTANCE.get(obj, name)
     if getter is not None:
         try:
             return getter(obj)
@@ -262,7 +265,7 @@ def _read_generically(obj: Any, name: str, *get: Callable[[Any, str], Any]) -> A
             if get:
                 raise
             return _after_failure(obj, name)
-    if in_class is MISSING and not get and IN_INSTANCE.get(obj, name) is MISSING:
+    if in_class is MISSING and in_instance is MISSING and not get:
         hook = protocols.method_of(obj, "__getattr__")
         if hook is not None:
             observe.absent(obj, name)
@@ -303,6 +306,22 @@ def _getter_of(obj: Any, name: str, in_class: Any) -> Any:
             return None
     observe.class_attribute(obj, name)
     return getter
+
+
+def _getter_of_class(cls: type, name: str, in_meta: Any) -> tuple[Callable[[Any], Any] | None, Any]:
+    """Return the getter of a class's attribute if the user wrote it, else None; and what the class defines."""
+    defined = IN_CLASS.get(cls, name)
+    if defined is MISSING or hasattr(type(in_meta), "__set__"):
+        getter = _users_getter(in_meta)
+        if getter is not None:
+            observe.class_attribute(cls, name)
+            observe.defined_in(cls, name)
+        return getter, defined
+    get = protocols.method_of(defined, "__get__")
+    if get is None:
+        return None, defined
+    observe.defined_in(cls, name)
+    return lambda cls: get(None, cls), defined
 
 
 def _users_getter(in_class: Any) -> Callable[[Any], Any] | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from contextlib import suppress
+from functools import partial
 from types import MemberDescriptorType
 from typing import Any
 
@@ -21,6 +22,11 @@ def shows_fields(value: Any) -> bool:
     return getattr(method, "__wrapped__", None) is not None and kind.__str__ is object.__str__
 
 
+def has_no_namespace_yet(value: Any) -> bool:
+    """Whether an object is a partial without ``__dict__``; reading it makes one, and CPython then joins it no more."""
+    return issubclass(type(value), partial) and partial.__reduce__(value)[2][3] is None
+
+
 def attributes_of(value: Any, *, in_c: bool = False) -> dict[str, Any]:
     """Return all that an object holds by name: in its slots and its ``__dict__`` and, if asked, in classes in C."""
     held: dict[str, Any] = {}
@@ -29,7 +35,7 @@ def attributes_of(value: Any, *, in_c: bool = False) -> dict[str, Any]:
             if type(slot) is MemberDescriptorType:
                 with suppress(AttributeError):  # it may be empty
                     held[name] = slot.__get__(value)
-    if type(value).__dictoffset__:
+    if type(value).__dictoffset__ and not has_no_namespace_yet(value):
         with suppress(AttributeError):  # a class in C may keep it to itself, as TypeVar does
             held.update(object.__getattribute__(value, "__dict__"))
     return held

@@ -12,6 +12,7 @@ from typing import Any, Final, NamedTuple, cast
 
 import numpy as np
 
+from hybridflow.core.held import has_no_namespace_yet
 from hybridflow.core.spec import spec_of
 from hybridflow.guards.contents import item_at
 from hybridflow.guards.users import is_users
@@ -56,6 +57,8 @@ def _cell(holder: CellType, name: str) -> Any:
 
 
 def _raw(holder: Any, name: str) -> Any:
+    if name == "__dict__" and has_no_namespace_yet(holder):
+        return MISSING
     base: Any = threading.local if issubclass(type(holder), threading.local) else object
     try:
         return base.__getattribute__(holder, name)

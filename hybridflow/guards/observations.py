@@ -335,9 +335,11 @@ class Observations:
             return None
         if origin is None:
             origin = self._add(parent, access, name, value, guarded=True)
-        else:
-            self.guard(origin, value)
-        self._register(value, origin)
+            self._register(value, origin)
+            return origin
+        self.guard(origin, value)
+        if id(value) in self._outside:  # else the call itself has put it there
+            self._register(value, origin)
         return origin
 
     def guard(self, origin: Origin, value: Any) -> None:

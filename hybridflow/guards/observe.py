@@ -119,6 +119,12 @@ def class_attribute(obj: Any, name: str) -> Any:
     return IN_CLASS.get(type(obj), name) if observations is None else reading.class_attribute(observations, obj, name)
 
 
+def defined_in(kind: type, name: str) -> Any:
+    """Return what a class defines or inherits under a name; a descriptor is returned itself."""
+    observations, _ = current_observations()
+    return IN_CLASS.get(kind, name) if observations is None else reading.defined_in(observations, kind, name)
+
+
 def of_super(obj: Any, name: str) -> Any:
     """Return the attribute that ``super()`` finds, as its class defines it; a descriptor is returned itself."""
     observations, _ = current_observations()

@@ -106,6 +106,7 @@ class OutsideNumbers:
         self._as_they_are: set[Origin] = set()
         self._shown: dict[int, Any] = {}  # original containers that the code may hold
         self._around: set[int] = set()
+        self._changed: dict[int, Any] = {}  # dicts
 
     @property
     def values(self) -> tuple[float, ...]:
@@ -114,7 +115,7 @@ class OutsideNumbers:
 
     def close(self) -> None:
         """Release what was read, and the trace: it refers to this object, and the cycle would need the collector."""
-        for known in (self._inputs, self._of_origin, self._copies, self._shown):
+        for known in (self._inputs, self._of_origin, self._copies, self._shown, self._changed):
             known.clear()
         del self._new_input, self._count
 
@@ -122,7 +123,7 @@ class OutsideNumbers:
 
     def read(self, origin: Origin, value: float) -> Any:
         """Return what the code sees of a number in an origin: the number or a stand-in."""
-        if origin in self._as_they_are or origin.written:
+        if origin in self._as_they_are or origin.written or (self._changed and self._is_in_changed(origin)):
             return value
         position = self._of_origin.get(origin)
         if position is None:
@@ -233,11 +234,19 @@ class OutsideNumbers:
         Raises:
             NeedsNumber: it was read as an input before.
         """
+        if isinstance(container, dict):
+            self._changed[id(container)] = container
+            self.require_numbers([at for one, at in self._of_origin.items() if self._is_in_changed(one)])
         if origin is not None:
             origin.written = True
             if self._copies.get(id(container), (None, None))[0] is container:
                 self.require_numbers(self._held_in(container))  # what is written to a copy would be lost
             self.look(origin, container)
+
+    def _is_in_changed(self, origin: Origin) -> bool:
+        """Whether an origin is a name in a namespace that the trace has changed as a dict."""
+        holder = None if origin.parent is None else origin.parent.now()
+        return id(holder) in self._changed or id(RAW.get(holder, "__dict__")) in self._changed
 
     def require_plain(self, value: Any) -> None:
         """Raise if a value holds inputs that are read outside: it is stored, or leaves in an exception.

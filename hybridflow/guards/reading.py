@@ -202,11 +202,16 @@ def module_of(observations: Observations, name: str) -> Any:
 
 def class_attribute(observations: Observations, obj: Any, name: str) -> Any:
     """Record what an object's class defines under a name, and return it; a descriptor is returned itself."""
-    kind = type(obj)
+    if is_users_class(type(obj)):
+        kind_of(observations, obj)
+    return defined_in(observations, type(obj), name)
+
+
+def defined_in(observations: Observations, kind: type, name: str) -> Any:
+    """Record what a class defines or inherits under a name, and return it; a descriptor is returned itself."""
     value = IN_CLASS.get(kind, name)
     if not is_users_class(kind):
         return value
-    kind_of(observations, obj)
     if observations.is_made_here(kind):
         inherited(observations, kind, name)
         return value
@@ -216,7 +221,7 @@ def class_attribute(observations: Observations, obj: Any, name: str) -> Any:
         descriptor = observations.root(type(value), type(value).__name__)
         for way in ("__set__", "__delete__"):
             observations.read(descriptor, IN_CLASS, way, IN_CLASS.get(type(value), way))
-    if not computed and getattr(kind, name, MISSING) is value:
+    if value is not MISSING and not computed and IN_CLASS.get(type(kind), name) is MISSING:
         observations.read(origin, ATTRIBUTE, name, value)
     else:
         observations.read(origin, IN_CLASS, name, value)
