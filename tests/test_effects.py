@@ -1,8 +1,10 @@
 """`hf.print`, `hf.pure_callback`, `hf.debugging.check`: what a compiled function does at every call."""
 
+import bisect
 import collections
 import contextlib
 import dataclasses
+import heapq
 import io
 import json
 import logging
@@ -18,6 +20,8 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 import pytest
+from modes import answer
+from reference import without_xla
 
 import hybridflow as hf
 from hybridflow.core import errors
@@ -808,3 +812,30 @@ def test_a_print_to_a_redirected_stream_is_made_by_each_call():
         hf.synchronize()
         texts.append(stream.getvalue())
     assert texts == ["hello\n" * 3] * 2
+
+
+OUTER = ["d |= {'x': 4}", "d['x'] = 4", "d.update(x=4)", "d.pop('x', 0)", "l += [2]", "l.insert(0, l.pop())", "o.d, o.l = l, d"]
+INNER = ["d['y'].append(1)", "d['y'][0] = 9", "l[0].append(1)", "d['y'] += [n]", "d['y'].pop()", "heapq.heappop(d['y'])",
+         "heapq.heappush(d['y'], n)", "bisect.insort(l[0], 2)", "d['y'], l[0] = l[0], d['y']"]  # fmt: skip
+
+
+@pytest.mark.filterwarnings("ignore::hybridflow.RetraceWarning")
+@pytest.mark.parametrize("outer", OUTER)
+def test_a_trace_that_restarts_takes_changes_inside_changed_containers_back(outer, tmp_path):
+    def run(inner, eager):
+        d, l, o = {"x": 0.5, "y": [1, 2, 3, 4, 5, 6, 7]}, [[1, 2], 3], types.SimpleNamespace()
+        space = {"d": d, "l": l, "o": o, "n": 0, "heapq": heapq, "bisect": bisect}
+        path = tmp_path / f"restarts_{eager}.py"
+        lines = ["def f(x):", "global d, l, n", outer, inner, "n += 1", "return x * len(f'{n}')"]
+        path.write_text("\n    ".join(lines))
+        exec(compile(path.read_text(), str(path), "exec"), space)
+        compiled, seen = hf.compile(space["f"]), []
+        for _ in range(4):
+            with hf.config.run_eagerly(eager):
+                found = answer(compiled, hf.asarray(1.0))
+            seen.append((found, repr((space["d"], space["l"], vars(o), space["n"]))))
+        return seen
+
+    with without_xla():
+        for inner in INNER:
+            assert run(inner, False) == run(inner, True), inner

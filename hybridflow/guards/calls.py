@@ -37,7 +37,7 @@ CHANGES = frozenset({
 """Methods of Python's and NumPy's containers that change them."""
 _BY_PROTOCOL = frozenset({
     "builtins", "operator", "_operator", "functools", "_functools", "itertools", "collections", "_collections", "copy",
-    "dataclasses", "types", "typing", "contextlib", "heapq", "_heapq", "bisect", "_bisect", "abc", "_abc", "hybridflow",
+    "dataclasses", "types", "typing", "contextlib", "abc", "_abc", "hybridflow",
 })  # fmt: skip
 """Modules whose functions keep values, or use them only through Python's protocols, which stand-ins implement."""
 _UNORDERED = frozenset({"get", "__getitem__", "__contains__", "__len__", "pop", "setdefault"})

@@ -566,7 +566,7 @@ class Observations:
             self.numbers.write(origin, before)
         names = holder if isinstance(holder, dict) else RAW.get(holder, "__dict__")
         self.numbers.write(self.origin_of(names), names)  # the code may have read it too, through a copy
-        self._do(parent, holder, change, origin)
+        self._do(parent, holder, change, origin, before)
         self._note(path)
 
     def stays(
@@ -629,7 +629,7 @@ class Observations:
         self._refuse(origin.path + how, values, nested=nested)
         self.numbers.write(origin, obj)
         self._changed.add(id(obj))
-        self._do(origin, obj, change, origin)
+        self._do(origin, obj, change, origin, obj)
         self._note(origin.path + how)
 
     def has_item(self, container: Any, key: Any) -> bool:
@@ -643,11 +643,11 @@ class Observations:
         self.look(origin, LENGTH, None, len(before))
         return True
 
-    def _do(self, where: Origin, holder: Any, change: Change, changed: Origin | None) -> None:
+    def _do(self, where: Origin, holder: Any, change: Change, changed: Origin | None, before: Any) -> None:
         """Make later calls repeat a change. If they cannot, guard the origin by its value before the change."""
         change.note(self.journal, holder)
         if not self.repeated.add(where, holder, change, len(self._checks)) and changed is not None:
-            changed.guarded = True
+            self.guard(changed, before)
             if isinstance(holder, CONTAINERS) and any(type(one) not in PLAIN for _, one in items_of(holder)):
                 self.repeated.only_once()  # a guard tells of such items only what is in them
 
@@ -655,7 +655,7 @@ class Observations:
         """Record that changes raised an error: later calls do not repeat them; see `observe.failed`."""
         for origin in self.repeated.forget(first, last):
             if issubclass(origin.kind, CONTAINERS):
-                origin.guarded = True  # whether it fails depends on what is in there
+                self.guard(origin, origin.now())  # whether it fails depends on what is in there
             if in_part:
                 self.repeated.only_once()
 
