@@ -814,17 +814,22 @@ def test_a_print_to_a_redirected_stream_is_made_by_each_call():
     assert texts == ["hello\n" * 3] * 2
 
 
-OUTER = ["d |= {'x': 4}", "d['x'] = 4", "d.update(x=4)", "d.pop('x', 0)", "l += [2]", "l.insert(0, l.pop())", "o.d, o.l = l, d"]
-INNER = ["d['y'].append(1)", "d['y'][0] = 9", "l[0].append(1)", "d['y'] += [n]", "d['y'].pop()", "heapq.heappop(d['y'])",
-         "heapq.heappush(d['y'], n)", "bisect.insort(l[0], 2)", "d['y'], l[0] = l[0], d['y']"]  # fmt: skip
+OUTER = [
+    "d |= {'x': 4}", "d['x'] = 4", "d.update(x=4)", "d.pop('x', 0)", "l += [2]", "l.insert(0, l.pop())",
+    "o.d, o.l = l, d",
+]  # fmt: skip
+INNER = ["d['y'].append(1)", "d['y'][0] = 9", "l[0].append(1)", "d['y'] += [n]", "d['y'].pop()",
+         "heapq.heappop(d['y'])", "heapq.heappush(d['y'], n)", "bisect.insort(l[0], 2)",
+         "d['y'], l[0] = l[0], d['y']"]  # fmt: skip
 
 
 @pytest.mark.filterwarnings("ignore::hybridflow.RetraceWarning")
 @pytest.mark.parametrize("outer", OUTER)
 def test_a_trace_that_restarts_takes_changes_inside_changed_containers_back(outer, tmp_path):
     def run(inner, eager):
-        d, l, o = {"x": 0.5, "y": [1, 2, 3, 4, 5, 6, 7]}, [[1, 2], 3], types.SimpleNamespace()
-        space = {"d": d, "l": l, "o": o, "n": 0, "heapq": heapq, "bisect": bisect}
+        o = types.SimpleNamespace()
+        space = {"d": {"x": 0.5, "y": [1, 2, 3, 4, 5, 6, 7]}, "l": [[1, 2], 3], "o": o, "n": 0,
+                 "heapq": heapq, "bisect": bisect}  # fmt: skip
         path = tmp_path / f"restarts_{eager}.py"
         lines = ["def f(x):", "global d, l, n", outer, inner, "n += 1", "return x * len(f'{n}')"]
         path.write_text("\n    ".join(lines))
@@ -839,3 +844,47 @@ def test_a_trace_that_restarts_takes_changes_inside_changed_containers_back(oute
     with without_xla():
         for inner in INNER:
             assert run(inner, False) == run(inner, True), inner
+
+
+CALLERS = ["cb()", "re.sub('a', cb, 'a')", "with contextlib.ExitStack() as es: es.callback(cb)", "hf.no_convert(cb)()",
+           "asyncio.run(co())", "list(map(hf.no_convert(cb), [1]))"]  # fmt: skip
+STORES = ["g += 1", "k += 1", "globals()['g'] = g + 1", "o = Box(o.k + 1)", "globals().update(g=g * 2)", "l.append(g)",
+          "o.k += 1", "exec('g = g + 1', globals())", "vars(o)['k'] = 5 + g", "setattr(o, 'k', o.k + 1)"]  # fmt: skip
+RESTARTING = """
+import asyncio, contextlib, re
+n = g = 1
+def make():
+    k = 1
+    def cb(*_):
+        global g, o
+        nonlocal k
+        {store}
+        return ""
+    return cb, lambda: k
+cb, get = make()
+async def co(): cb()
+def f(x):
+    x = x * n
+    {caller}
+    return x + len(range(n)) * g
+"""
+
+
+@pytest.mark.filterwarnings("ignore::hybridflow.RetraceWarning", "ignore::hybridflow.EffectWarning")
+@pytest.mark.parametrize("caller", CALLERS)
+def test_a_trace_that_restarts_takes_back_what_code_that_is_not_converted_stored(caller, tmp_path):
+    def run(store, eager):
+        path = tmp_path / f"{STORES.index(store)}_{eager}.py"
+        path.write_text(RESTARTING.format(store=store, caller=caller))
+        space = {"hf": hf, "Box": lambda k: types.SimpleNamespace(k=k), "o": types.SimpleNamespace(k=1), "l": [1]}
+        exec(compile(path.read_text(), str(path), "exec"), space)
+        compiled, seen = hf.compile(space["f"]), []
+        for space["n"] in range(1, 5):
+            with hf.config.run_eagerly(eager):
+                found = answer(compiled, hf.asarray(1.0))
+            seen.append((found, space["g"], space["o"].k, space["get"](), [*space["l"]]))
+        return seen
+
+    with without_xla():
+        for store in STORES:
+            assert run(store, False) == run(store, True), store

@@ -635,3 +635,76 @@ def test_a_variable_that_goes_to_code_that_is_not_converted():
         return lambda x: x * float(str(text)), [lambda: setattr(held["one"], "trainable", False)]
 
     assert len(set(map(str, same(make)))) > 2
+
+
+class Counting:
+    """A descriptor that counts how often it is read."""
+
+    def __init__(self):
+        self.reads = 0
+
+    def __get__(self, obj, kind=None):
+        self.reads += 1
+        return self.reads * 0.5
+
+
+def _of_a_class(box):
+    return lambda x: x * box.c
+
+
+def _of_a_metaclass(box):
+    return lambda x: x * box.live + (box.c if hasattr(box, "c") else 0)
+
+
+def _of_no_class(box):
+    return lambda x: x * box.missing_too
+
+
+def _hidden_by_the_object(box):
+    o = box()
+
+    def f(x):
+        o.__dict__.pop("c", None)
+        o.__dict__["c"] = o.c
+        return x + o.c
+
+    return f
+
+
+@pytest.mark.parametrize("make", [_of_a_class, _of_a_metaclass, _of_no_class, _hidden_by_the_object])
+def test_guards_run_no_getters_of_classes(make):
+    def run(eager):
+        class Meta(type):
+            made = 0
+
+            @property
+            def live(cls):
+                cls.made += 1
+                return cls.made
+
+            def __getattr__(cls, name):
+                cls.made += 2
+                return float(len(name) + cls.made)
+
+        class Box(metaclass=Meta):
+            c = Counting()
+
+        compiled, seen = hf.compile(make(Box)), []
+        for _ in range(4):
+            with hf.config.run_eagerly(eager):
+                seen.append((compiled(hf.asarray(1.0)).item(), Box.made, vars(Box)["c"].reads))
+        return seen
+
+    with without_xla():
+        assert run(False) == run(True)
+
+
+def test_a_partial_of_a_partial_from_outside_is_one_partial():
+    inner = functools.partial(pow, 2)
+
+    def f(x):
+        outer = functools.partial(inner, 3)
+        return x * outer(), outer.func is pow, len(outer.args)
+
+    assert [float(one) for one in hf.compile(f)(1.0)] == [8.0, 1.0, 2.0]
+    assert functools.partial(inner, 3).func is pow

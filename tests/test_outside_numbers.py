@@ -368,7 +368,8 @@ USES = [
     "x / ({p} + 1) - {p} // 2", "hf.where(hf.sum(x) > 0, x, {p})", "x[{p} % 2 : {p} % 2 + 2]", "x[-{p}:][:1]",
     "x.at[{p} % 2 :].set(0.0)", "x * max({p}, 2) + min(3, {p})", "x * 2 if {p} % 2 else x", "x * 2 ** ({p} % 5)",
     "x * math.cos({p}) + math.sqrt({p})", "x * round({p} / 3, 1) + int({p} * 0.5)",
-    "x * divmod({p}, 2)[1] * {p} ** 0.5", "x * sorted([{p}, 2.0, 1])[1] + (0 < {p} <= 2)", "x if {p} != 2 and {p} else x * math.floor({p})",
+    "x * divmod({p}, 2)[1] * {p} ** 0.5",
+    "x * sorted([{p}, 2.0, 1])[1] + (0 < {p} <= 2)", "x if {p} != 2 and {p} else x * math.floor({p})",
 ]  # fmt: skip
 
 

@@ -249,3 +249,27 @@ def test_compiled_functions_in_a_thread_pool_of_asyncio():
 
     close([t.item() for t in asyncio.run(main())], np.tanh(np.arange(8, dtype=np.float32)).tolist())
     assert f.trace_count == 1
+
+
+def test_a_compiled_call_in_another_thread_changes_the_number_that_a_trace_changes():
+    def make(compiled):
+        n, two = 1, hf.asarray(2.0)
+
+        @hf.compile
+        def inner(x):
+            nonlocal n
+            n += 1
+            return x * n
+
+        def f(x):
+            nonlocal n
+            n = n * 2
+            with ThreadPoolExecutor(1) as pool:
+                y = pool.submit(inner, two).result(timeout=60)
+            return x + y * n
+
+        return hf.compile(f) if compiled else f
+
+    eager, compiled = make(False), make(True)
+    for _ in range(3):
+        assert compiled(hf.asarray(1.0)).item() == eager(hf.asarray(1.0)).item()

@@ -24,6 +24,7 @@ from hybridflow.convert.texts import printed as text_of
 from hybridflow.convert.texts import require_known
 from hybridflow.convert.values import is_staged, is_tensor, negated, truth
 from hybridflow.core.dims import Dim, SizeFloat
+from hybridflow.core.held import defines
 from hybridflow.core.staged_number import BOOL, StagedNumber
 from hybridflow.core.tensor import as_tensor
 from hybridflow.core.traced_array import TracedArray
@@ -157,7 +158,7 @@ def _found(item: Any, items: Any) -> Any:
         equal = protocols.truth_of(protocols.COMPARISONS["Eq"](one, item))
         if is_staged(equal):
             either = truth(equal) if either is None else PUBLIC.logical_or(either, truth(equal))
-            if count > ENDLESS and not hasattr(type(items), "__len__"):
+            if count > ENDLESS and not defines(type(items), "__len__"):
                 raise endless("in")
         elif equal:
             return True

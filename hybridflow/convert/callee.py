@@ -31,6 +31,7 @@ from hybridflow.core.attached import attached
 from hybridflow.core.context import context_now
 from hybridflow.core.dims import Dim
 from hybridflow.core.functions import KEPT, is_own
+from hybridflow.core.held import defines, found_in_class
 from hybridflow.core.recursion import RECURSION
 from hybridflow.core.staged_number import StagedNumber
 from hybridflow.core.tensor import Tensor
@@ -300,7 +301,7 @@ def _getter_of(obj: Any, name: str, in_class: Any) -> Any:
     getter = _users_getter(in_class)
     if getter is None:
         return None
-    if not hasattr(type(in_class), "__set__"):
+    if not defines(type(in_class), "__set__"):
         observe.own(obj, name)
         if IN_INSTANCE.get(obj, name) is not MISSING:
             return None
@@ -311,7 +312,7 @@ def _getter_of(obj: Any, name: str, in_class: Any) -> Any:
 def _getter_of_class(cls: type, name: str, in_meta: Any) -> tuple[Callable[[Any], Any] | None, Any]:
     """Return the getter of a class's attribute if the user wrote it, else None; and what the class defines."""
     defined = IN_CLASS.get(cls, name)
-    if defined is MISSING or hasattr(type(in_meta), "__set__"):
+    if defined is MISSING or defines(type(in_meta), "__set__"):
         getter = _users_getter(in_meta)
         if getter is not None:
             observe.class_attribute(cls, name)
@@ -457,8 +458,8 @@ def _constructor(cls: type) -> Any:
         return None
     if make is not object.__new__:
         return functools.partial(_construct, converted(make) if users_make else make, cls, None)
-    after = getattr(cls, "__post_init__", None)
-    generated = hasattr(cls, "__dataclass_fields__") and method.__code__.co_filename == "<string>"
+    after = found_in_class(cls, "__post_init__")
+    generated = defines(cls, "__dataclass_fields__") and method.__code__.co_filename == "<string>"
     if generated and type(after) is FunctionType and "__slots__" not in vars(cls):
         return functools.partial(_construct_dataclass, cls, converted(after))
     return functools.partial(_construct, object.__new__, cls, ())

@@ -32,6 +32,7 @@ import numpy as np
 from hybridflow.convert import regions, texts
 from hybridflow.convert.values import negated
 from hybridflow.core.attached import attached
+from hybridflow.core.held import defines
 from hybridflow.core.staged_number import BOOL, INT, StagedNumber
 from hybridflow.core.tensor import Tensor
 from hybridflow.core.traced_array import TracedArray
@@ -81,7 +82,7 @@ def _bound(method: Any, obj: Any, kind: type) -> Any:
     get = method_of(method, "__get__")
     if get is not None:
         return get(obj, kind)
-    return method.__get__(obj, kind) if hasattr(type(method), "__get__") else method
+    return method.__get__(obj, kind) if defines(type(method), "__get__") else method
 
 
 def special(obj: Any, name: str) -> Callable[..., Any]:
@@ -257,7 +258,7 @@ def _are_same(known: dict[str, Any], own: dict[str, Any]) -> bool:
 def _mirrored(method: Any, name: str) -> Any:
     if method is None:
         return None
-    return (_Binder if hasattr(type(method), "__get__") else _Caller)(method, name)
+    return (_Binder if defines(type(method), "__get__") else _Caller)(method, name)
 
 
 def _copied(made: Any, layout: Any, obj: Any) -> Any:
@@ -479,7 +480,7 @@ _OF_FIRST = frozenset({sum, next, enumerate, round, sorted, iter, str, format})
 def setter_of(obj: Any, name: str, method: str = "__set__") -> Callable[..., None] | None:
     """Return the converted setter (or ``__delete__``) of a user's property or descriptor, for an object; else None."""
     in_class = IN_CLASS.get(type(obj), name)
-    if in_class is MISSING or not hasattr(type(in_class), method):
+    if in_class is MISSING or not defines(type(in_class), method):
         return None
     if type(in_class) is property:
         function = in_class.fset if method == "__set__" else in_class.fdel

@@ -19,6 +19,7 @@ from hybridflow.core.context import current
 from hybridflow.core.dims import Dim
 from hybridflow.core.dtypes import int32, int64
 from hybridflow.core.errors import ArgumentError, ArgumentTypeError, TraceError, message
+from hybridflow.core.held import defines
 from hybridflow.core.staged_number import StagedNumber, refused, several_kinds, used_at
 from hybridflow.core.tensor import Tensor, as_tensor
 from hybridflow.core.traced_array import TracedArray
@@ -280,7 +281,7 @@ def note_stopped(iterator: Any) -> None:
     """Record that a tensor stopped a loop over an iterator, if it is one: calls differ in what is left of it."""
     if isinstance(iterator, Stream):
         iterator.mark(where_now())
-    elif hasattr(type(iterator), "__next__"):
+    elif defines(type(iterator), "__next__"):
         _stopped.setdefault(current().tracer, {})[id(iterator)] = iterator, where_now()
 
 

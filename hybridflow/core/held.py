@@ -9,16 +9,29 @@ from types import MemberDescriptorType
 from typing import Any
 
 
+def found_in_class(kind: type, name: str, default: Any = None) -> Any:
+    """Return what a class or its bases define under a name: no descriptor is called, and no hook of a metaclass."""
+    for one in kind.__mro__:
+        if name in one.__dict__:
+            return one.__dict__[name]
+    return default
+
+
+def defines(kind: type, name: str) -> bool:
+    """Whether a class or one of its bases defines a name; None takes an inherited one back."""
+    return found_in_class(kind, name) is not None
+
+
 def is_by_fields(value: Any) -> bool:
     """Whether a value is known by its fields: a frozen dataclass that compares by its fields."""
-    parameters = getattr(type(value), "__dataclass_params__", None)
+    parameters = found_in_class(type(value), "__dataclass_params__")
     return parameters is not None and parameters.frozen and parameters.eq
 
 
 def shows_fields(value: Any) -> bool:
     """Whether the text of a value is the one that `dataclasses` wrote for its class, of the values of its fields."""
     kind = type(value)
-    method = getattr(kind, "__repr__", None) if hasattr(kind, "__dataclass_fields__") else None
+    method = found_in_class(kind, "__repr__") if defines(kind, "__dataclass_fields__") else None
     return getattr(method, "__wrapped__", None) is not None and kind.__str__ is object.__str__
 
 
@@ -45,7 +58,7 @@ def made_of(kind: type, names: Iterable[str], values: Iterable[Any]) -> Any:
     """Return an object of a class with these attributes; no code of the class runs."""
     made: Any = object.__new__(kind)
     for name, value in zip(names, values, strict=True):
-        slot = getattr(kind, name, None)
+        slot = found_in_class(kind, name)
         if type(slot) is MemberDescriptorType:
             slot.__set__(made, value)
         else:

@@ -12,7 +12,7 @@ from typing import Any, Final, NamedTuple, cast
 
 import numpy as np
 
-from hybridflow.core.held import has_no_namespace_yet
+from hybridflow.core.held import found_in_class, has_no_namespace_yet
 from hybridflow.core.spec import spec_of
 from hybridflow.guards.contents import item_at
 from hybridflow.guards.users import is_users
@@ -68,10 +68,7 @@ def _raw(holder: Any, name: str) -> Any:
 
 def _in_class(kind: type, name: str) -> Any:
     """Return what a class or its bases define under a name; a descriptor is returned itself, not called."""
-    for one in kind.__mro__:
-        if name in one.__dict__:
-            return one.__dict__[name]
-    return MISSING
+    return found_in_class(kind, name, MISSING)
 
 
 def _in_instance(holder: Any, name: str) -> Any:
@@ -84,7 +81,7 @@ def stored(holder: Any, name: str) -> Any:
     if isinstance(holder, type | ModuleType):
         return _attribute(holder, name)
     in_class = _in_class(type(holder), name)
-    getter = in_class.fget if type(in_class) is property else getattr(type(in_class), "__get__", None)
+    getter = in_class.fget if type(in_class) is property else found_in_class(type(in_class), "__get__")
     computed = type(in_class) is cached_property or (type(getter) is FunctionType and is_users(getter.__code__))
     return _in_instance(holder, name) if in_class is MISSING or computed else _raw(holder, name)
 

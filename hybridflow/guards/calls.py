@@ -207,6 +207,8 @@ def before_evaluation(source: Any, namespaces: tuple[Any, ...]) -> None:
         code = source if isinstance(source, CodeType) else compile(source, "", "exec")
         if any(one.opname in _ASSIGNS for one in dis.get_instructions(code)):
             observations.not_again("code in a text that assigns names")
+            for namespace in namespaces:
+                observations.before.content(namespace)
 
 
 def before_call(

@@ -23,6 +23,7 @@ from typing import Any, NamedTuple, cast
 import numpy as np
 
 from hybridflow.core.functions import is_whole
+from hybridflow.core.held import defines
 from hybridflow.core.node import Where, format_where
 from hybridflow.core.staged_number import tried
 from hybridflow.core.tensor import Tensor
@@ -560,7 +561,7 @@ def _read(origin: Origin, number: int, parent: int, space: dict[str, Any]) -> st
 
 def _reads_its_own_way(kind: type) -> bool:
     """Whether a container of this class may return something else than the item that it stores."""
-    return hasattr(kind, "__missing__") or (issubclass(kind, CONTAINERS) and has_own_way(kind, "__getitem__"))
+    return defines(kind, "__missing__") or (issubclass(kind, CONTAINERS) and has_own_way(kind, "__getitem__"))
 
 
 def _ids_code(kind: type, variable: str) -> str:

@@ -19,6 +19,7 @@ from typing import Any, NamedTuple, cast
 
 import numpy as np
 
+from hybridflow.core.held import defines
 from hybridflow.guards.access import IN_CLASS, RAW, stored
 from hybridflow.guards.contents import in_sequence, pairs_of
 from hybridflow.guards.guards import CELL, MISSING, PLAIN
@@ -142,7 +143,7 @@ class Journal:
             for value in (obj, attributes, *attributes.values()):
                 self.content(value)
         in_class = IN_CLASS.get(type(obj), name)
-        if isinstance(attributes, dict) and not hasattr(type(in_class), "__set__"):
+        if isinstance(attributes, dict) and not defines(type(in_class), "__set__"):
             self.item_of(attributes, name, obj)
             return
 

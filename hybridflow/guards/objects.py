@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import jax
 
-from hybridflow.core.held import attributes_of, made_of
+from hybridflow.core.held import attributes_of, defines, made_of
 from hybridflow.guards import observe
 from hybridflow.guards.order import flattened, has_order, in_order_of, skeleton
 
@@ -76,7 +76,7 @@ def is_object(value: Any) -> bool:
     if not hasattr(value, "__dict__") and not any("__slots__" in vars(one) for one in cls.__mro__):
         return False  # its state is in C
     alike = cls.__reduce_ex__ is object.__reduce_ex__ and cls.__reduce__ is object.__reduce__
-    return alike and not any(hasattr(cls, name) for name in ("__copy__", "__deepcopy__", "__del__"))
+    return alike and not any(defines(cls, name) for name in ("__copy__", "__deepcopy__", "__del__"))
 
 
 def is_record(value: Any) -> bool:

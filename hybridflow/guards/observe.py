@@ -21,6 +21,7 @@ import numpy as np
 from hybridflow.core.context import CONTEXT
 from hybridflow.core.errors import TracedValueError, message
 from hybridflow.core.functions import is_layers
+from hybridflow.core.held import defines
 from hybridflow.core.tensor import Tensor
 from hybridflow.core.traced_number import TracedNumber
 from hybridflow.core.variable import Variable
@@ -605,7 +606,7 @@ def write_item(obj: Any, key: Any, value: Any, *, augmented: bool = False) -> No
     """Do ``obj[key] = value``."""
     observations, nested = current_observations()
     first = recorded()
-    if observations is not None and hasattr(type(obj), "__setitem__"):
+    if observations is not None and defines(type(obj), "__setitem__"):
         if type(key) is slice:
             run_over(observations, value)
         is_repeatable = type(obj) in LOADED and is_constant(key) and observations.has_item(obj, key)
@@ -634,7 +635,7 @@ def delete_attr(obj: Any, name: str, put: Callable[[Any, str], None] = delattr) 
 def delete_item(obj: Any, key: Any) -> None:
     """Do ``del obj[key]``."""
     observations, nested = current_observations()
-    if observations is not None and hasattr(type(obj), "__delitem__"):
+    if observations is not None and defines(type(obj), "__delitem__"):
         _written_by_library(observations, obj)
         observations.change(obj, f"[{shown(key)}]", (), OTHER, nested=nested)
     del obj[key]

@@ -9,7 +9,7 @@ from typing import Any, cast
 import jax
 
 from hybridflow.core.errors import ArgumentTypeError, message
-from hybridflow.core.held import Opened, attributes_of, is_by_fields
+from hybridflow.core.held import Opened, attributes_of, defines, is_by_fields
 from hybridflow.guards.shown import shown
 
 DICTS = (dict, defaultdict)
@@ -42,7 +42,7 @@ def flattened(what: str, value: Any, is_leaf: Callable[[Any], bool] | None = Non
 
 def _is_sequence(structure: Any) -> bool:
     kind = type(structure)
-    return kind is list or kind is tuple or (isinstance(structure, tuple) and hasattr(kind, "_fields"))
+    return kind is list or kind is tuple or (isinstance(structure, tuple) and defines(kind, "_fields"))
 
 
 def has_order(structure: Any) -> bool:
@@ -103,7 +103,7 @@ def in_order_of(like: Any, structure: Any) -> Any:
         return defaultdict(structure.default_factory, items) if kind is defaultdict else items
     if _is_sequence(structure):
         items = [in_order_of(a, b) for a, b in zip(like, cast("list[Any]", structure), strict=True)]
-        made = kind(*items) if hasattr(kind, "_fields") else kind(items)
+        made = kind(*items) if defines(kind, "_fields") else kind(items)
         if attributes := attributes_of(like):
             vars(made).update(attributes)
         return made

@@ -36,6 +36,10 @@ class SeenNumbers:
         self._open: set[Way] = set()
         self._by_value: set[Way] = set()
 
+    def __len__(self) -> int:
+        """Return how many origins hold numbers that the code needs."""
+        return len(self._by_value)
+
     def is_input(self, way: Way, value: float) -> bool:
         """Whether a float that a trace reads becomes an input of the trace."""
         if way in self._open:

@@ -14,6 +14,7 @@ import jax
 import numpy as np
 
 from hybridflow.core.functions import is_layers, is_own
+from hybridflow.core.held import defines
 from hybridflow.core.tensor import Tensor
 from hybridflow.core.variable import GradientCell, Variable
 from hybridflow.guards.access import CELL, MISSING, RAW
@@ -73,7 +74,7 @@ class Reachable:
             yield from ((value.__func__, path), (value.__self__, path))
         elif isinstance(value, functools.partial):
             yield from ((one, path) for one in (value.func, value.args, value.keywords))
-        elif hasattr(kind, "python_function"):
+        elif defines(kind, "python_function"):
             yield value.python_function, path
         elif isinstance(value, RANDOM):
             self._journal.random(value)

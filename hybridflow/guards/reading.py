@@ -21,7 +21,7 @@ import numpy as np
 
 from hybridflow.core.attached import attached
 from hybridflow.core.functions import is_layers, is_of_users, is_own
-from hybridflow.core.held import attributes_of
+from hybridflow.core.held import attributes_of, defines, found_in_class
 from hybridflow.core.tensor import Tensor
 from hybridflow.core.traced_array import TracedArray
 from hybridflow.core.variable import Variable
@@ -107,9 +107,10 @@ def attribute(observations: Observations, obj: Any, name: str, value: Any, *, se
 
 
 def _access(observations: Observations, kind: type, name: str) -> Access:
-    """Return how a guard reads an attribute: it must not compute a cached property that the call's changes decide."""
-    is_cached = bool(observations.effects) and type(IN_CLASS.get(kind, name)) is functools.cached_property
-    return IN_INSTANCE if is_cached else ATTRIBUTE
+    """Return how a guard reads an attribute: it must not run a getter that the object's own attribute hides now."""
+    getter = type(IN_CLASS.get(kind, name))
+    is_cached = bool(observations.effects) and getter is functools.cached_property
+    return IN_INSTANCE if is_cached or (is_users_class(getter) and defines(getter, "__get__")) else ATTRIBUTE
 
 
 def _origin_for(observations: Observations, obj: Any, name: str) -> Origin | None:
@@ -216,7 +217,7 @@ def defined_in(observations: Observations, kind: type, name: str) -> Any:
         inherited(observations, kind, name)
         return value
     origin = observations.root(kind, kind.__name__)
-    computed = hasattr(type(value), "__get__") and type(value) is not FunctionType  # its `__get__` runs the user's code
+    computed = defines(type(value), "__get__") and type(value) is not FunctionType  # its `__get__` runs the user's code
     if computed and is_users_class(type(value)):  # an attribute of the object comes first if it cannot be set
         descriptor = observations.root(type(value), type(value).__name__)
         for way in ("__set__", "__delete__"):
@@ -308,7 +309,7 @@ def _is_librarys_array(value: Any) -> bool:
     kind = type(value)
     if kind in PLAIN or isinstance(value, _ARRAYS) or is_own(str(kind.__module__)):
         return False
-    ways = [getattr(kind, name, None) for name in ("__array__", "__dlpack__")]
+    ways = [found_in_class(kind, name) for name in ("__array__", "__dlpack__")]
     if any(ways):
         return not any(type(way) is FunctionType and is_users(way.__code__) for way in ways)
     try:

@@ -81,9 +81,13 @@ def _steps_of(code: CodeType) -> list[tuple[str, tuple[Any, ...]]]:
 def _changed(
     observations: Observations, function: FunctionType, access: Access, name: str, cells: dict[str, CellType]
 ) -> None:
-    """Guard the value of a name that the code is about to change."""
+    """Guard the value of a name that the code is about to change; a trace that restarts puts it back."""
     holder: Any = function.__globals__ if access is GLOBAL else cells.get(name)
     if holder is not None and (access is GLOBAL or not attached("is_own_variable")(function, name)):
+        if access is GLOBAL:
+            observations.before.item_of(holder, name)
+        else:
+            observations.before.cell(holder)
         label = "globals" if access is GLOBAL else name
         observations.look(observations.root(holder, label), access, name, access.get(holder, name))
 
@@ -100,7 +104,10 @@ def _loaded(
 ) -> Any:
     """Return the value that an instruction loads if it comes from outside; else `MISSING`."""
     if step in _NAMES:
-        return _global(observations, function.__globals__, name)
+        value = _global(observations, function.__globals__, name)
+        if value is globals or value is vars:
+            observations.before.content(function.__globals__)
+        return value
     if step in _FREE and name in cells:
         value = CELL.get(cells[name], name)
         if value is not MISSING and not attached("is_own_variable")(function, name):

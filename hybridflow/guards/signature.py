@@ -19,7 +19,7 @@ import numpy as np
 
 from hybridflow.core.dtypes import as_dtype
 from hybridflow.core.functions import Whole, is_whole
-from hybridflow.core.held import Opened, attributes_of, is_by_fields
+from hybridflow.core.held import Opened, attributes_of, defines, is_by_fields
 from hybridflow.core.mesh import lies_on_several
 from hybridflow.core.spec import TensorSpec, format_spec, make_spec
 from hybridflow.core.tensor import Tensor, make_tensor, to_numpy
@@ -390,7 +390,7 @@ def is_array(value: Any) -> bool:
     if isinstance(value, jax.Array):
         return True
     kind = type(value)
-    return kind not in _PLAIN and hasattr(kind, "__dlpack__") and not isinstance(value, Tensor | Variable)
+    return kind not in _PLAIN and defines(kind, "__dlpack__") and not isinstance(value, Tensor | Variable)
 
 
 def _leaf(value: Any, seen: dict[int, int]) -> Leaf:

@@ -323,7 +323,7 @@ class CompiledFunction(Entry, Views[P, R]):
 
         self._misses += 1
         generic = self._shapes.to_trace(closed)
-        needed = self._needed.get(generic.key, Needs())
+        needed, known = self._needed.get(generic.key, Needs()), len(self._outside)
         with self._outside.learning():
             while True:
                 signature = needed.met_by(generic) if any(needed) else generic
@@ -331,7 +331,10 @@ class CompiledFunction(Entry, Views[P, R]):
                     trace = self._trace(signature, args, may_close=generic is not closed, as_given=needed.given)
                     break
                 except (NeedsNumber, NeedsIdentity, NeedsGiven) as need:
-                    needed = needed.and_of(generic, need)
+                    before, by_value = needed, known
+                    needed, known = needed.and_of(generic, need), len(self._outside)
+                    if (needed, known) == (before, by_value):
+                        raise  # a trace in another thread needs it, whose number this call has read
                     if isinstance(need, NeedsNumber):
                         self._needed_at[format_where(need.where) or "an unknown line"] = None
                 except NeedsSizes:
