@@ -671,7 +671,20 @@ def _hidden_by_the_object(box):
     return f
 
 
-@pytest.mark.parametrize("make", [_of_a_class, _of_a_metaclass, _of_no_class, _hidden_by_the_object])
+def _by_a_hook(box):
+    class Hooked:
+        def __init__(self):
+            self.a = 2
+
+        def __getattribute__(self, name):
+            box.made += name == "a"
+            return object.__getattribute__(self, name)
+
+    o = Hooked()
+    return lambda x: x * o.a
+
+
+@pytest.mark.parametrize("make", [_by_a_hook, _of_a_class, _of_a_metaclass, _of_no_class, _hidden_by_the_object])
 def test_guards_run_no_getters_of_classes(make):
     def run(eager):
         class Meta(type):

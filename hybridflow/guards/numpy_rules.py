@@ -18,7 +18,7 @@ from hybridflow.core.convert import is_number
 from hybridflow.core.dims import Dim, SizeFloat
 from hybridflow.core.dtypes import LOW_PRECISION, DType, as_differentiable, as_dtype, promote_types
 from hybridflow.core.errors import ArgumentTypeError, DTypeError, MutationError, message
-from hybridflow.core.held import defines
+from hybridflow.core.held import found_in_class
 from hybridflow.core.methods import TensorMethods
 from hybridflow.core.node import format_where, user_place
 from hybridflow.core.staged_number import StagedNumber, default_dtype_of, refused, weak_dtype_of
@@ -210,7 +210,7 @@ def _binary(ufunc: np.ufunc, name: str, *, reflected: bool) -> Callable[[TracedA
             return _with_tensor(ufunc, operands)
         if _is_operand(other):
             return _applied(ufunc, name, operands)
-        if not defines(type(other), "__array_ufunc__", _TAKEN):
+        if found_in_class(type(other), "__array_ufunc__", _TAKEN) is None:
             return NotImplemented  # as NumPy does: the other operand decides
         raise _refused(self, f"numpy.{ufunc.__name__}", f"NumPy makes an array of {describe(other)}")
 

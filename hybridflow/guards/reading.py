@@ -26,7 +26,7 @@ from hybridflow.core.tensor import Tensor
 from hybridflow.core.traced_array import TracedArray
 from hybridflow.core.variable import Variable
 from hybridflow.guards import numpy_rules
-from hybridflow.guards.access import ATTRIBUTE, CELL, GLOBAL, IN_CLASS, IN_INSTANCE, ITEM, METHOD, MISSING, TYPE, Access
+from hybridflow.guards.access import ATTRIBUTE, CELL, GLOBAL, IN_CLASS, IN_INSTANCE, ITEM, METHOD, MISSING, RAW, TYPE, Access
 from hybridflow.guards.contents import keys_of
 from hybridflow.guards.guards import CONTAINERS, MAPPINGS, PLAIN, Origin
 from hybridflow.guards.kinds import holds_attributes, is_leaf
@@ -107,10 +107,12 @@ def attribute(observations: Observations, obj: Any, name: str, value: Any, *, se
 
 
 def _access(observations: Observations, kind: type, name: str) -> Access:
-    """Return how a guard reads an attribute: it must not run a getter that the object's own attribute hides now."""
+    """Return how a guard reads an attribute: it runs none of the user's hooks, and no getter that is hidden now."""
     getter = type(IN_CLASS.get(kind, name))
     is_cached = bool(observations.effects) and getter is functools.cached_property
-    return IN_INSTANCE if is_cached or (is_users_class(getter) and defines(getter, "__get__")) else ATTRIBUTE
+    if is_cached or (is_users_class(getter) and defines(getter, "__get__")):
+        return IN_INSTANCE
+    return RAW if type(IN_CLASS.get(kind, "__getattribute__")) is FunctionType else ATTRIBUTE
 
 
 def _origin_for(observations: Observations, obj: Any, name: str) -> Origin | None:
