@@ -26,7 +26,19 @@ from hybridflow.core.tensor import Tensor
 from hybridflow.core.traced_array import TracedArray
 from hybridflow.core.variable import Variable
 from hybridflow.guards import numpy_rules
-from hybridflow.guards.access import ATTRIBUTE, CELL, GLOBAL, IN_CLASS, IN_INSTANCE, ITEM, METHOD, MISSING, RAW, TYPE, Access
+from hybridflow.guards.access import (
+    ATTRIBUTE,
+    CELL,
+    GLOBAL,
+    IN_CLASS,
+    IN_INSTANCE,
+    ITEM,
+    METHOD,
+    MISSING,
+    RAW,
+    TYPE,
+    Access,
+)
 from hybridflow.guards.contents import keys_of
 from hybridflow.guards.guards import CONTAINERS, MAPPINGS, PLAIN, Origin
 from hybridflow.guards.kinds import holds_attributes, is_leaf
