@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from modes import answer
+from reference import without_xla
 
 import hybridflow as hf
 from hybridflow.core.traced_number import NeedsNumber
@@ -589,3 +590,88 @@ def for_another_error(x, s):
 def test_a_division_that_fails_where_the_code_handles_it(fn, traces):
     calls = [(ones(2), s) for s in (2.0, 3.0, 0.0, 2.0, -0.0)]
     assert both(fn, *calls).trace_count == traces
+
+
+# -- jobs ------------------------------------------------------------------------------------------------------------
+
+
+class Job:
+    """The state of a training job: plain attributes, a weight, an optimizer."""
+
+    def __init__(self):
+        self.t, self.eps, self.best, self.bad, self.rate, self.mean = 0, 1.0, math.inf, 0, 0.1, 0.0
+        self.w = hf.Variable([1.0, 2.0, 3.0])
+        self.optimizer = hf.optim.SGD([self.w], rate=0.1)
+        self.cache = hf.zeros((100, 3))
+
+
+def scheduled(job, x, i):
+    job.t += 1
+    warm = 10
+    job.rate = 0.1 * job.t / warm if job.t <= warm else 0.05 * (1 + math.cos(math.pi * (job.t - warm) / 90))
+    job.w.assign_sub(job.rate * x)
+    return job.w.sum()
+
+
+def bias_corrected(job, x, i):
+    job.t += 1
+    job.w.assign_add(x * math.sqrt(1 - 0.999**job.t) / (1 - 0.9**job.t))
+    return job.w.sum()
+
+
+def finding_a_rate(job, x, i):
+    job.optimizer.rate = 1e-5 * 1.1**i
+    with hf.GradientTape() as tape:
+        loss = (job.w * x).sum()
+    job.optimizer.update(tape.gradient(loss, [job.w]))
+    return loss
+
+
+def greedy(job, x, i):
+    job.eps = max(0.05, job.eps * 0.97)
+    return hf.where(hf.sum(x) % 1.0 < job.eps, x, -x)
+
+
+def decoding(job, x, position):
+    cache = job.cache.at[position].set(x)
+    scores = hf.where(hf.arange(100) <= position, cache @ x, -hf.inf)
+    return hf.nn.softmax(scores) @ cache + cache[position : position + 1].sum()
+
+
+def every_ten_steps(job, x, i):
+    job.w.assign_add(x)
+    if i % 10 == 0:
+        job.rate *= 0.5
+    return job.w * job.rate
+
+
+def moving_average(job, x, i):
+    job.mean = 0.9 * job.mean + 0.1 * i
+    return x - job.mean if job.mean > 3 else x
+
+
+def dropped_after(job, x, i):
+    keep = 1.0 - min(0.5, i / 100)
+    return x * round(keep, 2) + int(keep * 10)
+
+
+JOBS = [scheduled, bias_corrected, finding_a_rate, greedy, decoding, every_ten_steps, moving_average, dropped_after]
+
+
+@pytest.mark.parametrize("f", JOBS)
+def test_a_hundred_steps_of_a_job_make_few_traces(f):
+    def run(eager):
+        job, seen = Job(), []
+        compiled = hf.compile(lambda x, i: f(job, x, i))
+        with hf.config.run_eagerly(eager):
+            for i in range(100):
+                y = compiled(hf.asarray([0.5, -0.25, 0.125]), i)
+                kept = [type(one) for one in vars(job).values()], job.t, job.eps, job.rate, job.mean, job.optimizer.rate
+                seen.append((y.tolist(), job.w.numpy().tolist(), kept))
+        return seen, compiled.trace_count
+
+    with without_xla():
+        expected, _ = run(True)
+        found, traces = run(False)
+    assert found == expected
+    assert traces <= 4

@@ -627,6 +627,7 @@ class Observations:
             self.before.content(obj.base if isinstance(obj, np.flatiter) else obj)
             return
         self._refuse(origin.path + how, values, nested=nested)
+        self.numbers.change(obj)
         self.numbers.write(origin, obj)
         self._changed.add(id(obj))
         self._do(origin, obj, change, origin, obj)

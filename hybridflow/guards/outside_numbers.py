@@ -238,14 +238,21 @@ class OutsideNumbers:
         Raises:
             NeedsNumber: it was read as an input before.
         """
-        if isinstance(container, dict):
-            self._changed[id(container)] = container
-            self.require_numbers([at for one, at in self._of_origin.items() if self._is_in_changed(one)])
         if origin is not None:
             origin.written = True
             if self._copies.get(id(container), (None, None))[0] is container:
                 self.require_numbers(self._held_in(container))  # what is written to a copy would be lost
             self.look(origin, container)
+
+    def change(self, container: Any) -> None:
+        """Record that the trace changes a container as such: a dict may be a namespace, whose names it has read.
+
+        Raises:
+            NeedsNumber: one of them was read as an input before.
+        """
+        if isinstance(container, dict):
+            self._changed[id(container)] = container
+            self.require_numbers([at for one, at in self._of_origin.items() if self._is_in_changed(one)])
 
     def _is_in_changed(self, origin: Origin) -> bool:
         """Whether an origin is a name in a namespace that the trace has changed as a dict."""
