@@ -1,5 +1,8 @@
 """Make names of other packages work, or raise an error that says what to write; `core.foreign_names` lists them.
 
+`core.foreign_families` has rules for the many names that have one answer. Functions of JAX, SciPy and NumPy that
+hybridflow lacks are found in those packages.
+
 Tensors, models and optimizers get a class attribute for each name. They get no ``__getattr__``, because merely defining
 one slows down the lookup of every attribute in Python 3.11. Python modules do get one; it is called only for names that
 they lack. `dir`,
@@ -9,9 +12,10 @@ stubs and type checkers show only hybridflow's own names: the foreign names are 
 from __future__ import annotations
 
 import functools
+import importlib
 import re
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from difflib import get_close_matches
 from inspect import getattr_static
 from types import ModuleType
@@ -19,6 +23,7 @@ from typing import Any, cast
 
 from hybridflow import later
 from hybridflow.core.errors import ArgumentError, ArgumentTypeError, ForeignNameError, MutationError, message
+from hybridflow.core.foreign_families import FAMILIES
 from hybridflow.core.foreign_hints import HINTS
 from hybridflow.core.foreign_names import NAMES, Hint, Name
 from hybridflow.core.keywords import meant
@@ -29,13 +34,21 @@ _MODULES = (
     "hf", "hf.config", "hf.fft", "hf.ir", "hf.linalg", "hf.nn", "hf.nn.init", "hf.ops", "hf.random",
 )  # fmt: skip
 """The public modules that are imported with the package; the others call `name_module` themselves."""
-_PUBLIC = {*later.MODULES}
-"""The names of public modules inside the package, without ``hybridflow.``."""
+_PLACES: dict[str, ModuleType] = {}
+"""The public modules that are imported, by the paths that users write."""
 _OBJECTS = ("x", "model", "opt")
 _ASSIGNED = frozenset([("model", "trainable")])
 """Names that other packages assign, where an attribute of that name would be ignored."""
 _CALL = re.compile(r"(?P<name>[\w.]+)(?:\((?P<parameters>.*)\))?$")
-_TITLES = {"torch": "PyTorch", "numpy": "NumPy", "tensorflow": "TensorFlow", "jax": "JAX"}
+_TITLES = {
+    "torch": "PyTorch", "numpy": "NumPy", "tensorflow": "TensorFlow", "jax": "JAX", "keras": "Keras", "optax": "optax",
+}  # fmt: skip
+_LIBRARIES = {
+    "hf": ("jax.numpy", "jax.scipy.special", "jax.lax", "jax.nn", "scipy.special", "numpy", "jax"),
+    "hf.nn": ("jax.nn",), "hf.linalg": ("jax.numpy.linalg", "jax.scipy.linalg", "numpy.linalg"),
+    "hf.fft": ("jax.numpy.fft",),
+}  # fmt: skip
+"""Where functions are looked for that a public module lacks."""
 
 
 def titles(packages: str) -> str:
@@ -55,17 +68,48 @@ def rows() -> dict[str, Name | Hint]:
 
 
 @functools.cache
+def _expression(names: str) -> re.Pattern[str]:
+    """Return the expression that matches the names of a family."""
+    return re.compile("|".join(f"(?:{name})" for name in names.split()))
+
+
+def hint_of(owner: str, name: str) -> Hint | None:
+    """Return the hint for a name of an owner such as ``hf``: its row, or that of the first family that has the name.
+
+    An expression leaves a name to the library that has it, if the family is not of that library.
+    """
+    row = rows().get(f"{owner}.{name}")
+    if row is not None:
+        return row if isinstance(row, Hint) else None
+    for family in FAMILIES:
+        if owner in family.owners.split():
+            found = _expression(family.names).fullmatch(name)
+            if found is not None and (
+                name in family.names.split() or not _in_library(owner, name)[0]
+                or {"jax", "numpy"} & {*family.packages.split()}
+            ):  # fmt: skip
+                groups = [group for group in found.groups() if group is not None]
+                ours = family.ours.format(name, *groups, *groups, library=_in_library("hf", name)[0])
+                return Hint(family.packages, f"{owner}.{name}", ours, family.because)
+    return None
+
+
+def _advice(hint: Hint) -> str:
+    return f"Use {hint.ours}: {hint.because}." if hint.ours else f"There is none here: {hint.because}."
+
+
+@functools.cache
 def meaning(name: str) -> Any:
     """Return what a foreign name stands for here: a function, module or dtype; for tensors, a class attribute.
 
     Raises:
         ForeignNameError: the name has no direct equivalent; the text says what to use instead.
     """
-    row = rows()[name]
-    if isinstance(row, Hint):
-        raise ForeignNameError(
-            message(f"{name}: it is a name of {titles(row.packages)}", hint=f"Use {row.ours}: {row.because}.")
-        )
+    owner, _, last = name.rpartition(".")
+    hint = hint_of(owner, last)
+    if hint is not None:
+        raise ForeignNameError(message(f"{name}: it is a name of {titles(hint.packages)}", hint=_advice(hint)))
+    row = cast(Name, rows()[name])
     match = _CALL.match(row.call)
     parameters = match["parameters"] if match is not None else None
     owner = name.partition(".")[0]
@@ -159,8 +203,15 @@ class _Settable(_Foreign):
 
 @functools.cache
 def _names_of(owner: str) -> frozenset[str]:
-    """Return the names of the table that are attributes of ``x``, ``model`` or ``opt``."""
-    return frozenset(name.partition(".")[2] for name in rows() if name.startswith(f"{owner}."))
+    """Return the names of the tables that are attributes of ``x``, ``model`` or ``opt``."""
+    names = {name.partition(".")[2] for name in rows() if name.startswith(f"{owner}.")}
+    for family in FAMILIES:
+        if owner in family.owners.split():
+            names.update(filter(str.isidentifier, family.names.split()))
+    if owner == "x":  # PyTorch's methods that assign
+        plain = names | {name for name in vars(TensorMethods) if not name.startswith("_")}
+        names |= {f"{name}_" for name in plain if not name.endswith("_")} - plain
+    return frozenset(names)
 
 
 def name_class(cls: type, owner: str) -> None:
@@ -185,7 +236,7 @@ def name_module(path: str, name: str) -> None:
     It gets the names that the table has for it, a hint for other names that it lacks, and a `dir` of its public names.
     """
     module = cast(Any, sys.modules[name])
-    _PUBLIC.add(name.removeprefix("hybridflow."))
+    _PLACES[path] = module
     module.__dir__ = functools.partial(_public_names, module, vars(module).get("__dir__"))
     module.__getattr__ = _of_module(path, module)
 
@@ -209,20 +260,55 @@ class MissingNameError(AttributeError):
 
 
 def _is_public(module: ModuleType) -> bool:
-    return module.__name__.removeprefix("hybridflow.") in _PUBLIC
+    name = module.__name__.removeprefix("hybridflow.")
+    return name in later.MODULES or any(module is place for place in _PLACES.values())
 
 
 def _instead(path: str, module: ModuleType, name: str) -> str:
     """Return what a missing name was probably meant to be, as the end of an error's text; "" if that is not known."""
     own = [one for one in {*dir(module), *names_in(path)} if not one.startswith("_")]
     lower = {one.lower(): one for one in own}
+    if name.lower() in lower:
+        return f". Did you mean {path}.{lower[name.lower()]}?"
+    place = _place_of(name, _PLACES)
+    if place:
+        return f". Did you mean {place}.{name}?"
+    hint = hint_of(path, name)
+    if hint is not None:
+        return f": it is a name of {titles(hint.packages)}. {_advice(hint)}"
+    whole, advice = _in_library(path, name)
+    if whole:
+        return f". {advice}"
     near = get_close_matches(name, own, n=1, cutoff=0.75) or get_close_matches(name.lower(), lower, n=1, cutoff=0.75)
     if near:
         return f". Did you mean {path}.{near[0] if near[0] in own else lower[near[0]]}?"
-    package = sys.modules["hybridflow"]
-    elsewhere = [("hf", package), *[(f"hf.{one}", vars(package).get(one)) for one in sorted(_PUBLIC)]]
-    places = [other for other, one in elsewhere if one is not None and one is not module and name in dir(one)]
-    return f". Did you mean {places[0]}.{name}?" if places else ""
+    place = _place_of(name, {f"hf.{one}": later.imported(one) for one in later.MODULES})
+    return f". Did you mean {place}.{name}?" if place else ""
+
+
+def _place_of(name: str, places: Mapping[str, ModuleType]) -> str:
+    """Return the path of the first module that has a name, those with short paths first; "" if none has it."""
+    paths = sorted((path for path in places if path.startswith("hf")), key=lambda path: (path.count("."), path))
+    return next((path for path in paths if name in dir(places[path])), "")
+
+
+@functools.cache
+def _in_library(path: str, name: str) -> tuple[str, str]:
+    """Return what JAX, SciPy or NumPy has under a name that a public module lacks, and how to use it, or two ""."""
+    for library in _LIBRARIES.get(path, ()) if not name.startswith("_") else ():
+        value = vars(importlib.import_module(library)).get(name)
+        if value is None:
+            continue
+        whole = f"{library}.{name}"
+        function = callable(value) and not isinstance(value, type)
+        if function and library.startswith("jax."):
+            return whole, f"JAX has it, and hf.from_jax({whole}) is an operation on tensors, with its gradient."
+        if function and not library.startswith("jax"):
+            return whole, (
+                f"{whole} takes x.numpy(), and hf.pure_callback calls it in a compiled function; no gradient flows."
+            )
+        return whole, f"It is {whole}, which knows nothing of tensors; import {library.partition('.')[0]} for it."
+    return "", ""
 
 
 @functools.cache
