@@ -130,6 +130,10 @@ class ProgramsDifferError(HybridflowError, RuntimeError):
     """Processes that do not run the same program with the same values."""
 
 
+class WorkerError(HybridflowError, RuntimeError):
+    """A process that loads examples ended."""
+
+
 class ForkError(HybridflowError, RuntimeError):
     """Something that needs XLA, in a process that was forked after XLA had started."""
 

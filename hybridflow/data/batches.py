@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Generic, TypedDict, TypeVar, Unpack, cast, overload
 
 import jax
@@ -14,6 +14,7 @@ from hybridflow.core.keywords import take_foreign_keywords
 from hybridflow.core.mesh import Mesh
 from hybridflow.core.tensor import Tensor, new_tensor
 from hybridflow.core.variable import Variable
+from hybridflow.data.examples import Workers, like_lengths, load, stack
 from hybridflow.data.prefetch import Prefetched
 from hybridflow.data.share import Share, shared_seed
 
@@ -30,6 +31,9 @@ class Options(TypedDict, total=False):
     seed: int | None
     drop_last: bool
     shard: Mesh | None
+    workers: int
+    pad: float | None
+    lengths: Sequence[int] | None
 
 
 class Batches(Generic[B]):
@@ -37,7 +41,8 @@ class Batches(Generic[B]):
 
     Args:
         data: an array, or a tuple or mapping of arrays (which may be nested), with one row per example; or a sequence
-            of examples, such as a list, whose arrays are stacked.
+            of examples whose arrays are stacked: a list, or an object with ``__len__`` and ``__getitem__`` that loads
+            an example when it is asked for it.
         size: the number of examples in a batch; the last batch may have fewer.
         shuffle: whether each epoch has an order of its own.
         seed: the seed of the orders; a random one if None.
@@ -45,11 +50,19 @@ class Batches(Generic[B]):
         shard: the mesh on which batches lie: rows are split over its first axis. Each process makes only its own rows,
             and applies the functions of `map` to them; ``size`` counts the rows of all. A last batch that cannot be
             split evenly is whole in every process. Without a seed, all processes take process 0's.
+        workers: the number of processes that load examples of a sequence. The batches and their order are those
+            without workers, if an example depends on its number only.
+        pad: the value that fills up arrays of the examples of a batch that have different shapes, at the ends of their
+            axes. An example that needs its length has it as a part, such as ``(ids, len(ids))``.
+        lengths: the length of each example: a batch then takes examples of like lengths, which makes less padding.
 
     Raises:
         LayoutError: the mesh cannot divide ``size``.
-        ArgumentError: there are no examples, or there is no batch.
-        ShapeError: the arrays have different numbers of rows.
+        ArgumentError: there are no examples, or there is no batch; the examples cannot be pickled, or are no sequence,
+            for ``workers``; there are more or fewer ``lengths`` than examples.
+        ShapeError: the arrays have different numbers of rows; a batch's examples have different shapes, without
+            ``pad``.
+        WorkerError: a worker process ended.
 
     Example:
         >>> import hybridflow as hf
@@ -79,7 +92,7 @@ class Batches(Generic[B]):
     def __init__(self: Batches[Any], data: Any, size: int, **options: Unpack[Options]) -> None: ...
     def __init__(
         self, data: Any, size: int, *, shuffle: bool = False, seed: int | None = None, drop_last: bool = False,
-        shard: Mesh | None = None,
+        shard: Mesh | None = None, workers: int = 0, pad: float | None = None, lengths: Sequence[int] | None = None,
     ) -> None:  # fmt: skip
         if not isinstance(cast(object, size), int) or size < 1:
             raise ArgumentError(message("Batches: size must be an int, 1 at least", got=f"size={size!r}"))
@@ -95,6 +108,19 @@ class Batches(Generic[B]):
         self._examples = None if _is_arrays(data) else data
         self._arrays, self._tree = ([], None) if self._examples is not None else _rows(data)
         self._count = len(self._arrays[0]) if self._examples is None else len(data)
+        self._pad = pad
+        self._lengths = None if lengths is None else np.asarray(lengths)
+        if self._lengths is not None and self._lengths.shape != (self._count,):
+            raise ArgumentError(
+                message("Batches: lengths has one number per example",
+                        got=f"{self._count} examples, lengths of shape {self._lengths.shape}")
+            )  # fmt: skip
+        if workers and self._examples is None:
+            raise ArgumentError(
+                message("Batches: workers load examples of a sequence one by one, and arrays are there already",
+                        got=f"workers={workers}", hint="Leave workers= out; .prefetch() makes batches ahead.")
+            )  # fmt: skip
+        self._workers = Workers(self._examples, workers) if workers else None
         if len(self) == 0:
             raise ArgumentError(
                 message("Batches: there is no batch",
@@ -138,36 +164,53 @@ class Batches(Generic[B]):
         if not self._resumes:
             self._next = 0
         self._resumes = False
-        order = np.random.default_rng([self._seed, self._epoch]).permutation(self._count) if self._shuffle else None
-        while self._next < len(self):
-            start = self._next * self._size
-            chosen = slice(start, min(start + self._size, self._count))
-            rows = chosen if order is None else order[chosen]
+        order, shares = self._order(), range(self._next, len(self))
+        rows = (self._share_of(order[number * self._size : (number + 1) * self._size]) for number in shares)
+        for batch, is_split in self._read(rows):
             self._next += 1
-            yield self._made(rows, chosen.stop - start)
+            for function in self._functions:
+                batch = function(batch)
+            yield self._share.spread(batch) if is_split and self._share is not None else batch
         self._epoch, self._next = self._epoch + 1, 0
 
-    def _made(self, rows: Any, count: int) -> Any:
-        """Return the batch of some rows, after the functions of `map`."""
-        share = self._share
-        split = share is not None and share.divides(count)
-        batch = self._batch(share.own(rows, count) if split and share is not None else rows)
-        for function in self._functions:
-            batch = function(batch)
-        return share.spread(batch) if split and share is not None else batch
+    def _order(self) -> Any:
+        """Return the numbers of the examples in this epoch's order; a range if that is theirs."""
+        if not self._shuffle and self._lengths is None:
+            return range(self._count)
+        random = np.random.default_rng([self._seed, self._epoch])
+        order = random.permutation(self._count) if self._shuffle else np.arange(self._count)
+        return order if self._lengths is None else like_lengths(order, self._lengths, self._size, self._shuffle, random)
+
+    def _share_of(self, rows: Any) -> tuple[Any, bool]:
+        """Return the numbers of this process's examples of a batch, and whether other processes have the rest."""
+        if self._share is None or not self._share.divides(len(rows)):
+            return rows, False
+        return self._share.own(np.asarray(rows), len(rows)), True
+
+    def _read(self, rows: Iterator[tuple[Any, bool]]) -> Iterator[tuple[Any, bool]]:
+        """Yield the batch of each share of rows."""
+        if self._workers is None:
+            for numbers, is_split in rows:
+                yield self._batch(numbers), is_split
+            return
+        splits: list[bool] = []
+
+        def numbers() -> Iterator[list[int]]:
+            for chosen, is_split in rows:
+                splits.append(is_split)
+                yield [int(number) for number in chosen]
+
+        for examples in self._workers.loaded(numbers()):
+            yield stack(examples, self._pad), splits.pop(0)
 
     def _batch(self, rows: Any) -> Any:
-        if self._examples is None:
-            if type(rows) is slice:
-                made = [new_tensor(array[rows].copy()) for array in self._arrays]
-            else:
-                made = [new_tensor(array[rows]) for array in self._arrays]
-            return made[0] if self._tree is None else jax.tree_util.tree_unflatten(self._tree, made)
-        numbers = range(rows.start, rows.stop) if type(rows) is slice else rows.tolist()
-        examples = [self._examples[number] for number in numbers]
-        return jax.tree_util.tree_map(
-            lambda *leaves: new_tensor(np.stack([np.asarray(leaf) for leaf in leaves])), *examples
-        )
+        if self._examples is not None:
+            return stack(load(self._examples, [int(number) for number in rows]), self._pad)
+        if isinstance(rows, range):
+            made = [new_tensor(array[rows.start : rows.stop].copy()) for array in self._arrays]
+        else:
+            made = [new_tensor(array[rows]) for array in self._arrays]
+        return made[0] if self._tree is None else jax.tree_util.tree_unflatten(self._tree, made)
 
 
 def _is_arrays(data: Any) -> bool:
