@@ -379,3 +379,33 @@ def test_advice_is_printed_and_shown_in_notebooks():
     assert "Call it eagerly" in str(found)
     assert "Call it eagerly" in found._repr_html_()
     assert "<td>" in found._repr_html_()
+
+
+def test_python_loops_that_a_tensor_may_end():
+    def newton(x, n, steps):
+        for _ in steps(n):
+            y = x - (x * x - 2) / (2 * x)
+            if hf.max(hf.abs(y - x)) < 1e-6:
+                break
+            x = y
+        return x
+
+    def over_range(x, n):
+        for _ in range(n):
+            y = x - (x * x - 2) / (2 * x)
+            if hf.max(hf.abs(y - x)) < 1e-6:
+                break
+            x = y
+        return x
+
+    compiled = hf.compile(over_range)
+    small = hf.ones((4, 4))
+    compiled(small, 14)
+    (advice,) = compiled.explain().advice
+    assert advice.kind == "unrolled"
+    assert "14 steps" in advice.text
+    assert "hf.arange(n)" in advice.hint
+    assert advice.line == f"{__file__}:{over_range.__code__.co_firstlineno + 1}"
+    assert kinds(over_range, (small, 4)) == []
+    assert kinds(newton, (small, 14, hf.arange)) == []
+    assert hf.all(compiled(small, 14) == hf.compile(newton)(small, 14, hf.arange))

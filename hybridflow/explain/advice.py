@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import linecache
 import os
 import re
 from collections import Counter
@@ -13,7 +14,7 @@ import jax
 
 from hybridflow.core.dims import evaluate
 from hybridflow.core.dtypes import complex128, float32, float64
-from hybridflow.core.node import Edge, Node, format_where
+from hybridflow.core.node import Edge, Node, format_where, where_file_line
 from hybridflow.core.sources import CONSTANT, INPUT
 from hybridflow.ir.costs import bodies, moves_nothing, node_costs
 from hybridflow.ir.graph import Graph, graphs_of
@@ -28,6 +29,8 @@ RETRACES, MODES = 3, 4
 """Advice is given for at least this many traces that differ in one Python integer, or in one other thing."""
 ROUND_TRIPS = 3
 """Advice is given for at least this many calls of Python from one line, not counting loops."""
+UNROLLED = 12
+"""Advice is given for at least this many steps of a Python loop that a tensor may end."""
 
 
 @dataclass(frozen=True)
@@ -35,7 +38,7 @@ class Advice:
     """One thing that a user could change.
 
     Attributes:
-        kind: ``float64``, ``retrace``, ``constant``, ``host`` or ``tiny``.
+        kind: ``float64``, ``retrace``, ``constant``, ``host``, ``unrolled`` or ``tiny``.
         text: the problem, and its cost.
         hint: the next step.
         line: the user's line as ``file:line``; None if it is not known.
@@ -284,6 +287,24 @@ def _calls_python(node: Node) -> bool:
     return "effect" in node.op.traits and "random" not in node.op.traits
 
 
+def _on_unrolled(graph: Graph) -> Iterator[Advice]:
+    """Find loops over Python's range that a tensor may end: each step is a branch at the line of `for`."""
+    for one in graphs_of(graph):
+        branches = Counter(where_file_line(node.where) for node in one.nodes if node.op.name == "cond")
+        for place, steps in branches.items():
+            if place is not None and steps >= UNROLLED and _OVER_RANGE.match(linecache.getline(*place)):
+                yield Advice(
+                    "unrolled",
+                    f"Python's loop has {steps + 1} steps in the graph of {sum(1 for _ in one.walk()):,} nodes, since "
+                    "its break, return or continue is on a tensor",
+                    "Write hf.arange(n) for range(n): one loop of the graph, traced once, where i is a tensor.",
+                    f"{place[0]}:{place[1]}",
+                )
+
+
+_OVER_RANGE = re.compile(r"\s*for\b.*\bin\s+range\(")
+
+
 def _on_tiny(graph: Graph) -> Iterator[Advice]:
     """Find functions that compute too little for a compiled call to be worthwhile."""
     working = [node for node in graph.walk() if not moves_nothing(node)]
@@ -304,5 +325,7 @@ def _on_tiny(graph: Graph) -> Iterator[Advice]:
         )
 
 
-_RULES: tuple[Callable[[Graph], Iterable[Advice]], ...] = (_on_float64, _on_constants, _on_host_calls, _on_tiny)
+_RULES: tuple[Callable[[Graph], Iterable[Advice]], ...] = (
+    _on_float64, _on_constants, _on_host_calls, _on_unrolled, _on_tiny,
+)  # fmt: skip
 
