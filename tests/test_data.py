@@ -246,3 +246,39 @@ def test_a_stream_that_ends_is_read_once_unless_it_is_a_function():
         with pytest.raises((TypeError, ValueError), match=text):
             wrong()
 
+
+
+def test_a_class_of_a_notebook_is_refused_before_a_worker_starts():
+    said = run_python("""
+        import hybridflow as hf
+
+        class Own:
+            def __len__(self): return 4
+            def __getitem__(self, number): return number
+
+        for data in (Own(), [Own(), 1]):
+            try:
+                hf.data.Batches(data, 2, workers=1)
+            except ValueError as error:
+                print(error)
+    """)
+    assert said.count("other processes, which have no Own") == said.count("Define it in a module") == 2
+
+
+def test_data_says_how_it_was_made():
+    x = np.zeros((5, 2))
+    for data, text in (
+        (hf.data.Batches((x, x), 2), "Batches(5 examples, size=2)"),
+        (hf.data.Batches([1], 1, pad=0.0, shuffle=True, seed=3),
+         "Batches(1 examples, size=1, shuffle=True, pad=0.0, seed=3)"),
+        (hf.data.Batches([1], 1, drop_last=True).prefetch(2),
+         "Batches(1 examples, size=1, drop_last=True).prefetch(2)"),
+        (hf.data.stream([1], 3, pad=0.0), "Stream(size=3, pad=0.0)"),
+        (hf.metrics.TopK(2), "TopK(k=2)"), (hf.metrics.Accuracy(), "Accuracy()"),
+        (hf.nn.LayerNorm(epsilon=1e-3), "LayerNorm(epsilon=0.001)"), (hf.nn.LayerNorm(), "LayerNorm()"),
+        (hf.nn.BatchNorm(momentum=0.2), "BatchNorm(momentum=0.2)"), (hf.nn.Dropout(0.3), "Dropout(0.3)"),
+        (hf.optim.EMA([hf.Variable(1.0)], 0.9), "EMA(1 parameters, decay=0.9)"),
+        (hf.optim.SGD([hf.Variable(1.0)], hf.optim.cosine(0.1, 9)),
+         "SGD(rate=cosine(final=0.0, start=0.1, steps=9), momentum=0.0, nesterov=False, decay=0.0)"),
+    ):  # fmt: skip
+        assert repr(data) == text

@@ -634,3 +634,12 @@ def test_indices_from_the_end_of_an_open_axis(tmp_path: Path, function: Any, axe
     for rows in (2, 5):
         x = hf.asarray(np.arange(3.0 * rows, dtype=np.float32).reshape(rows, 3))
         assert loaded.predict(x).tolist() == function(x).tolist()
+
+
+def test_an_artifact_of_one_function_is_called(tmp_path):
+    net, x, spec = hf.nn.Linear(3, 2), hf.ones((1, 3)), hf.TensorSpec([None, 3])
+    hf.export.save(tmp_path / "one.hf", net, spec)
+    hf.export.save(tmp_path / "two.hf", a=(net, spec), b=(net, spec))
+    assert hf.all(hf.export.load(tmp_path / "one.hf")(x) == net(x))
+    with pytest.raises(ArgumentError, match=r"several functions\n  got: artifact\.a, artifact\.b"):
+        hf.export.load(tmp_path / "two.hf")(x)

@@ -431,6 +431,7 @@ def test_predict_keeps_structures():
     ("call", "error", "text"),
     [
         (lambda: hf.train.evaluate(hf.relu, X, Y, metrics=()), ArgumentError, "there are no metrics"),
+        (lambda: hf.train.evaluate(hf.relu, X, Y, metrics=["auc"]), ArgumentTypeError, r"Write hf\.metrics\.AUC\(\)"),
         (lambda: hf.train.evaluate(hf.relu, [], metrics=hf.metrics.MSE()), ArgumentError, "yields nothing"),
         (lambda: hf.train.evaluate(3, X, Y, metrics=hf.metrics.MSE()), ArgumentTypeError, "a int is no model"),
         (lambda: hf.train.predict(hf.sum, X), ShapeError, "one row for each of the 8 examples"),

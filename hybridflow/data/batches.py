@@ -120,6 +120,7 @@ class Batches(Generic[B]):
                 message("Batches: workers load examples of a sequence one by one, and arrays are there already",
                         got=f"workers={workers}", hint="Leave workers= out; .prefetch() makes batches ahead.")
             )  # fmt: skip
+        self._worker_count = workers
         self._workers = Workers(self._examples, workers) if workers else None
         if len(self) == 0:
             raise ArgumentError(
@@ -130,6 +131,12 @@ class Batches(Generic[B]):
     def __len__(self) -> int:
         whole, rest = divmod(self._count, self._size)
         return whole + (rest > 0 and not self._drop)
+
+    def __repr__(self) -> str:
+        seed = [f"seed={self._seed}"] if self._shuffle else []
+        said = {"shuffle": self._shuffle, "drop_last": self._drop, "workers": self._worker_count, "pad": self._pad}
+        options = [f"{name}={value}" for name, value in said.items() if value not in (0, None) or type(value) is float]
+        return f"Batches({', '.join([f'{self._count} examples', f'size={self._size}', *options, *seed])})"
 
     def map(self, fn: Callable[[B], C]) -> Batches[C]:
         """Return the same batches, with a function applied to each of them."""

@@ -6,11 +6,13 @@ import multiprocessing
 import os
 import pickle
 import signal
+import sys
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
+from io import BytesIO
 from itertools import islice
 from typing import Any
 
@@ -88,6 +90,20 @@ def like_lengths(order: np.ndarray[Any, Any], lengths: np.ndarray[Any, Any], siz
     return np.concatenate([batches.reshape(-1), ordered[whole:]])
 
 
+class _NotOfThis(pickle.Unpickler):
+    """An unpickler that refuses what other processes cannot import: classes and functions of a notebook."""
+
+    def find_class(self, module_name: str, global_name: str, /) -> Any:
+        """Return what a pickle names."""
+        if module_name == "__main__":
+            raise ArgumentError(
+                message(f"Batches: workers= sends the examples to other processes, which have no {global_name}",
+                        got=f"{global_name}, defined in a notebook or at a prompt",
+                        hint="Define it in a module, such as a file that `%%writefile` makes, and import it.")
+            )  # fmt: skip
+        return super().find_class(module_name, global_name)
+
+
 class Workers:
     """Processes that load examples. They start with the first loop, and end with this object or with the program.
 
@@ -109,6 +125,8 @@ class Workers:
                         got=f"{type(examples).__name__}: {error}",
                         hint="Define their class in a module, and open files in __getitem__.")
             ) from error  # fmt: skip
+        if b"__main__" in self._pickled and not hasattr(sys.modules["__main__"], "__file__"):
+            _NotOfThis(BytesIO(self._pickled)).load()
         self._pool: ProcessPoolExecutor | None = None
 
     def loaded(self, batches: Iterable[Sequence[int]]) -> Iterator[list[Any]]:

@@ -54,6 +54,9 @@ class Prefetched(Generic[T]):
         """The iterable that makes the items."""
         return self._source
 
+    def __repr__(self) -> str:
+        return f"{self._source!r}.prefetch({self._n})"
+
     def __len__(self) -> int:
         return len(cast(Any, self._source))
 

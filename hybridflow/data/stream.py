@@ -7,6 +7,7 @@ from itertools import islice
 from typing import Any, Generic, TypeVar, cast
 
 from hybridflow.core.errors import ArgumentError, ArgumentTypeError, message
+from hybridflow.core.reprs import settings_of
 from hybridflow.data.examples import stack
 from hybridflow.data.prefetch import Prefetched
 
@@ -47,7 +48,7 @@ class Stream(Generic[B]):
     A restored stream reads that many batches and throws them away, so it needs a source that begins anew.
     """
 
-    def __init__(self, examples: Any, size: int, pad: float | None, drop_last: bool) -> None:
+    def __init__(self, examples: Any, size: int, pad: float | None = None, drop_last: bool = False) -> None:
         if not isinstance(cast(object, size), int) or size < 1:
             raise ArgumentError(message("stream: size must be an int, 1 at least", got=f"size={size!r}"))
         if not callable(examples) and not hasattr(examples, "__iter__"):
@@ -55,10 +56,13 @@ class Stream(Generic[B]):
                 message(f"stream: a {type(examples).__name__} has no examples", got=repr(examples)[:80],
                         hint="Give an iterable of examples, or a function that returns one.")
             )  # fmt: skip
-        self._examples, self._size, self._pad, self._drop = examples, size, pad, bool(drop_last)
+        self._examples, self._size, self._pad, self._drop_last = examples, size, pad, bool(drop_last)
         self._functions: tuple[Callable[[Any], Any], ...] = ()
         self._next = 0
         self._skip = 0
+
+    def __repr__(self) -> str:
+        return f"Stream({', '.join([f'size={self._size}', *settings_of(self)[1:]])})"
 
     def map(self, fn: Callable[[B], C]) -> Stream[C]:
         """Return the same batches, with a function applied to each of them."""
@@ -92,7 +96,7 @@ class Stream(Generic[B]):
         self._next, self._skip = self._skip, 0
         for _ in islice(source, self._next * self._size):
             pass
-        while (some := [*islice(source, self._size)]) and (len(some) == self._size or not self._drop):
+        while (some := [*islice(source, self._size)]) and (len(some) == self._size or not self._drop_last):
             batch = stack(some, self._pad)
             for function in self._functions:
                 batch = function(batch)

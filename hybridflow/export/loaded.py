@@ -251,6 +251,18 @@ class Artifact:
             raise AttributeError(f"the artifact has no function {name!r}, but {', '.join(functions)}")
         return function
 
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Call the function, if the artifact has one only.
+
+        Raises:
+            ArgumentError: it has several; call one by its name.
+        """
+        if len(self.functions) != 1:
+            names = ", ".join(f"artifact.{name}" for name in self.functions)
+            raise ArgumentError(message("artifact: it has several functions", got=names, hint="Call one by its name."))
+        (function,) = self.functions.values()
+        return function(*args, **kwargs)
+
     def __copy__(self) -> Artifact:
         return type(self)(self.functions, self._weights, self.metadata, self._samples)
 

@@ -9,6 +9,7 @@ import numpy as np
 from hybridflow.core.context import made_once
 from hybridflow.core.dtypes import float64
 from hybridflow.core.errors import ShapeError, message
+from hybridflow.core.reprs import settings_of
 from hybridflow.core.tensor import Tensor, as_tensor
 from hybridflow.core.variable import Variable
 from hybridflow.ops.choice import where
@@ -28,6 +29,9 @@ class Metric:
                 name: Variable(np.zeros(shape), name=f"{type(self).__name__}.{name}", trainable=False)
                 for name, shape in shapes.items()
             }
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({', '.join(settings_of(self))})"
 
     def update(self, prediction: Any, target: Any) -> None:
         """Add a batch.

@@ -6,6 +6,7 @@ from functools import partial
 from typing import Any, cast
 
 from hybridflow.core.functions import Whole
+from hybridflow.core.reprs import settings_of
 from hybridflow.nn.tree import holds
 
 
@@ -21,7 +22,9 @@ def _lines(module: Any, name: str, around: tuple[Any, ...]) -> list[str]:
     inside = [
         line for key, value in vars(module).items() for line in _inside(key, value, (*around, module))
     ]  # fmt: skip
-    head = f"{label}{type(module).__name__}({module.extra_repr()}"
+    own = module.extra_repr()
+    settings = [one for one in settings_of(module, own) if "=" in one]  # those without a default are its own text
+    head = f"{label}{type(module).__name__}({', '.join([own, *settings] if own else settings)}"
     return [f"{head})"] if not inside else [head, *[f"  {line}" for line in inside], ")"]
 
 

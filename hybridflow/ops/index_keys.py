@@ -72,13 +72,13 @@ def _no_bounds(item: slice) -> Exception:
     if any(end.ndim == 0 and end.dtype.kind in "iu" for end in ends) and is_tracing():
         shown = ":".join("" if end is None else str(getattr(end, "spec", end)) for end in given[:2])
         return TraceError(
-            message("getitem: the size of a slice from or to a tensor depends on its value, unknown in a trace",
+            message("x[index]: the size of a slice from or to a tensor depends on its value, unknown in a trace",
                     got=f"x[{shown}], {used_at()}",
                     hint="For n elements from i on: hf.take(x, i + hf.arange(n)). For all sizes: "
                          "hf.where(mask, x, other) with a mask such as hf.arange(len(x)) >= i.")
         )  # fmt: skip
     return ArgumentTypeError(
-        message("getitem: a slice takes integers", got=repr(item), hint="Use hf.take for other positions.")
+        message("x[index]: a slice takes integers", got=repr(item), hint="Use hf.take for other positions.")
     )
 
 
@@ -101,7 +101,7 @@ def normalize_slice(item: slice, size: Any) -> tuple[Any, Any, int]:
     try:
         step = 1 if item.step is None else item.step.__index__()
         if step == 0:
-            raise ArgumentTypeError(message("getitem: a slice's step is 0", got=repr(item), hint="Use 1 or -1."))
+            raise ArgumentTypeError(message("x[index]: a slice's step is 0", got=repr(item), hint="Use 1 or -1."))
         if step > 0:
             start = _bound(item.start, size, 0, size, 0)
             stop = _bound(item.stop, size, 0, size, size)
@@ -177,7 +177,7 @@ def _as_items(key: Any, shape: Shape) -> list[Any]:
     for item in map(without_array, given):
         if isinstance(item, bool | np.bool_):
             raise ArgumentTypeError(
-                message(f"getitem: {item} is not an index", got=f"x[{item}]", hint="Use an integer, or a mask tensor.")
+                message(f"x[index]: {item} is not an index", got=f"x[{item}]", hint="Use an integer, or a mask tensor.")
             )
         if type(item) is StagedNumber and item.kinds == INT:
             items.append(item.raw)
@@ -190,12 +190,12 @@ def _as_items(key: Any, shape: Shape) -> list[Any]:
     used = sum(_width(item) for item in items)
     if used > len(shape):
         raise IndexRangeError(
-            message(f"getitem: {used} indices for {len(shape)} dimensions", got=f"x[{key!r}]"[:80],
+            message(f"x[index]: {used} indices for {len(shape)} dimensions", got=f"x[{key!r}]"[:80],
                     hint=f"The shape is {shape}: give at most one index per axis.")
         )  # fmt: skip
     dots = [i for i, item in enumerate(items) if item is Ellipsis]
     if len(dots) > 1:
-        raise ArgumentTypeError(message("getitem: an index has one ... at most", got=f"x[{key!r}]"[:80]))
+        raise ArgumentTypeError(message("x[index]: an index has one ... at most", got=f"x[{key!r}]"[:80]))
     rest = [slice(None)] * (len(shape) - used)
     dots_at = dots[0] if dots else len(items)
     return _without_masks([*items[:dots_at], *rest, *items[dots_at + len(dots) :]], shape)
@@ -205,7 +205,7 @@ def _of_int32(number: int) -> int:
     """Return an index; no axis has an element beyond int32."""
     if not -(2**31) <= number < 2**31:
         raise IndexRangeError(
-            message(f"getitem: index {number} is out of range of every axis", hint="Use a smaller index.")
+            message(f"x[index]: index {number} is out of range of every axis", hint="Use a smaller index.")
         )
     return number
 
@@ -233,7 +233,7 @@ def _index_tensor(item: Any) -> Tensor | np.ndarray[Any, Any]:
         item = np.zeros(0, np.int32)
     if isinstance(item, str | float | complex) or not (isinstance(item, list) or hasattr(item, "dtype")):
         raise ArgumentTypeError(
-            message(f"getitem: a {type(item).__name__} is not an index", got=repr(item)[:60],
+            message(f"x[index]: a {type(item).__name__} is not an index", got=repr(item)[:60],
                     hint="Index with integers, slices, None, ..., integer tensors or masks.")
         )  # fmt: skip
     traced = isinstance(item, Tensor | Variable)
@@ -242,13 +242,13 @@ def _index_tensor(item: Any) -> Tensor | np.ndarray[Any, Any]:
     if kind == "b":
         if is_tracing() and traced:
             raise TraceError(
-                message("getitem: the shape of x[mask] depends on values, which a trace does not have",
+                message("x[index]: the shape of x[mask] depends on values, which a trace does not have",
                         got=f"x[{tensor.spec}]", hint="Use hf.where(mask, x, other), which keeps the shape.")
             )  # fmt: skip
         return np.asarray(item) if is_tracing() else host_array(tensor)
     if kind not in "iu":
         raise ArgumentTypeError(
-            message(f"getitem: an index tensor is {tensor.dtype}, not an integer or a mask", got=str(tensor.spec),
+            message(f"x[index]: an index tensor is {tensor.dtype}, not an integer or a mask", got=str(tensor.spec),
                     hint="Cast it with .astype(hf.int32).")
         )  # fmt: skip
     return tensor
@@ -268,7 +268,7 @@ def mask_positions(mask: np.ndarray[Any, Any], shape: Shape, axis: int) -> list[
     """
     if mask.ndim == 0 or any(a != b and a != 0 for a, b in zip(mask.shape, shape, strict=False)):
         raise IndexRangeError(
-            message(f"getitem: a mask of shape {mask.shape} for axes of sizes {shape[: mask.ndim]} from axis {axis} on",
+            message(f"x[mask]: a mask of shape {mask.shape} for axes of sizes {shape[: mask.ndim]} from axis {axis} on",
                     hint="A mask has the sizes of the axes that it covers.")
         )  # fmt: skip
     return [asarray(positions.astype(np.int32)) for positions in np.nonzero(mask)]
@@ -311,7 +311,7 @@ def parse_key(key: Any, shape: Shape) -> ParsedKey:
             axes.append(position)
             tensors.append(item)
         else:
-            number = check_position(item, size, axis, "getitem")
+            number = check_position(item, size, axis, "x[index]")
             if advanced:  # next to index tensors, an integer means the same as a tensor of shape ()
                 index.append((0, size, 1))
                 axes.append(position)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from math import prod
 from typing import Any, Unpack
 
@@ -18,7 +19,7 @@ from hybridflow.core.keywords import Other, respelled
 from hybridflow.core.op import Bad, Sample, Saves, on_host, op
 from hybridflow.core.operators import add_method
 from hybridflow.core.slice_gradient import SliceGradient
-from hybridflow.core.tensor import make_tensor
+from hybridflow.core.tensor import host_array, make_tensor
 from hybridflow.ops.common import (
     Shape,
     Tensor,
@@ -66,10 +67,10 @@ def _getitem_infer(x: TensorSpec, *, index: StaticIndex) -> TensorSpec:
         )  # fmt: skip
     for axis, (item, size) in enumerate(zip(entries, x.shape, strict=True)):
         if type(item) is not tuple:
-            check_position(item, size, axis, "getitem")
+            check_position(item, size, axis, "x[index]")
         elif not (same_size(item[1], size) and item[2] == 1) and item[1] > 0:
-            check_position(item[0], size, axis, "getitem")
-            check_position(item[0] + (item[1] - 1) * item[2], size, axis, "getitem")
+            check_position(item[0], size, axis, "x[index]")
+            check_position(item[0] + (item[1] - 1) * item[2], size, axis, "x[index]")
     return make_spec(static_shape(index), x.dtype)
 
 
@@ -172,7 +173,7 @@ def getitem(x: TensorLike, key: Any = None, *, index: StaticIndex | None = None)
             parse_key(key, tensor.shape)  # raises the error that says what is wrong
             raise
     if type(key) is Tensor and key.dtype.kind in "iu" and tensor.ndim:
-        return gather(tensor, key, axes=(0,))
+        return selected("x[index]", tensor, (key,), (0,))
     if isinstance(key, Tensor) and not key.shape and key.dtype.kind == "b" and not is_tracing():
         whole = [(0, size, 1) for size in tensor.shape]
         apart = bind(getitem.op, (tensor,), {"index": (None, *whole)})
@@ -180,7 +181,7 @@ def getitem(x: TensorLike, key: Any = None, *, index: StaticIndex | None = None)
     parsed = parse_key(key, tensor.shape)
     if parsed.static is not None:
         tensor = bind(getitem.op, (tensor,), {"index": parsed.static})
-    return gather(tensor, *parsed.tensors, axes=parsed.axes) if parsed.tensors else tensor
+    return selected("x[index]", tensor, parsed.tensors, parsed.axes) if parsed.tensors else tensor
 
 
 def _slice_scatter_kernel(x: Any, *, shape: Shape, index: StaticIndex) -> Any:
@@ -342,9 +343,16 @@ def gather(x: TensorLike, /, *indices: TensorLike, axes: Axes) -> Tensor:
         Tensor([30, 10, 30], dtype=int32)
     """
     tensor = as_tensor(x)
-    normalized = tuple([normalize_axis("gather", axis, tensor.ndim) for axis in axes])
-    index = checked_indices("gather", indices, tensor.shape, normalized)
-    return bind(gather.op, (tensor, *index), {"axes": normalized})
+    return selected("gather", tensor, indices, tuple([normalize_axis("gather", axis, tensor.ndim) for axis in axes]))
+
+
+def selected(name: str, tensor: Tensor, indices: Sequence[TensorLike], axes: Axes) -> Tensor:
+    """Select elements as `gather` does, for a function whose name the errors of indices tell."""
+    index = checked_indices(name, indices, tensor.shape, axes)
+    try:
+        return bind(gather.op, (tensor, *index), {"axes": axes})
+    except IndexRangeError:
+        raise explained(name, tensor.shape, [host_array(one) for one in index], axes) from None
 
 
 def _index_add_infer(x: TensorSpec, *indices: TensorSpec, axes: Axes, shape: Shape) -> TensorSpec:
@@ -465,7 +473,7 @@ def take(x: TensorLike, indices: TensorLike, /, axis: int | None = None, **other
     tensor = as_tensor(x)
     if axis is None:
         tensor, axis = (tensor if tensor.ndim == 1 else reshape(tensor, -1)), 0
-    return gather(tensor, indices, axes=(normalize_axis("take", axis, tensor.ndim),))
+    return selected("take", tensor, (indices,), (normalize_axis("take", axis, tensor.ndim),))
 
 
 add_method("take", take)

@@ -230,7 +230,7 @@ def _update_kernel(x: Any, value: Any, *indices: Any, axes: Axes, how: str) -> A
             if how in ("min", "max") and wide.kind == "f":
                 result = _signed_zeros(result, x, value, key, how == "min")
     except IndexError:
-        raise explained("index_update", x.shape, indices, axes) from None
+        raise explained("x.at[index]", x.shape, indices, axes) from None
     return result.astype(x.dtype, copy=False)
 
 
@@ -380,7 +380,7 @@ def index_update(x: TensorLike, value: TensorLike, /, *indices: TensorLike, axes
     if how not in _AT:
         raise ArgumentError(message(f"index_update: {how!r} is not one of {list(_AT)}"))
     tensor = as_tensor(x)
-    checked = checked_indices("index_update", indices, tensor.shape, axes)
+    checked = checked_indices("x.at[index]", indices, tensor.shape, axes)
     new = as_tensor(value)
     _update_infer(tensor.spec, new.spec, *[one.spec for one in checked], axes=axes, how=how)
     return bind(index_update.op, (tensor, new, *checked), {"axes": axes, "how": how})

@@ -54,6 +54,9 @@ class EMA:
                     self._means[name] = Variable(start, name=f"{name}.mean", trainable=False, like=one)
         return [(named[name], mean) for name, mean in self._means.items()]
 
+    def __repr__(self) -> str:
+        return f"EMA({len(self._means)} parameters, decay={self._decay})"
+
     def update(self) -> None:
         """Update the means with the current values of the parameters."""
         pairs = [(mean, cast(Any, mean.read()), variable) for variable, mean in self._found()]

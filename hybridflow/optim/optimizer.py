@@ -19,6 +19,7 @@ from hybridflow.core.dtypes import as_dtype, float32, float64, int32, kind_of
 from hybridflow.core.errors import ArgumentError, DTypeError, GradientError, ShapeError, message
 from hybridflow.core.functions import as_traced
 from hybridflow.core.keywords import take_foreign_keywords
+from hybridflow.core.reprs import function_text
 from hybridflow.core.tensor import Tensor, as_tensor, asarray
 from hybridflow.core.variable import Variable
 from hybridflow.core.variable_log import OPEN_LOGS
@@ -519,7 +520,7 @@ class Optimizer:
 
     def __repr__(self) -> str:
         settings = "".join([f", {name}={value!r}" for name, value in self._settings.items()])
-        return f"{self._label()}(rate={self._given!r}{settings})"
+        return f"{self._label()}(rate={function_text(self._given)}{settings})"
 
 
 attached("name_class")(Optimizer, "opt")

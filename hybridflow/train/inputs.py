@@ -9,6 +9,7 @@ from typing import Any, cast
 import jax
 import numpy as np
 
+from hybridflow import metrics as metrics_module
 from hybridflow.core.errors import ArgumentError, ArgumentTypeError, ShapeError, message
 from hybridflow.core.functions import as_traced
 from hybridflow.core.tensor import Tensor, as_tensor
@@ -149,7 +150,10 @@ def metrics_of(what: str, metrics: Any) -> dict[str, Metric]:
     for given, one in pairs:
         if not isinstance(one, Metric) and (not callable(one) or isinstance(one, type)):
             kind = one.__name__ if isinstance(one, type) else type(one).__name__
+            known = {name.lower(): name for name in dir(metrics_module) if name[0].isupper()}
             hint = f"Write {kind}()." if isinstance(one, type) else "Give hf.metrics objects or functions (p, y)."
+            if isinstance(one, str) and one.lower() in known:
+                hint = f"Write hf.metrics.{known[one.lower()]}()."
             raise ArgumentTypeError(message(f"{what}: a {kind} is no metric", got=repr(one)[:80], hint=hint))
         name = given if given is not None else _name_of(one)
         if name in by_name:

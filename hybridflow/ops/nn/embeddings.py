@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from hybridflow.core.errors import ShapeError, message
 from hybridflow.ops.common import Tensor, TensorLike, as_tensor
-from hybridflow.ops.indexing import take
+from hybridflow.ops.indexing import selected
 from hybridflow.ops.nn.labels import integer_labels
 
 
@@ -33,4 +33,4 @@ def embedding(ids: TensorLike, table: TensorLike) -> Tensor:
     rows = as_tensor(table)
     if not rows.shape:
         raise ShapeError(message("embedding: the table needs an axis of rows", got=str(rows.spec)))
-    return take(rows, integer_labels("embedding", ids), axis=0)
+    return selected("embedding", rows, (integer_labels("embedding", ids),), (0,))
