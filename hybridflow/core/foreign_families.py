@@ -103,8 +103,9 @@ FAMILIES = (
     Family("torch numpy jax", "x",
            "data_ptr stride storage untyped_storage storage_offset storage_type layout as_strided "
            "new_empty_strided is_contiguous is_set_to is_shared is_pinned pin_memory as_subclass module_load "
-           "strides flags base ctypes dump dumps getfield tobytes tofile unfold is_distributed resolve_conj "
-           "resolve_neg conj_physical hash_tensor", "x.numpy(), whose memory is NumPy's", _NO_STRIDES),
+           "strides flags base ctypes newbyteorder tostring dump dumps getfield tobytes tofile unfold "
+           "is_distributed resolve_conj resolve_neg conj_physical hash_tensor", "x.numpy(), whose memory is NumPy's",
+           _NO_STRIDES),
     Family("torch", "x",
            "coalesce is_coalesced is_sparse is_sparse_csr sparse_dim dense_dim sparse_mask to_dense to_sparse "
            "to_sparse_bsc to_sparse_bsr to_sparse_coo to_sparse_csc to_sparse_csr to_mkldnn indices values "
