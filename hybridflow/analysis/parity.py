@@ -22,6 +22,7 @@ from hybridflow.core.tensor import Tensor, as_tensor, host_array
 from hybridflow.core.variable import Variable
 from hybridflow.guards.signature import Signature
 from hybridflow.ir.graph import Graph, clone_node, input_node
+from hybridflow.tracing.calls import is_number
 from hybridflow.tracing.config import run_eagerly
 from hybridflow.tracing.function import CompiledFunction
 from hybridflow.tracing.method import CompiledMethod
@@ -204,9 +205,14 @@ def _run(
     result: Any = None
     for args, kwargs in calls:
         result = compiled(*args, **kwargs)
-    leaves, tree = jax.tree_util.tree_flatten(result)
-    arrays = [host_array(as_tensor(leaf)) for leaf in leaves]
+    arrays, tree = arrays_of(result)
     return arrays + [np.array(variable.current()) for variable in assigned], tree
+
+
+def arrays_of(result: Any) -> tuple[list[Array], Any]:
+    """Return the values of a call's result as arrays of their own, and its structure; Python numbers keep all digits."""
+    leaves, tree = jax.tree_util.tree_flatten(result)
+    return [np.array(leaf if is_number(leaf) else host_array(as_tensor(leaf))) for leaf in leaves], tree
 
 
 def names_of_leaves(tree: Any, count: int) -> list[str]:

@@ -10,7 +10,7 @@ import jax
 import numpy as np
 
 from hybridflow.analysis.first_difference import Eager, first_difference
-from hybridflow.analysis.parity import STRUCTURE, chained, names_of_leaves
+from hybridflow.analysis.parity import STRUCTURE, arrays_of, chained, names_of_leaves
 from hybridflow.analysis.same import judge
 from hybridflow.core.context import Context, context_of, current
 from hybridflow.core.errors import HybridflowError, ParityError, TraceError, message
@@ -18,12 +18,11 @@ from hybridflow.core.node import Where, format_where, next_sequence, user_place
 from hybridflow.core.pending import settle_calls
 from hybridflow.core.profiling import PROFILER
 from hybridflow.core.settings import SETTINGS
-from hybridflow.core.tensor import as_tensor, host_array
 from hybridflow.core.variable import WRITES, GradientCell, Variable
 from hybridflow.core.variable_log import VariableLog, logging_variables
 from hybridflow.guards.journal import Journal, python_state_noted
 from hybridflow.guards.reachable import Reachable, alike, text_of
-from hybridflow.guards.signature import Signature
+from hybridflow.guards.signature import Signature, numbers_of
 from hybridflow.ir.effects import has_effect
 from hybridflow.tracing.function import CompiledFunction
 from hybridflow.tracing.replay import inputs_of
@@ -48,8 +47,7 @@ class _Outcome(NamedTuple):
     def of(cls, run: Callable[[], Any]) -> _Outcome:
         try:
             result = run()
-            leaves, tree = jax.tree_util.tree_flatten(result)
-            arrays = [np.array(host_array(as_tensor(leaf))) for leaf in leaves]
+            arrays, tree = arrays_of(result)
             settle_calls()
         except Exception as error:
             return cls(error=error)
@@ -278,7 +276,7 @@ def _run(trace: Trace, signature: Signature, context: Context) -> Any:
     """Run a trace for a call, as `CompiledFunction._call` does."""
     if context.tapes or trace.requires_grad(signature):
         return trace.call_under_tapes(signature, context)
-    return trace.call(trace.arrays(signature), trace.variables(signature), context.device)
+    return trace.call(trace.arrays(signature), trace.variables(signature), context.device, numbers_of(signature))
 
 
 def _why_not(trace: Trace, created: Sequence[Variable]) -> str | None:

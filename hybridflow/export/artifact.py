@@ -40,6 +40,7 @@ from hybridflow.saving.parts import once
 from hybridflow.saving.reader import PathLike, file_error, require_path
 from hybridflow.saving.values import on_host, require_eager, snapshot_of
 from hybridflow.tracing.costing import Specs
+from hybridflow.tracing.calls import output_tensor
 from hybridflow.tracing.function import CompiledFunction
 from hybridflow.tracing.trace import Trace
 
@@ -262,7 +263,7 @@ def traced(
     def flat(*args: Any) -> Any:
         results.clear()
         shapes[:] = [structure_of(as_traced(python_function)(*args), results, what="the result")]
-        return tuple([one for _, one in results])
+        return tuple([output_tensor(name, one) for _, one in results])
 
     cast(Any, flat).__signature__ = _signature(parameters, specs)
     with evaluating(python_function):

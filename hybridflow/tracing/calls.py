@@ -69,6 +69,11 @@ def keeps_open_size(name: str) -> MutationError:
     )
 
 
+def is_number(leaf: Any) -> bool:
+    """Whether a leaf of a result is a number of Python, or stands for one; NumPy's scalars are arrays."""
+    return isinstance(leaf, _NUMBERS) and not isinstance(leaf, np.generic)
+
+
 def output_tensor(label: str, leaf: Any) -> Tensor:
     """Return a leaf of a function's result as a tensor.
 
@@ -171,8 +176,10 @@ def call_with_tensors(
 
 
 def as_outputs(label: str, result: Any) -> Any:
-    """Return the result of a plain Python call as a compiled call would: tensors in the same structure."""
+    """Return the result of a plain Python call as a compiled call would: tensors and numbers in the same structure."""
     if type(result) is Tensor:
         return result
-    tensors = jax.tree_util.tree_map(lambda leaf: leaf if type(leaf) is Tensor else output_tensor(label, leaf), result)
-    return in_order_of(result, tensors) if has_order(result) else tensors
+    leaves = jax.tree_util.tree_map(
+        lambda leaf: leaf if type(leaf) is Tensor or is_number(leaf) else output_tensor(label, leaf), result
+    )
+    return in_order_of(result, leaves) if has_order(result) else leaves

@@ -214,7 +214,8 @@ class CompiledFunction(Entry, Views[P, R]):
         if (context is not None and context.tapes) or trace.requires_grad(signature):
             return trace.call_under_tapes(signature, current())
         variables = trace.variables(signature)
-        return trace.call(trace.arrays(signature), variables, None if context is None else context.device)
+        numbers = numbers_of(signature) if trace.plan.numbers.computes else ()
+        return trace.call(trace.arrays(signature), variables, None if context is None else context.device, numbers)
 
     def _call_python(self, args: tuple[Any, ...], kwargs: dict[str, Any], inputs: InputSignature | None) -> Any:
         """Call the function itself, with the arguments of a trace and the result of a compiled call."""

@@ -50,9 +50,9 @@ from hybridflow.guards.storable import require_numbers
 from hybridflow.ir.builder import GraphBuilder
 from hybridflow.ir.printer import format_node
 from hybridflow.ir.variables import ArgumentVariable
-from hybridflow.tracing.calls import check_unchanged, depth_explained, output_tensor
+from hybridflow.tracing.calls import check_unchanged, depth_explained
 from hybridflow.tracing.layouts import Layouts
-from hybridflow.tracing.outputs import OutputPlan
+from hybridflow.tracing.outputs import OutputPlan, ReturnedNumbers, output_of
 from hybridflow.tracing.records import TraceRecord
 from hybridflow.tracing.trace import Trace
 from hybridflow.xla.store.ahead import begin
@@ -135,9 +135,11 @@ def make_trace(
             observations.require_numbers_outside()
             orders = observations.orders_of(arguments)
             returned, tree = jax.tree_util.tree_flatten(opened(result, is_record))
-            outputs = [output_tensor(label, leaf) for leaf in returned]
+            outputs = [output_of(label, leaf) for leaf in returned]
             leaves = TracedLeaves.of(builder, outputs, context.grad)
             graph = builder.finish(outputs)
+            order = skeleton(result) if has_order(result) else None
+            plan = OutputPlan(tree, len(outputs), ReturnedNumbers(returned, builder.number_count), order)
     except RESTARTS as need:
         observations.before.undo()  # the trace restarts
         if isinstance(need, NeedsNumber):
@@ -155,8 +157,8 @@ def make_trace(
         builder.scope.alive = False
     record.trace_ms = (time.perf_counter() - start) * 1e3
     trace = Trace(
-        graph, builder, OutputPlan(tree, len(outputs), skeleton(result) if has_order(result) else None), named,
-        signature.tree, signature.types, record, symbol_axes(list(named), specs), leaves, orders, budget, layouts,
+        graph, builder, plan, named, signature.tree, signature.types, record, symbol_axes(list(named), specs), leaves,
+        orders, budget, layouts,
     )  # fmt: skip
     trace.note = note
     numbers.close()

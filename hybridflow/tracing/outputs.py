@@ -1,4 +1,4 @@
-"""What becomes of a graph's outputs, and which numbers are its inputs."""
+"""What becomes of a graph's outputs, and which Python numbers are among its inputs and its results."""
 
 from __future__ import annotations
 
@@ -8,10 +8,78 @@ from typing import Any
 
 import jax
 
-from hybridflow.core.tensor import Tensor
+from hybridflow.core.dims import Dim, SizeFloat
+from hybridflow.core.dtypes import float64, int64
+from hybridflow.core.staged_number import StagedNumber, several_kinds
+from hybridflow.core.tensor import Tensor, asarray
+from hybridflow.core.traced_number import TracedNumber
 from hybridflow.guards.numbers import Numbers
 from hybridflow.guards.order import in_order_of
 from hybridflow.ir.builder import GraphBuilder
+from hybridflow.tracing.calls import is_number, output_tensor
+
+_EXACT = {int: int64, float: float64}
+
+
+class ReturnedNumbers:
+    """The Python numbers among the results of a trace: each call returns them as numbers of the same types and values.
+
+    A number that does not depend on the call is kept. One that comes from Python numbers is computed anew, in Python.
+    One that tensors or open sizes decide is read from the graph's output, for which the call waits.
+
+    Args:
+        leaves: the leaves of the result.
+        arguments: how many numbers a call has.
+    """
+
+    def __init__(self, leaves: Sequence[Any], arguments: int) -> None:
+        numbers = {index: leaf for index, leaf in enumerate(leaves) if is_number(leaf)}
+        self._read = [index for index, leaf in numbers.items() if type(leaf) in (StagedNumber, Dim, SizeFloat)]
+        computed = {index: leaf for index, leaf in numbers.items() if type(leaf) is TracedNumber}
+        self._computed = tuple(computed)
+        self._kept = {index: leaf for index, leaf in numbers.items() if not {index} & {*self._read, *computed}}
+        self._run = Numbers([(one, None) for one in computed.values()], (), arguments, wide=False)
+
+    def __bool__(self) -> bool:
+        return bool(self._kept or self._computed or self._read)
+
+    @property
+    def computes(self) -> bool:
+        """Whether some are computed from the numbers of each call."""
+        return bool(self._computed)
+
+    def among(self, tensors: Sequence[Tensor], numbers: Sequence[float]) -> list[Any]:
+        """Return the leaves of a call's result.
+
+        Args:
+            tensors: the graph's outputs.
+            numbers: the numbers of the call.
+        """
+        leaves: list[Any] = [*tensors]
+        for index, number in self._kept.items():
+            leaves[index] = number
+        for index in self._read:
+            leaves[index] = tensors[index].item()
+        if self._computed:
+            for index, number in zip(self._computed, self._run(numbers), strict=True):
+                leaves[index] = number
+        return leaves
+
+
+def output_of(label: str, leaf: Any) -> Tensor:
+    """Return a leaf of a function's result as the graph's output, which holds a number of each call exactly.
+
+    Raises:
+        ArgumentTypeError: the leaf is no tensor, number or array.
+        DTypeError: it is a number that may have several types.
+    """
+    if type(leaf) is StagedNumber:
+        if len(leaf.kinds) > 1:
+            raise several_kinds(leaf, "is returned")
+        return asarray(leaf, dtype=leaf.raw.dtype)
+    if type(leaf) in (TracedNumber, Dim, SizeFloat):
+        return asarray(leaf, dtype=_EXACT[leaf.__class__])
+    return output_tensor(label, leaf)
 
 
 @dataclass(frozen=True)
@@ -21,16 +89,19 @@ class OutputPlan:
     Attributes:
         tree: the structure of the result.
         count: how many tensors are in it.
+        numbers: the Python numbers among them.
         order: its skeleton, if it has dicts that are not in jax's order.
     """
 
     tree: Any
     count: int
+    numbers: ReturnedNumbers
     order: Any = None
 
-    def build(self, tensors: Sequence[Tensor]) -> Any:
-        """Return the user's structure."""
-        result = jax.tree_util.tree_unflatten(self.tree, tensors)
+    def build(self, tensors: Sequence[Tensor], numbers: Sequence[float] = ()) -> Any:
+        """Return the user's structure, given the graph's outputs and the Python numbers of the call."""
+        leaves = self.numbers.among(tensors, numbers) if self.numbers else tensors
+        result = jax.tree_util.tree_unflatten(self.tree, leaves)
         return result if self.order is None else in_order_of(self.order, result)
 
 

@@ -43,7 +43,8 @@ def short_way(trace: Trace, signature: Signature, *, bound: bool) -> ShortWay | 
         return None
     kinds = [Tensor if leaf.kind == TENSOR else leaf.key[1] for leaf in signature.leaves]
     variables = trace.variables(signature)
-    if trace.captures or variables or trace.checks or trace.calls_host or trace.effects is not None:
+    computes = trace.plan.numbers.computes
+    if trace.captures or variables or trace.checks or trace.calls_host or trace.effects is not None or computes:
         return _SoleTrace(trace, variables, kinds, bound=bound).call
     if trace.short_way is None:
         executable = trace.executable(trace.arrays(signature), None)
@@ -98,7 +99,7 @@ def _generate(trace: Trace, executable: Executable, kinds: Sequence[type], *, bo
 
 
 class _SoleTrace:
-    """The path for a trace that also uses Variables, captured tensors, checks or Python state."""
+    """The path for a trace that also uses Variables, captured tensors, checks or Python state, or returns computed numbers."""
 
     __slots__ = ("_bound", "_effects", "_hold", "_kinds", "_trace", "_variables")
 
@@ -150,7 +151,7 @@ class _SoleTrace:
                 return NotImplemented
         if self._effects is not None:
             trace.repeat_effects(self._effects, numbers)
-        return trace.call(arrays, self._variables)
+        return trace.call(arrays, self._variables, None, numbers)
 
     def _raw_arguments(self, args: tuple[Any, ...]) -> tuple[list[Any], list[float]] | None:
         """Return the arrays and the numbers among the arguments.

@@ -87,7 +87,7 @@ class Trace(Fit):
         pipeline = ON_A_MESH if layouts is not None else None if budget is None else WITHIN_BUDGET
         self.graph, passes = run_passes(graph, pipeline=pipeline, differentiable=False)
         self.plan = plan
-        self.single = plan.tree == LEAF
+        self.single = plan.tree == LEAF and not plan.numbers
         self.returns_none = plan.tree == jax.tree_util.tree_structure(None)
         self.assigned: tuple[int, ...] = tuple([i for i, state in enumerate(self.states) if state.assignments])
         self.assigns_all = len(self.assigned) == len(self.states)
@@ -212,7 +212,7 @@ class Trace(Fit):
         """Return the graph, annotated with a call's captured tensors and Variables and with names of the outputs."""
         values = (*self.captures, *self.variables(signature))
         nodes = self.graph.inputs[len(self.graph.inputs) - len(values) :]
-        names = ["output"] if self.single else [f"output_{index}" for index in range(self.plan.count)]
+        names = ["output"] if self.plan.tree == LEAF else [f"output_{index}" for index in range(self.plan.count)]
         names += [f"{self.states[index].variable.name}_assigned" for index in self.assigned]
         names += ["checks"] if self.checks else []
         states = nodes[len(self.captures) :]
@@ -301,13 +301,16 @@ class Trace(Fit):
         first = len(self.graph.inputs) - len(self.states)
         return {index: self.record.variables[index - first] for index in made.donated}
 
-    def call(self, arrays: list[Any], variables: Sequence[Variable], device: Any = None) -> Any:
+    def call(
+        self, arrays: list[Any], variables: Sequence[Variable], device: Any = None, numbers: Sequence[float] = ()
+    ) -> Any:
         """Run the trace and return the user's structure.
 
         Args:
             arrays: the result of `arrays` for the call; the list is extended.
             variables: the result of `variables` for the call.
             device: the device of the call; None for the default one.
+            numbers: the Python numbers of the call, if `plan.numbers` are computed from these.
         """
         self.last_used = next_use()
         if PENDING.calls:
@@ -337,7 +340,7 @@ class Trace(Fit):
                 cut(results, self.trained)
         if self.single:
             return results[0]
-        return None if self.returns_none else self.plan.build(results)
+        return None if self.returns_none else self.plan.build(results, numbers)
 
     def _finish(
         self, tensors: Sequence[Tensor], variables: Sequence[Variable], pending: PendingChecks | None
@@ -483,11 +486,11 @@ class Trace(Fit):
                 for tensor in inputs
             ]
             if any(edge is not None for edge in edges):
-                return self._call_recorded(inputs, edges, variables, context.device)
+                return self._call_recorded(inputs, edges, variables, context.device, numbers_of(signature))
             arrays = [raw_value(tensor) for tensor in inputs[:count]]
             del inputs, edges  # a tensor that holds a Variable's buffer would keep it from being donated
             with context_of(None):
-                return self.call(arrays, variables, context.device)
+                return self.call(arrays, variables, context.device, numbers_of(signature))
 
     def _number_tensors(self, signature: Signature) -> list[Tensor]:
         numbers = cast(Numbers, self.numbers)(numbers_of(signature))
@@ -507,8 +510,9 @@ class Trace(Fit):
                 )  # fmt: skip
 
     def _call_recorded(
-        self, inputs: list[Tensor], edges: list[Edge | None], variables: Sequence[Variable], device: Any
-    ) -> Any:
+        self, inputs: list[Tensor], edges: list[Edge | None], variables: Sequence[Variable], device: Any,
+        numbers: Sequence[float],
+    ) -> Any:  # fmt: skip
         self.last_used = next_use()
         if PENDING.calls:
             settle_known(self)
@@ -530,7 +534,7 @@ class Trace(Fit):
             tensors[index]._edge = None  # as in eager mode, it is not followed
         pending = self.check_later(outputs, tensors) if self.checks else None
         self._finish(tensors, variables, pending)
-        return self.plan.build(tensors)
+        return self.plan.build(tensors, numbers)
 
     def _unconnected(self, wanted: tuple[bool, ...]) -> tuple[int, ...]:
         """Return the outputs that depend on no input that is followed."""
