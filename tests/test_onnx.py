@@ -242,6 +242,21 @@ def test_open_sizes_stay_open():
             np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"stride": (2, 3), "padding": 1, "output_padding": (1, 0)}, {"dilation": 2, "bias": False}],
+    ids=str,
+)
+@pytest.mark.parametrize("sizes", [(None, None), (None, 5), (5, None)], ids=str)
+def test_transposed_convolutions_take_open_sizes(tmp_path: Path, options: dict[str, Any], sizes: tuple[Any, ...]):
+    layer = hf.nn.ConvTranspose2d(3, 6, (3, 2), **options)
+    hf.export.onnx(tmp_path / "model.onnx", layer, hf.TensorSpec([None, 3, *sizes]))
+    for size in (4, 7):
+        x = numbers(2, 3, *[size if one is None else one for one in sizes])
+        found = run_model(onnx.load(tmp_path / "model.onnx"), [x])[0]
+        np.testing.assert_allclose(found, np.asarray(layer(hf.asarray(x))), rtol=1e-5, atol=1e-6)
+
+
 def test_a_size_that_must_be_known_is_an_error():
     @hf.compile(dynamic=True)
     def fn(x: Any) -> Any:

@@ -338,12 +338,12 @@ def _transposed_onnx(
     """Write the gradient for the input, which is also `conv_transpose`, as ConvTranspose."""
     axes = spatial_axes("conv", g.ndim, channels_last)
     window = tuple([kernel.shape[axis] for axis in _window_axes(g.ndim, channels_last)])
-    if any(type(size) is Dim for size in (*[g.shape[i] for i in axes], *[shape[i] for i in axes], *window)):
-        o.no("a transposed convolution of open spatial size has none")
     low, high = [one for one, _ in padding], [one for _, one in padding]
     steps = zip(axes, stride, reach(window, dilation), strict=True)
     reached = [(g.shape[axis] - 1) * step + wide for axis, step, wide in steps]
     more = [shape[axis] - (size - a - b) for axis, size, a, b in zip(axes, reached, low, high, strict=True)]
+    if any([type(size) is Dim for size in (*more, *window)]):
+        o.no("a transposed convolution has none whose size beyond the reach of its kernel is open")
     pads = [*low, *high]
     settings = {"strides": stride, "pads": pads, "dilations": dilation, "group": groups, "output_padding": more}
     if not channels_last:
