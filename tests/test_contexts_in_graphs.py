@@ -1,4 +1,6 @@
-"""`hf.max_iterations`, `hf.device` and `hf.config` in every construct that makes a graph of its own, wherever they are.
+"""What is set around code, in every construct that makes a graph of its own, wherever it is set.
+
+That is `hf.max_iterations`, `hf.device`, `hf.name_scope` and `hf.config`; and the line of an error is the user's.
 
 test_no_grad_in_graphs.py and test_autocast_in_graphs.py do the same for the gradient mode and for autocast.
 """
@@ -6,7 +8,9 @@ test_no_grad_in_graphs.py and test_autocast_in_graphs.py do the same for the gra
 from __future__ import annotations
 
 import functools
+import inspect
 import itertools
+import traceback
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import Any
@@ -17,7 +21,7 @@ from processes import run_python
 from reference import without_xla
 
 import hybridflow as hf
-from hybridflow.core.errors import TraceError
+from hybridflow.core.errors import IndexRangeError, ShapeError, TraceError
 
 X = 1.3
 Body = Callable[[Any], Any]
@@ -161,6 +165,49 @@ def devices() -> None:
 def test_the_device():
     code = "import sys; sys.path.insert(0, 'tests'); import test_contexts_in_graphs as t; t.devices()"
     assert run_python(code, XLA_FLAGS="--xla_force_host_platform_device_count=2").split() == ["176"]
+
+
+@pytest.mark.parametrize("number", range(len(CONSTRUCTS)), ids=NAMES)
+def test_the_name_scope(number: int):
+    made = programs(number, lambda x: hf.sin(x) * 2.0, functools.partial(hf.name_scope, "given"))
+    for name, (function, context) in made.items():
+        for way in (lambda f: f, gradient):
+            graph = hf.compile(way(function)).graph
+            scopes = {
+                node.scope_name
+                for node in (graph if context is None else within(graph, context))(hf.asarray(X)).walk()
+                if node.op.name in ("sin", "cos")
+            }
+            assert scopes or (NAMES[number], way) == ("custom gradient", gradient), name
+            assert all(["given" in scope.split("/") for scope in scopes]), (name, scopes)
+
+
+TABLE = hf.asarray([1.0, 2.0, 3.0])
+
+
+def other_shapes(x):
+    y = hf.ones((2,)) * x
+    return hf.sum(y + hf.ones((3,)))
+
+
+def outside_of_the_table(x):
+    index = hf.astype(x * 0 + 7, "int32")
+    return TABLE[index] * x
+
+
+@pytest.mark.parametrize("body", [other_shapes, outside_of_the_table])
+@pytest.mark.parametrize("number", range(len(CONSTRUCTS)), ids=NAMES)
+def test_errors_name_the_line(number: int, body: Body):
+    line = inspect.getsourcelines(body)[1] + 2
+    for around, way in itertools.product(AROUND, (lambda f: f, gradient)):
+        for mode in (lambda f: f, hf.compile):
+            if mode is not hf.compile and body is outside_of_the_table and hf.compile in (around, CONSTRUCTS[number]):
+                continue  # it is compiled already
+            function = mode(way(around(CONSTRUCTS[number](body))))
+            with pytest.raises((ShapeError, IndexRangeError)) as raised:
+                called(function, None).item()
+            text = "".join(traceback.format_exception(raised.value))
+            assert f'{__file__}", line {line}' in text or f"{__file__}:{line}" in text, text
 
 
 @pytest.mark.parametrize("setting", ["matmul_precision", "checks", "verify", "cache", "threads", "run_eagerly"])
