@@ -338,7 +338,6 @@ def graph_attention(t: Any):
     adjacency, labels = t.tensor(graph(9)), t.tensor(words(9, most=3)[0])
 
     def step(x):
-        model.train()
         optimizer.zero_grad()
         loss = nn.functional.nll_loss(model(x, adjacency)[:6], labels[:6])
         loss.backward()

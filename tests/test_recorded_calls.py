@@ -461,7 +461,7 @@ def test_what_an_inlined_call_gets_and_returns_is_what_any_call_does():
     both(f)
     x = hf.asarray([1.0], dtype=hf.bfloat16)
     scale = hf.compile(lambda: 2.0)
-    assert hf.compile(lambda: x * scale())().dtype == (x * scale()).dtype == hf.float32
+    assert hf.compile(lambda: x * scale())().dtype == (x * scale()).dtype == hf.bfloat16
 
 
 def test_recursion_with_a_python_base_case():

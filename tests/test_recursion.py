@@ -137,7 +137,7 @@ def test_recursion_that_works_in_eager_mode_works_compiled(shape):
     for n in (150, 300, 600, 900):
         expected = result_of(f, n)
         if expected is not None:
-            assert hf.compile(f)(n).item() == expected == n
+            assert hf.compile(f)(n) == expected == n
     assert sys.getrecursionlimit() == limit
 
 
@@ -148,7 +148,7 @@ def test_endless_recursion_is_an_error(shape):
     with pytest.raises(DepthError, match="nested too deep: Python's limit of 1000 calls inside each other was reached"):
         hf.compile(SHAPES[shape])(n)
     assert sys.getrecursionlimit() == limit
-    assert hf.compile(SHAPES[shape])(4).item() == 4
+    assert hf.compile(SHAPES[shape])(4) == 4
 
 
 def in_threads(count, size, call):
@@ -178,7 +178,7 @@ def in_threads(count, size, call):
 def test_recursion_in_threads_whose_stacks_are_smaller(shape, size):
     limit = sys.getrecursionlimit()
     depths = [100, 10**6, 150]
-    outcomes = in_threads(3, size, lambda number: hf.compile(SHAPES[shape])(depths[number]).item())
+    outcomes = in_threads(3, size, lambda number: hf.compile(SHAPES[shape])(depths[number]))
     assert sorted(outcomes, key=str) == sorted([100, DepthError, 150], key=str)
     assert sys.getrecursionlimit() == limit
 
@@ -187,10 +187,10 @@ def test_the_users_code_sees_and_sets_the_users_limit():
     limit = sys.getrecursionlimit()
     compiled = hf.compile(lambda x: x * sys.getrecursionlimit())
     try:
-        assert compiled(1).item() == limit
+        assert compiled(1) == limit
         sys.setrecursionlimit(limit + 7)
-        assert compiled(1).item() == limit + 7
-        assert compiled(1).item() == limit + 7
+        assert compiled(1) == limit + 7
+        assert compiled(1) == limit + 7
         assert compiled.trace_count == 2
 
         def sets(x):
@@ -214,5 +214,5 @@ def test_traces_in_traces_share_one_limit():
         hf.compile(inner)(x)
         return inner(x) + plain(400)
 
-    assert hf.compile(outer)(1).item() == 801
+    assert hf.compile(outer)(1) == 801
     assert sys.getrecursionlimit() == limit

@@ -23,7 +23,14 @@ import numpy as np
 import pytest
 
 import hybridflow as hf
-from hybridflow.core.errors import ArgumentError, ArgumentTypeError, MutationError, NumberRangeError
+from hybridflow.core.errors import (
+    ArgumentError,
+    ArgumentTypeError,
+    DTypeError,
+    MutationError,
+    NumberRangeError,
+    ParityError,
+)
 
 Point = collections.namedtuple("Point", ["x", "y"])
 
@@ -174,7 +181,7 @@ def test_a_function_sees_dicts_in_the_order_of_the_call():
             assert type(result["P"]) is Point
     same = hf.compile(lambda d: d)
     assert type(same(calls[2])) is collections.defaultdict
-    assert same(collections.OrderedDict(b=1.0, a=2.0))["b"].item() == 1.0
+    assert same(collections.OrderedDict(b=1.0, a=2.0))["b"] == 1.0
 
 
 def test_dict_keys_that_cannot_be_sorted():
@@ -1058,14 +1065,40 @@ def test_the_order_of_a_dict_counts_where_it_is_read_as_a_whole(way, make):
     assert compiled.trace_count == 2
 
 
-@pytest.mark.parametrize("number", [1e300, -1e300, 1e-300, 2.5, 0.0, 1e-40, math.inf, math.nan])
-def test_a_float_among_the_results_is_held_or_refused(number):
-    for f in (lambda x, a: (x, a), lambda x, a: (x, {"lr": a * 1.0})):
-        if 1e-45 < abs(number) < 1e38 or number == 0 or not math.isfinite(number):
-            found = jax.tree_util.tree_leaves(hf.compile(f)(ones(1), number))[1]
-            np.testing.assert_allclose(found.numpy(), number, rtol=1e-5)
-        else:
-            with pytest.raises(NumberRangeError, match="out of the range of float32"):
-                hf.compile(f)(ones(1), number)
-    for constant in (number, complex(0, number)):
-        np.testing.assert_allclose(hf.compile(lambda: constant)().numpy(), constant, rtol=1e-5)  # noqa: B023
+NUMBERS = [1e300, -1e300, 1e-300, 2.5, 0.1, 123456789.123, 0.0, -0.0, 1e-40, math.inf, math.nan, 1, -7, 2**31, 2**53 + 1,
+           -(2**63), 2**70, True, False, 1j, complex(0.1, 1e300)]  # fmt: skip
+RETURNS = {
+    "an argument": lambda x, a: (x, a),
+    "in structures": lambda x, a: [{"lr": a, "x": x}, (a, None)],
+    "alone": lambda x, a: a,
+    "computed": lambda x, a: (x, a * 1, a + 0, -a),
+    "by a tensor": lambda x, a: (x, a if x.sum() > 0 else -a),
+    "of a compiled function": lambda x, a: (x, inner(x, a)),
+    "counted": lambda x, a: (x, sum([a for row in x if row > 0])),
+    "a size": lambda x, a: (x, x.shape[0], x.shape[0] * 2, x.size / 4),
+}
+inner = hf.compile(lambda x, a: [x * 2, a][1])
+
+
+@pytest.mark.parametrize("kind", [bool, int, float, complex])
+@pytest.mark.parametrize("way", RETURNS)
+def test_numbers_among_the_results_are_those_of_eager_code(way: str, kind: type):
+    f = RETURNS[way]
+    compiled, verified = hf.compile(f), hf.compile(f, verify=1)
+    for number in [one for one in NUMBERS if type(one) is kind]:
+        for x in (ones(3), ones(4)):
+            with hf.config.run_eagerly():
+                expected = repr(f(x, number))
+            try:
+                found = [repr(compiled(x, number)), repr(verified(x, number))]
+            except NumberRangeError:  # of 64 bits, or of complex64
+                assert kind in (int, complex)
+                assert abs(number) >= 2**62
+            except DTypeError as error:  # True or -1, 0 or 0.5
+                assert way in ("by a tensor", "counted")
+                assert "as a tensor decides, is returned" in str(error)
+            except ParityError as error:  # complex numbers are no staged numbers
+                assert kind is complex
+                assert "dtype complex128 eager, complex64 compiled" in str(error)
+            else:
+                assert found == [expected] * 2

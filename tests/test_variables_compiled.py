@@ -210,7 +210,7 @@ def test_a_tape_inside_takes_arguments_and_captured_variables_as_one():
             variable.assign_sub(0.25 * gradient)
         return len(tape.watched_variables())
 
-    assert step([w], 1.0).item() == 1
+    assert step([w], 1.0) == 1
     assert w.numpy().tolist() == [0.5, 1.0]
 
 

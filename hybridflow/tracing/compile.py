@@ -81,7 +81,8 @@ def compile(
     An object that is neither a plain value nor a frozen dataclass counts by identity. It does not matter whether
     arguments are passed by position or by name. The order of a dict does not matter either: the function sees the
     order of the call that made the trace. Variables that the function reads become inputs, and those it assigns become
-    outputs. A call writes all of the assigned Variables, or none.
+    outputs. A call writes all of the assigned Variables, or none. Python's numbers among the results are numbers of the
+    same type and value as in eager code.
 
     Args:
         fn: the function; if left out, `compile` is a decorator with arguments.

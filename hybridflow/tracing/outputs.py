@@ -10,6 +10,7 @@ import jax
 
 from hybridflow.core.dims import Dim, SizeFloat
 from hybridflow.core.dtypes import float64, int64
+from hybridflow.core.errors import NumberRangeError, message
 from hybridflow.core.staged_number import StagedNumber, several_kinds
 from hybridflow.core.tensor import Tensor, asarray
 from hybridflow.core.traced_number import TracedNumber
@@ -72,14 +73,26 @@ def output_of(label: str, leaf: Any) -> Tensor:
     Raises:
         ArgumentTypeError: the leaf is no tensor, number or array.
         DTypeError: it is a number that may have several types.
+        NumberRangeError: it is an int that 64 bits do not hold.
     """
     if type(leaf) is StagedNumber:
         if len(leaf.kinds) > 1:
             raise several_kinds(leaf, "is returned")
         return asarray(leaf, dtype=leaf.raw.dtype)
+    if type(leaf) is TracedNumber and leaf.__class__ is int:
+        leaf = leaf.checked(_of_64_bits)
     if type(leaf) in (TracedNumber, Dim, SizeFloat):
         return asarray(leaf, dtype=_EXACT[leaf.__class__])
-    return output_tensor(label, leaf)
+    return output_tensor(label, _of_64_bits(leaf) if type(leaf) is int else leaf)
+
+
+def _of_64_bits(number: int) -> int:
+    if -(1 << 63) <= number < 1 << 63:
+        return number
+    raise NumberRangeError(
+        message("compile: an int among the results has more than 64 bits", got=str(number),
+                hint="Return float(number), or compute it outside of the compiled function.")
+    )  # fmt: skip
 
 
 @dataclass(frozen=True)
