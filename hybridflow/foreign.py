@@ -317,6 +317,27 @@ def names_in(path: str) -> frozenset[str]:
     return frozenset(name.rpartition(".")[2] for name in rows() if name.rpartition(".")[0] == path)
 
 
+@functools.cache
+def _owners() -> frozenset[str]:
+    """Return what the names of the table are in: modules, objects, and modules of other packages that are none here."""
+    return frozenset(name.rpartition(".")[0] for name in rows())
+
+
+class _Names:
+    """A module of another package that is none here, such as ``hf.nn.utils``: its names say what to write."""
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+
+    def __getattr__(self, name: str) -> Any:
+        if name in names_in(self._path):
+            return meaning(f"{self._path}.{name}")
+        raise ForeignNameError(
+            message(f"{self._path}.{name}: {self._path} is a module of another package",
+                    hint=f"These of its names say what to write: {', '.join(sorted(names_in(self._path)))}.")
+        )  # fmt: skip
+
+
 def _of_module(path: str, module: ModuleType) -> Callable[[str], Any]:
     """Return a module's new ``__getattr__``: foreign names first, then the ``__getattr__`` it had before."""
     before = vars(module).get("__getattr__")
@@ -330,6 +351,8 @@ def _of_module(path: str, module: ModuleType) -> Callable[[str], Any]:
             except AttributeError as error:
                 if error.name != name:
                     raise
+        if f"{path}.{name}" in _owners():
+            return _Names(f"{path}.{name}")
         raise MissingNameError(path, module, name)
 
     return getattr_

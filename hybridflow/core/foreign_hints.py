@@ -18,6 +18,7 @@ _BLOCK = "x + attention(norm(x)) and x + mlp(norm(x)) in a hf.nn.Module: hf.nn.M
 _OPTIONS = "torch's has the order of the norms, the activation and the dropouts as options"
 _HOOK = "a class with `def forward(self, *args): ...; return super().forward(*args)`, or model.watch() for statistics"
 _OWN = "what a call does is in its forward"
+_REPARAMETRIZED = "a hf.nn.Module whose forward computes the weight from its parameters"
 _BATCHES = "it takes arrays, or any iterable of batches"
 
 HINTS = (
@@ -128,10 +129,26 @@ HINTS = (
          f"the target comes first; {PER_EXAMPLE}"),
     Hint("torch", "hf.nn.ParameterList", "a list of Variables", "lists and dicts are parts of a model as they are"),
     Hint("torch", "hf.nn.ParameterDict", "a dict of Variables", "lists and dicts are parts of a model as they are"),
-    Hint("torch", "hf.nn.utils",
-         "hf.clip_by_global_norm(gradients, norm) to clip, and lengths= of layers where sequences were packed",
-         "gradients are values, and layers take padded rows with their lengths"),
+    Hint("torch", "hf.nn.utils.clip_grad_norm_", "hf.clip_by_global_norm(gradients, norm), or clip=norm of an optimizer",
+         "gradients are values"),
+    Hint("torch", "hf.nn.utils.clip_grad_value_", "hf.clip_by_value(gradients, -value, value)", "gradients are values"),
+    Hint("torch", "hf.nn.utils.parameters_to_vector", "hf.concat([one.reshape((-1,)) for one in model.parameters()])",
+         "it is an expression"),
+    Hint("torch", "hf.nn.utils.vector_to_parameters",
+         "one.assign(part.reshape(one.shape)) for each parameter and its part of hf.split(vector, offsets)",
+         "a Variable is assigned"),
+    Hint("torch", "hf.nn.utils.weight_norm", _REPARAMETRIZED, _OWN),
+    Hint("torch", "hf.nn.utils.spectral_norm", _REPARAMETRIZED, _OWN),
+    Hint("torch", "hf.nn.utils.parametrizations", _REPARAMETRIZED, _OWN),
+    Hint("torch", "hf.nn.utils.parametrize", _REPARAMETRIZED, _OWN),
+    Hint("torch", "hf.nn.utils.prune", "hf.prune(model, ...)", "its masks are parts of the model"),
+    Hint("torch", "hf.nn.utils.rnn", "lengths= of nn.RNN, nn.LSTM, nn.GRU and nn.MultiHeadAttention",
+         "layers take padded rows with their lengths, and hf.pad pads"),
+    Hint("torch", "hf.nn.utils.stateless", "hf.grad, hf.vmap and the like of a function of the model",
+         "a model is a nesting of its parameters"),
     Hint("torch", "hf.nn.PixelShuffle", "x.reshape((n, c, r, r, h, w)).permute_dims((0, 1, 4, 2, 5, 3)).reshape((n, c, "
+         "h * r, w * r))", "it moves elements only"),
+    Hint("torch", "hf.nn.pixel_shuffle", "x.reshape((n, c, r, r, h, w)).permute_dims((0, 1, 4, 2, 5, 3)).reshape((n, c, "
          "h * r, w * r))", "it moves elements only"),
     Hint("torch", "hf.nn.interpolate", "hf.nn.Upsample(scale)(x)", "it repeats elements, as torch's mode='nearest'"),
     Hint("torch", "hf.nn.TripletMarginLoss", "hf.mean(hf.nn.relu(d(anchor, positive) - d(anchor, negative) + margin)) "

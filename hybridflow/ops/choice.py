@@ -9,7 +9,7 @@ from jax import lax
 
 from hybridflow.core.dispatch import bind
 from hybridflow.core.dtypes import bool_
-from hybridflow.core.errors import DTypeError, ShapeError, message
+from hybridflow.core.errors import ArgumentTypeError, DTypeError, ShapeError, message
 from hybridflow.core.keywords import Other, respelled
 from hybridflow.core.op import Bad, Each, Sample, Saves, op
 from hybridflow.ops.common import (
@@ -88,14 +88,14 @@ def _where_samples(rng: np.random.Generator) -> Any:
     ulp=0,
     onnx="Where",
 )
-def where(condition: TensorLike, x1: TensorLike, x2: TensorLike, /) -> Tensor:
+def where(condition: TensorLike, x1: TensorLike | None = None, x2: TensorLike | None = None, /) -> Tensor:
     """Take elements of one tensor where a condition holds, of another where it does not.
 
     No gradient passes to an element that was not taken.
 
     Args:
         condition: bool.
-        x1, x2: of any dtype; the three shapes broadcast.
+        x1, x2: both are needed; of any dtype; the three shapes broadcast.
 
     Returns:
         The elements taken, in the promoted dtype.
@@ -103,12 +103,18 @@ def where(condition: TensorLike, x1: TensorLike, x2: TensorLike, /) -> Tensor:
     Raises:
         ShapeError: the shapes do not broadcast.
         DTypeError: the condition is not bool.
+        ArgumentTypeError: there is nothing to take from.
 
     Example:
         >>> import hybridflow as hf
         >>> hf.where([True, False], 1.0, [2.0, 3.0])
         Tensor([1., 3.], dtype=float32)
     """
+    if x1 is None or x2 is None:
+        raise ArgumentTypeError(
+            message("where: it takes elements of two tensors, and is not given them", got="hf.where(condition)",
+                    hint="Write hf.where(condition, x, y); the positions where it holds are hf.nonzero(condition).")
+        )  # fmt: skip
     return bind(where.op, (as_tensor(condition), *promote(x1, x2)))
 
 

@@ -86,11 +86,12 @@ def _silu_lower(x: Any) -> Any:
     lambda x: x / (x.dtype.type(1) + np.exp(-x)), _silu_lower,
     vjp=_silu_vjp, saves=Saves(x=(0,)), onnx=lambda o, x: x * o.Sigmoid(x),
 )  # fmt: skip
-def silu(x: TensorLike, /) -> Tensor:
+def silu(x: TensorLike, /, **other: Any) -> Tensor:
     """Compute ``x * sigmoid(x)``, also known as swish.
 
     Args:
         x: floating-point; integers become float32.
+        other: keywords of other packages, such as ``inplace``, which is refused.
 
     Returns:
         The same shape and dtype.
@@ -100,6 +101,8 @@ def silu(x: TensorLike, /) -> Tensor:
         >>> hf.nn.silu([0.0])
         Tensor([0.], dtype=float32)
     """
+    if other:
+        return respelled(silu, locals())
     return bind(silu.op, promote_float(x))
 
 

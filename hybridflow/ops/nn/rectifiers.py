@@ -48,11 +48,12 @@ def _away_from_zero(rng: np.random.Generator, *shape: int, dtype: Any = np.float
     ulp=0,
     onnx="Relu",
 )
-def relu(x: TensorLike, /) -> Tensor:
+def relu(x: TensorLike, /, **other: Any) -> Tensor:
     """Compute the larger of the element and 0.
 
     Args:
         x: real.
+        other: keywords of other packages, such as ``inplace``, which is refused.
 
     Returns:
         The same shape and dtype; NaN stays NaN.
@@ -65,6 +66,8 @@ def relu(x: TensorLike, /) -> Tensor:
         >>> hf.nn.relu([-1.0, 2.0])
         Tensor([0., 2.], dtype=float32)
     """
+    if other:
+        return respelled(relu, locals())
     return bind(relu.op, promote(x))
 
 
@@ -139,12 +142,13 @@ def _elu_vjp(F: Any, g: Any, y: Any, x: Any, *, alpha: float) -> Any:
     vjp=_elu_vjp, saves=Saves(x=(0,)), samples=unary_samples(_away_from_zero),
     onnx=lambda o, x, *, alpha: o.Where(o.Less(x, 0), exp_m1(o, x) * alpha, x),
 )  # fmt: skip
-def elu(x: TensorLike, /, alpha: float = 1.0) -> Tensor:
+def elu(x: TensorLike, /, alpha: float = 1.0, **other: Any) -> Tensor:
     """Compute ``x`` where it is positive and ``alpha * (exp(x) - 1)`` elsewhere.
 
     Args:
         x: floating-point; integers become float32.
         alpha: minus the limit towards minus infinity.
+        other: keywords of other packages, such as ``inplace``, which is refused.
 
     Returns:
         The same shape and dtype.
@@ -158,6 +162,8 @@ def elu(x: TensorLike, /, alpha: float = 1.0) -> Tensor:
         Clevert, Unterthiner and Hochreiter, "Fast and accurate deep network learning by exponential linear units",
         2015.
     """
+    if other:
+        return respelled(elu, locals())
     return bind(elu.op, promote_float(x), {"alpha": float(alpha)})
 
 
