@@ -6,6 +6,7 @@ Without torch, the tests are skipped.
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -13,7 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-import hybridflow
+import hybridflow as hf
 
 torch = pytest.importorskip("torch", reason="torch is not installed")
 STEPS = 12
@@ -469,7 +470,7 @@ def trained(t: Any, program: Callable[[Any], Any], initial: list[Any], wrap: Cal
             own = {name: value for name, value in state.items() if name in m.state_dict()}
             m.load_state_dict({**m.state_dict(), **own})
     compiles = getattr(step, "compiles", None)
-    whole = wrap(step) if compiles is None else (lambda *args, run=wrap(compiles): step(run, *args))
+    whole = wrap(step) if compiles is None else functools.partial(step, wrap(compiles))
     losses = [values(whole(*[t.tensor(one[i]) for one in data])) for i in range(STEPS)]
     states = [m.state_dict() for m in models]
     return losses, [{name: values(one)[0] for name, one in state.items()} for state in states]
@@ -480,8 +481,8 @@ def test_ports_agree_with_torch(program):
     torch.manual_seed(0)
     initial: list[Any] = []
     losses, states = trained(torch, program, initial, lambda f: f)
-    for wrap in (lambda f: f, hybridflow.compile):
-        found, after = trained(hybridflow, program, initial, wrap)
+    for wrap in (lambda f: f, hf.compile):
+        found, after = trained(hf, program, initial, wrap)
         for number, (ours, theirs) in enumerate(zip(found, losses, strict=True)):
             for one, other in zip(ours, theirs, strict=True):
                 np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-5, err_msg=f"step {number}")

@@ -16,7 +16,6 @@ import sys
 import warnings
 from typing import Any
 
-import jax
 import numpy as np
 import pytest
 from hypothesis import given, settings

@@ -210,7 +210,7 @@ def _run(
 
 
 def arrays_of(result: Any) -> tuple[list[Array], Any]:
-    """Return the values of a call's result as arrays of their own, and its structure; Python numbers keep all digits."""
+    """Return the values of a call's result as new arrays, Python numbers with all digits, and its structure."""
     leaves, tree = jax.tree_util.tree_flatten(result)
     return [np.array(leaf if is_number(leaf) else host_array(as_tensor(leaf))) for leaf in leaves], tree
 

@@ -19,6 +19,7 @@ _OPTIONS = "torch's has the order of the norms, the activation and the dropouts 
 _HOOK = "a class with `def forward(self, *args): ...; return super().forward(*args)`, or model.watch() for statistics"
 _OWN = "what a call does is in its forward"
 _REPARAMETRIZED = "a hf.nn.Module whose forward computes the weight from its parameters"
+_PIXELS = "x.reshape((n, c, r, r, h, w)).permute_dims((0, 1, 4, 2, 5, 3)).reshape((n, c, h * r, w * r))"
 _BATCHES = "it takes arrays, or any iterable of batches"
 
 HINTS = (
@@ -129,8 +130,8 @@ HINTS = (
          f"the target comes first; {PER_EXAMPLE}"),
     Hint("torch", "hf.nn.ParameterList", "a list of Variables", "lists and dicts are parts of a model as they are"),
     Hint("torch", "hf.nn.ParameterDict", "a dict of Variables", "lists and dicts are parts of a model as they are"),
-    Hint("torch", "hf.nn.utils.clip_grad_norm_", "hf.clip_by_global_norm(gradients, norm), or clip=norm of an optimizer",
-         "gradients are values"),
+    Hint("torch", "hf.nn.utils.clip_grad_norm_",
+         "hf.clip_by_global_norm(gradients, norm), or clip=norm of an optimizer", "gradients are values"),
     Hint("torch", "hf.nn.utils.clip_grad_value_", "hf.clip_by_value(gradients, -value, value)", "gradients are values"),
     Hint("torch", "hf.nn.utils.parameters_to_vector", "hf.concat([one.reshape((-1,)) for one in model.parameters()])",
          "it is an expression"),
@@ -146,10 +147,8 @@ HINTS = (
          "layers take padded rows with their lengths, and hf.pad pads"),
     Hint("torch", "hf.nn.utils.stateless", "hf.grad, hf.vmap and the like of a function of the model",
          "a model is a nesting of its parameters"),
-    Hint("torch", "hf.nn.PixelShuffle", "x.reshape((n, c, r, r, h, w)).permute_dims((0, 1, 4, 2, 5, 3)).reshape((n, c, "
-         "h * r, w * r))", "it moves elements only"),
-    Hint("torch", "hf.nn.pixel_shuffle", "x.reshape((n, c, r, r, h, w)).permute_dims((0, 1, 4, 2, 5, 3)).reshape((n, c, "
-         "h * r, w * r))", "it moves elements only"),
+    Hint("torch", "hf.nn.PixelShuffle", _PIXELS, "it moves elements only"),
+    Hint("torch", "hf.nn.pixel_shuffle", _PIXELS, "it moves elements only"),
     Hint("torch", "hf.nn.interpolate", "hf.nn.Upsample(scale)(x)", "it repeats elements, as torch's mode='nearest'"),
     Hint("torch", "hf.nn.TripletMarginLoss", "hf.mean(hf.nn.relu(d(anchor, positive) - d(anchor, negative) + margin)) "
          "with d = lambda a, b: hf.linalg.vector_norm(a - b, axis=-1)", "a loss is an expression"),

@@ -472,7 +472,8 @@ DIFFERENT = (
               "is given the shape first, then dtype=, mean= and std="),
     Different("torch", "model.named_parameters(), named_buffers(), named_modules()", "gives pairs of a path and a "
               "value", "gives a dict by path: loop over .items() for pairs"),
-    Different("torch tensorflow", "tape.gradient(loss, model), hf.grad", "is given a list of parameters, and gives a list",
+    Different("torch tensorflow", "tape.gradient(loss, model), hf.grad",
+              "is given a list of parameters, and gives a list",
               "gives a model of gradients for a model: zip(model.parameters(), gradients.parameters())"),
     Different("torch", "hf.nn.AvgPool2d(window, padding=n)", "counts the zeros of the padding", "ignores the padding"),
     Different("torch", "hf.nn.kl_div", "is given log-probabilities, then the target, and is averaged",

@@ -39,8 +39,8 @@ from hybridflow.saving.files import texts_of
 from hybridflow.saving.parts import once
 from hybridflow.saving.reader import PathLike, file_error, require_path
 from hybridflow.saving.values import on_host, require_eager, snapshot_of
-from hybridflow.tracing.costing import Specs
 from hybridflow.tracing.calls import output_tensor
+from hybridflow.tracing.costing import Specs
 from hybridflow.tracing.function import CompiledFunction
 from hybridflow.tracing.trace import Trace
 

@@ -179,7 +179,7 @@ def _checked(body: _Body, gradients: Any) -> list[Tensor | None]:
             message(
                 f"custom_gradient: grad_fn of {body.name} returned {len(several)} gradients "
                 f"for {len(body.arguments)} tensor arguments",
-                hint="Return one per tensor argument, None where there is no gradient.",
+                hint="Return one per tensor argument, of a model one per parameter; None where there is no gradient.",
             )
         )
     result: list[Tensor | None] = []

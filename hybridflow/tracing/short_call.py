@@ -99,7 +99,7 @@ def _generate(trace: Trace, executable: Executable, kinds: Sequence[type], *, bo
 
 
 class _SoleTrace:
-    """The path for a trace that also uses Variables, captured tensors, checks or Python state, or returns computed numbers."""
+    """The path for a trace that also uses Variables, captured tensors, checks, Python state, or returns numbers."""
 
     __slots__ = ("_bound", "_effects", "_hold", "_kinds", "_trace", "_variables")
 
