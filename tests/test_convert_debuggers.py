@@ -101,7 +101,7 @@ def test_breakpoint_calls_stop_in_the_users_frame(monkeypatch: pytest.MonkeyPatc
             y = y + 1
         return y
 
-    assert run(2.0).item() == 5.0
+    assert run(2.0) == 5.0
     ((file, line, names),) = frames
     assert (file, line) == (__file__, run.python_function.__code__.co_firstlineno + 4)
     assert "y" in names

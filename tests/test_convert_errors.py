@@ -183,12 +183,11 @@ def test_a_python_integer_that_leaves_its_range():
         return n
 
     compiled = hf.compile(f)
-    assert compiled(hf.asarray(5)) == f(hf.asarray(5))
-    with pytest.raises(OverflowError, match=rf"int that a branch or loop .* does not fit int32\n.*{line(f, 2)}"):
-        compiled(hf.asarray(30))
+    for steps in (5, 30):
+        assert compiled(hf.asarray(steps)) == f(hf.asarray(steps))
     with pytest.raises(OverflowError, match=rf"larger than 2\*\*62(.|\n)*{line(f, 3)}"):
         compiled(hf.asarray(60))
-    assert compiled(hf.asarray(19)).item() == f(hf.asarray(19))
+    assert compiled(hf.asarray(19)) == f(hf.asarray(19))
 
 
 def factorial(n):

@@ -593,7 +593,7 @@ def test_a_method_of_an_object_that_the_function_made_may_store_tensors():
         cell.set(x * 10)
         return cell.value
 
-    assert f(1.0).item() == 10.0
+    assert f(1.0) == 10.0
 
 
 def test_the_class_of_a_variable_that_is_an_argument():

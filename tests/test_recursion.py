@@ -198,7 +198,7 @@ def test_the_users_code_sees_and_sets_the_users_limit():
             return x * sys.getrecursionlimit()
 
         with pytest.warns(EffectWarning, match="traced again at every call"):
-            assert hf.compile(sets)(1).item() == limit + 9
+            assert hf.compile(sets)(1) == limit + 9
         assert sys.getrecursionlimit() == limit + 9
     finally:
         sys.setrecursionlimit(limit)

@@ -1080,7 +1080,7 @@ RETURNS = {
 }
 inner = hf.compile(lambda x, a: [x * 2, a][1])
 REFUSED = {
-    NumberRangeError: "more than 64 bits|larger than 2|does not fit complex64",
+    NumberRangeError: "more than 64 bits|larger than 2|does not fit (int64|complex64)",
     DTypeError: "as a tensor decides, is returned",  # True or -1, 0 or 0.5
     ParityError: "dtype complex128 eager, complex64 compiled",  # complex numbers are no staged numbers
 }

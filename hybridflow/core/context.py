@@ -237,7 +237,7 @@ def is_tracing() -> bool:
         >>> import hybridflow as hf
         >>> hf.is_tracing()
         False
-        >>> hf.compile(lambda x: x + 1 if hf.is_tracing() else x)(1.0).item()
+        >>> hf.compile(lambda x: x + 1 if hf.is_tracing() else x)(1.0)
         2.0
     """
     context = CONTEXT.get()

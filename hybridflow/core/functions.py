@@ -90,7 +90,7 @@ def no_convert(function: F) -> F:
         >>> @hf.no_convert
         ... def plain(x):
         ...     return x * 2 if hf.is_tracing() else x
-        >>> hf.compile(lambda x: plain(x))(1.0).item()
+        >>> hf.compile(lambda x: plain(x))(1.0)
         2.0
     """
     if not isinstance(function, FunctionType):
