@@ -139,7 +139,7 @@ def make_trace(
             leaves = TracedLeaves.of(builder, outputs, context.grad)
             graph = builder.finish(outputs)
             order = skeleton(result) if has_order(result) else None
-            plan = OutputPlan(tree, len(outputs), ReturnedNumbers(returned, builder.number_count), order)
+            plan = OutputPlan(tree, len(outputs), ReturnedNumbers(returned, len(builder.number_paths)), order)
     except RESTARTS as need:
         observations.before.undo()  # the trace restarts
         if isinstance(need, NeedsNumber):

@@ -79,20 +79,14 @@ def output_of(label: str, leaf: Any) -> Tensor:
         if len(leaf.kinds) > 1:
             raise several_kinds(leaf, "is returned")
         return asarray(leaf, dtype=leaf.raw.dtype)
-    if type(leaf) is TracedNumber and leaf.__class__ is int:
-        leaf = leaf.checked(_of_64_bits)
     if type(leaf) in (TracedNumber, Dim, SizeFloat):
         return asarray(leaf, dtype=_EXACT[leaf.__class__])
-    return output_tensor(label, _of_64_bits(leaf) if type(leaf) is int else leaf)
-
-
-def _of_64_bits(number: int) -> int:
-    if -(1 << 63) <= number < 1 << 63:
-        return number
-    raise NumberRangeError(
-        message("compile: an int among the results has more than 64 bits", got=str(number),
-                hint="Return float(number), or compute it outside of the compiled function.")
-    )  # fmt: skip
+    if type(leaf) is int and not -(1 << 63) <= leaf < 1 << 63:
+        raise NumberRangeError(
+            message("compile: an int among the results has more than 64 bits", got=str(leaf),
+                    hint="Return float(number), or compute it outside of the compiled function.")
+        )  # fmt: skip
+    return output_tensor(label, leaf)
 
 
 @dataclass(frozen=True)
