@@ -15,12 +15,8 @@ from hybridflow.core.errors import GradientError
 def both_ways(function: Any, *arguments: Any, rtol: float = 1e-8) -> Any:
     """Run a function eagerly and compiled, require one result, and return it."""
     eager = function(*arguments)
-    same(hf_tensors(eager), hf.compile(function)(*arguments), rtol=rtol, atol=1e-10)
+    same(eager, hf.compile(function)(*arguments), rtol=rtol, atol=1e-10)
     return eager
-
-
-def hf_tensors(result: Any) -> Any:
-    return tuple([hf.asarray(one) for one in result]) if isinstance(result, tuple) else hf.asarray(result)
 
 
 def gradients_agree(function: Any, *arguments: Any, rtol: float = 1e-7) -> Any:
