@@ -140,6 +140,74 @@ def test_asserts_only_look():
     assert not does, "\n".join(does)
 
 
+TURNED = {"reshape", "ravel", "flatten"}
+IN_PLACE = {"copyto", "at", "put", "place", "putmask", "put_along_axis", "fill_diagonal"}
+ITSELF = {"fill", "sort", "partition", "shuffle"}
+
+
+def base(node: ast.expr) -> ast.expr:
+    """Return what an expression indexes."""
+    while isinstance(node, ast.Subscript):
+        node = node.value
+    return node
+
+
+def is_turned(node: ast.expr) -> bool:
+    """Whether an expression is an array in another shape: a view of that array, or a copy, by its memory layout."""
+    node = base(node)
+    if not (isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in TURNED):
+        return False
+    receiver = node.args[0] if ast.unparse(node.func.value) == "np" else node.func.value
+    return is_turned(receiver) or not isinstance(receiver, ast.Call)  # nobody else has what a call made
+
+
+def written_to(function: ast.FunctionDef) -> Iterator[ast.expr]:
+    """Yield what a function writes to in place."""
+    for node in ast.walk(function):
+        if isinstance(node, ast.Assign):
+            yield from [target for target in node.targets if isinstance(target, ast.Subscript)]
+        elif isinstance(node, ast.AugAssign):
+            yield node.target
+        elif isinstance(node, ast.Call):
+            for out in [keyword.value for keyword in node.keywords if keyword.arg == "out"]:
+                yield from out.elts if isinstance(out, ast.Tuple) else [out]
+            if isinstance(node.func, ast.Attribute):
+                yield from node.args[:1] if node.func.attr in IN_PLACE else ()
+                yield from [node.func.value] if node.func.attr in ITSELF else ()
+
+
+def written_through_a_turned_array(tree: ast.Module) -> Iterator[tuple[int, str]]:
+    """Yield the line and text of every write through another shape of an array, whose own elements it may not reach."""
+    for function in ast.walk(tree):
+        if isinstance(function, ast.FunctionDef):
+            views = {
+                target.id
+                for node in ast.walk(function)
+                if isinstance(node, ast.Assign) and is_turned(node.value)
+                for target in node.targets
+                if isinstance(target, ast.Name) and not ast.unparse(node.value).startswith(f"{target.id}.")
+            }
+            for target in written_to(function):
+                whole = base(target)
+                if is_turned(whole) or (isinstance(whole, ast.Name) and whole.id in views):
+                    yield target.lineno, ast.unparse(target)
+
+
+@pytest.mark.parametrize(
+    "body",
+    ["x.reshape(-1)[0] = 1", "rows = x.reshape(-1, 3)\n rows[0, i] -= 1", "y = np.ravel(x)\n np.add.at(y, i, 1)",
+     "y = x.T.ravel()\n y *= 2", "np.exp(x, out=x.reshape(2, 3))", "x.reshape(-1)[2:].sort()"],
+)  # fmt: skip
+def test_a_write_through_another_shape_is_found(body: str):
+    assert len([*written_through_a_turned_array(ast.parse(f"def f(x, i):\n {body}"))]) == 1
+
+
+def test_nothing_is_written_through_another_shape():
+    """`reshape` and `ravel` copy what they cannot view, as transposed arrays: what is written there is lost."""
+    wrong = [f"{path}:{line}: {text}" for path in FILES for line, text in written_through_a_turned_array(parsed(path))]
+    assert not wrong, "\n".join(wrong)
+
+
 def test_semi_public_jax_is_imported_in_one_place():
     wrong: list[str] = []
     for path in FILES:

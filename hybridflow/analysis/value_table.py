@@ -286,7 +286,7 @@ class _Maker:
         if given is None:
             for number in list(floats.values())[:1]:
                 unit = np.zeros(inputs[number].shape, inputs[number].dtype)
-                unit.reshape(-1)[:1] = 1
+                unit.flat[:1] = 1
                 start[number] = asarray(unit)
             return start
         for name, value in given.items():

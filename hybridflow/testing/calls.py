@@ -18,7 +18,7 @@ from hybridflow.core.context import context_of
 from hybridflow.core.dispatch import ANY_DTYPE, quick_to_compile, run_raw
 from hybridflow.core.dtypes import LOW_PRECISION, as_dtype, float64, is_differentiable, kind_of
 from hybridflow.core.node import Node
-from hybridflow.core.op import REGISTRY, No, Op, Sample
+from hybridflow.core.op import REGISTRY, Each, No, Op, Sample
 from hybridflow.core.spec import TensorSpec, make_spec, spec_of
 from hybridflow.core.tensor import Tensor, as_tensor
 from hybridflow.ir.builder import Check, GraphBuilder
@@ -171,6 +171,26 @@ class Call:
         with np.errstate(all="ignore"):
             gradients = self.gradients(HOST, self.inputs, outputs, cotangents, honest=honest)
         return [None if g is None else np.asarray(g) for g in gradients]
+
+    def eager_gradients(self, cotangents: Sequence[Array]) -> list[Any]:
+        """Run the gradient rule as eager code does: in its form for NumPy arrays, or by operand, where it has one."""
+        rule: Any = self.op.vjp
+        outputs = tuple([y.view() for y in self.run(self.recorded_attrs)])
+        for y in outputs:
+            y.flags.writeable = False  # users hold it
+        g, arguments = bare(tuple(cotangents)), self.rule_arguments(self.inputs, outputs, honest=True)
+        with np.errstate(all="ignore"):
+            gradients: Any = None
+            if self.op.host_rule is not None:
+                gradients = self.op.host_rule(g, *arguments, **self.attrs)
+            elif isinstance(rule, Each) and rule.local is not None:
+                chosen = zip(self.inputs, rule.local, rule.rules, strict=True)
+                rules = [local if x.shape == g.shape else summed for x, local, summed in chosen]
+                gradients = Each(*rules)(HOST, g, *arguments)
+            if gradients is None:
+                gradients = self.gradients(HOST, self.inputs, outputs, cotangents)
+        computed = zip(gradients, self.differentiable, strict=True)
+        return [(one() if callable(one) else one) if want and one is not None else None for one, want in computed]
 
     def host_gradient_of(self, index: int, cotangents: Sequence[Array]) -> Array | None:
         """Return the gradient of one input, computed from what is saved if that input alone is connected."""

@@ -117,12 +117,11 @@ def _integer_vjp(F: Any, g: Any, y: Any, logits: Any, labels: Any) -> Any:
 def _integer_host(g: Any, y: Any, logits: Any, labels: Any) -> Any:
     if not logits.size or logits.ndim < 2:
         return None
-    result = np.subtract(logits, y[1][..., None], order="C")  # so that the rows are a view of it
-    np.exp(result, out=result)
-    rows = result.reshape(-1, result.shape[-1])
-    rows[np.arange(rows.shape[0]), labels.reshape(-1)] -= result.dtype.type(1)
-    result *= g[..., None]
-    return result, None
+    rows = np.subtract(logits.reshape(-1, logits.shape[-1]), y[1].reshape(-1, 1))
+    np.exp(rows, out=rows)
+    rows[np.arange(rows.shape[0]), labels.reshape(-1)] -= rows.dtype.type(1)
+    rows *= g.reshape(-1, 1)
+    return rows.reshape(logits.shape), None
 
 
 def _integer_samples(rng: np.random.Generator) -> Any:
