@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import itertools
 from collections.abc import Callable
 from typing import Any
@@ -267,7 +268,7 @@ def curved_ops() -> dict[str, int]:
     """Return the names of the pointwise ops of floats that have gradients, each with how many operands it takes."""
     found: dict[str, int] = {}
     for name, op in REGISTRY.items():
-        if op.has("pointwise") and op.vjp is not None and op.public is not None:
+        if op.has("pointwise") and not op.has("inner") and op.vjp is not None and op.public is not None:
             for count in (1, 2):
                 with contextlib.suppress(Exception):  # it takes another number of operands
                     if op.public(*[hf.asarray(0.5, dtype=hf.float64)] * count).dtype == hf.float64:
@@ -277,20 +278,112 @@ def curved_ops() -> dict[str, int]:
 
 
 CURVED = curved_ops()
-NEARBY = np.array([[1.0, 2.3], [-1.7, 1.0], [-1.0, -1.9]]) * 1e-4
+NEARBY = np.array([[0.0, 0.0], [1.0, 2.3], [-1.7, 1.0], [-1.0, -1.9], [2.1, -1.3]]) * 1e-4
+PLACES = {1: (-2.0, -1.0, -0.5, 0.0, 0.5, 1.0, 2.0, 3.0), 2: (-1.0, 0.0, 1.0, 2.0)}
+
+
+def derivatives(function: Any, by: tuple[int, ...]) -> Callable[..., list[hf.Tensor]]:
+    """Return a function that computes the derivatives by the operand ``by[0]``, then also by ``by[1]``, and so on."""
+
+    def compute(*xs: hf.Tensor) -> list[hf.Tensor]:
+        found: list[hf.Tensor] = []
+        with hf.GradientTape(persistent=True) as tape:
+            tape.watch(xs)
+            y = function(*xs)
+            for index in by:
+                y = tape.gradient(y, xs[index], unconnected_gradients="zero")
+                found.append(y)
+        return found
+
+    return compute
 
 
 @pytest.mark.parametrize("name", sorted(CURVED))
-def test_second_derivatives_at_special_points_are_those_nearby(name: str):
+def test_derivatives_at_special_points_are_those_nearby(name: str):
     """A rule that gives a constant at a point (a tie, a zero, an exponent of 0) loses what is differentiated again."""
     count, function = CURVED[name], REGISTRY[name].public
-    assert function is not None
-    hessian = hf.hessian(lambda v: function(*[v[i] for i in range(count)]))
-    for place in itertools.product((-1.0, 0.0, 1.0, 2.0), repeat=count):
-        here, *near = [
-            hessian(hf.asarray(np.array(place) + step[:count], dtype=hf.float64)).numpy()
-            for step in (np.zeros(2), *NEARBY)
-        ]
-        scale = 0.01 + 0.01 * np.max(np.abs(near))
-        if np.isfinite(near).all() and max(np.max(np.abs(one - near[0])) for one in near) < scale:
-            assert np.max(np.abs(here - near[0])) < 5 * scale, f"{name} at {place}: {here}, but {near[0]} nearby"
+    places = np.array(list(itertools.product(PLACES[count], repeat=count)))
+    points = [hf.asarray(x) for x in np.moveaxis(places + NEARBY[:, None, :count], -1, 0)]
+    for by in itertools.product(range(count), repeat=3):
+        compute = derivatives(function, by)
+        for found in (compute(*points), hf.compile(compute)(*points)):
+            smooth = np.ones(len(places), bool)
+            for order, values in enumerate(found, 1):
+                here, *near = values.numpy()
+                scale = 0.01 + 0.01 * np.max(np.abs(near), 0)
+                smooth &= np.isfinite(near).all(0) & (np.max(np.abs(near - near[0]), 0) < scale)
+                for number in np.flatnonzero(smooth & ~(np.abs(here - near[0]) < 5 * scale)):
+                    text = f"{here[number]} at {places[number]}, but {near[0][number]} nearby"
+                    raise AssertionError(f"{name}: derivative of order {order} by {by[:order]}: {text}")
+
+
+def det_by_minors(a: Any) -> Any:
+    n = len(a)
+    return sum((-1) ** j * a[0, j] * det_by_minors(jnp.delete(a[1:], j, 1)) for j in range(n)) if n else jnp.ones(())
+
+
+def adjugate_by_minors(a: Any) -> Any:
+    n = len(a)
+    minors = [[det_by_minors(jnp.delete(jnp.delete(a, j, 0), i, 1)) for j in range(n)] for i in range(n)]
+    return jnp.array([[(-1) ** (i + j) * minors[i][j] for j in range(n)] for i in range(n)])
+
+
+def product_of_all(x: Any) -> Any:
+    return functools.reduce(lambda product, one: product * one, x, jnp.ones(()))
+
+
+SINGULAR = {
+    "zeros": np.zeros((3, 3)), "ones": np.ones((3, 3)), "rank 2": np.arange(1.0, 10).reshape(3, 3),
+    "rank 1": np.diag([0.0, 2, 0]), "one by one": np.zeros((1, 1)), "two by two": np.ones((2, 2)),
+}  # fmt: skip
+ROWS = {
+    "zeros": np.zeros(3), "one zero": np.array([2.0, 0, 3]), "two zeros": np.array([0.0, 5, 0, 2]), "ties": np.ones(3),
+}  # fmt: skip
+POLYNOMIALS: list[tuple[Any, Any, dict[str, np.ndarray[Any, Any]]]] = [
+    (hf.linalg.det, det_by_minors, {**SINGULAR, "empty": np.zeros((0, 0))}),
+    (hf.linalg.adjugate, adjugate_by_minors, {one: SINGULAR[one] for one in ("ones", "one by one", "two by two")}),
+    (lambda a: hf.linalg.matrix_power(a, 3), lambda a: a @ a @ a, SINGULAR),
+    (hf.prod, product_of_all, {**ROWS, "empty": np.zeros(0)}),
+    (hf.cumulative_prod, lambda x: jnp.stack([product_of_all(x[: i + 1]) for i in range(len(x))]), ROWS),
+    (hf.var, jnp.var, ROWS),
+    (hf.logsumexp, jax.nn.logsumexp, {**ROWS, "one": np.ones(1), "an infinity": np.array([-np.inf, 1.0, 2.0])}),
+    (hf.nn.softmax, jax.nn.softmax, ROWS),
+    (hf.nn.log_softmax, jax.nn.log_softmax, ROWS),
+]
+POINTS = [
+    pytest.param(function, of_jax, x, id=f"{number}-{name}")
+    for number, (function, of_jax, points) in enumerate(POLYNOMIALS)
+    for name, x in points.items()
+]
+
+
+@pytest.mark.parametrize(("function", "of_jax", "x"), POINTS)
+def test_derivatives_along_directions_at_special_points(function: Any, of_jax: Any, x: np.ndarray[Any, Any]):
+    """To the third order, against nested jets of plain formulas in jax."""
+    rng = np.random.default_rng(3)
+    directions = rng.standard_normal((3, *x.shape))
+
+    def along(x: hf.Tensor) -> list[hf.Tensor]:
+        with hf.GradientTape(persistent=True) as tape:
+            tape.watch(x)
+            found = [hf.sum(function(x) * weights)]
+            for direction in directions:
+                gradient = tape.gradient(found[-1], x, unconnected_gradients="zero")
+                found.append(hf.sum(gradient * direction))
+        return found
+
+    with jax.enable_x64(True):
+        jets = [of_jax]
+        for direction in directions:
+            jets.append(lambda x, jet=jets[-1], direction=direction: jax.jvp(jet, (x,), (direction,))[1])
+        value = jets[0](jnp.asarray(x))
+        weights = rng.uniform(0.5, 1.5, value.shape)
+        expected = [np.sum(weights * np.asarray(jet(jnp.asarray(x)))) for jet in jets]
+    close(both(along, hf.asarray(x), rtol=1e-9, atol=1e-9), expected, rtol=1e-8, atol=1e-9)
+
+
+def test_equal_infinities_share_a_gradient():
+    gradient = hf.grad(lambda x: hf.sum(hf.logsumexp(x, axis=1)))
+    inf = np.inf
+    x = hf.asarray([[-inf, -inf], [inf, inf], [-inf, 1.0], [inf, 1.0]])
+    assert both(gradient, x).tolist() == [[0.5, 0.5], [0.5, 0.5], [0.0, 1.0], [1.0, 0.0]]

@@ -402,7 +402,10 @@ def _logsumexp_lower(x: Any, *, axis: Axes, keepdims: bool) -> Any:
 def _logsumexp_vjp(F: Any, g: Any, y: Any, x: Any, *, axis: Axes, keepdims: bool) -> Any:
     del keepdims
     y = restore_axes(F, y, x, axis)
-    return (restore_axes(F, g, x, axis) * F.exp(F.where(F.equal(x, y), 0, x - y)),)
+    infinite = F.isinf(y)  # of others, the difference is differentiated again
+    shares = F.exp(F.where(F.logical_and(infinite, F.equal(x, y)), 0, x - y))
+    tied = restore_axes(F, F.sum(shares, axis=axis, keepdims=False), x, axis)
+    return (restore_axes(F, g, x, axis) * shares / F.where(infinite, tied, 1),)
 
 
 def _logsumexp_samples(rng: np.random.Generator) -> Any:

@@ -8,6 +8,7 @@ from hybridflow.ops.einsum import vecdot as vecdot
 from hybridflow.ops.linalg.eigen import *  # noqa: F403
 from hybridflow.ops.linalg.eigh import *  # noqa: F403
 from hybridflow.ops.linalg.exponential import *  # noqa: F403
+from hybridflow.ops.linalg.minors import *  # noqa: F403
 from hybridflow.ops.linalg.norms import *  # noqa: F403
 from hybridflow.ops.linalg.products import *  # noqa: F403
 from hybridflow.ops.linalg.qr import *  # noqa: F403

@@ -19,11 +19,9 @@ from hybridflow.ops.linalg.common import (
     conjugated,
     cubes,
     factorable,
-    finite_matrices,
     gaussian,
     is_square,
     lower_solve,
-    nan_of,
     require_square,
     solved,
     square_infer,
@@ -179,79 +177,6 @@ def inv(x: TensorLike, /) -> Tensor:
 # -- determinants -------------------------------------------------------------------------------------------------
 
 
-def _adjugate_with(xp: Any, x: Any) -> Any:
-    """Return the adjugate by a singular value decomposition, with NumPy or jax."""
-    size = x.shape[-1]
-    if not x.size:
-        return x
-    u, s, vh = xp.linalg.svd(x, full_matrices=True)
-    others = xp.where(np.eye(size, dtype=bool), np.ones((), s.dtype), s[..., None, :]).prod(-1)
-    signs = xp.linalg.det(xp.matmul(u, vh))
-    adjugate = xp.matmul(vh.conj().swapaxes(-1, -2) * others[..., None, :], u.conj().swapaxes(-1, -2))
-    return (adjugate * signs[..., None, None]).astype(x.dtype)
-
-
-def _adjugate_kernel(x: Any) -> Any:
-    if not is_square(x):
-        raise ValueError
-    if np.isfinite(x).all():
-        return _adjugate_with(np, x)
-    x, finite = finite_matrices(np, x)
-    return np.where(finite[..., None, None], _adjugate_with(np, x), nan_of(x.dtype))
-
-
-def _adjugate_lower(x: Any) -> Any:
-    x, finite = finite_matrices(jnp, x)
-    return jnp.where(finite[..., None, None], _adjugate_with(jnp, x), nan_of(x.dtype))
-
-
-def _adjugate_vjp(F: Any, g: Any, y: Any, x: Any) -> Any:
-    other = transposed(F, y)
-    inside = F.sum(g * y, axis=(len(y.shape) - 2, len(y.shape) - 1), keepdims=True)
-    return ((inside * other - F.matmul(other, F.matmul(g, other))) / with_axes(F, F.det(x), 2),)
-
-
-@op(
-    kernel=_adjugate_kernel,
-    lower=_adjugate_lower,
-    infer=square_infer("adjugate"),
-    vjp=_adjugate_vjp,
-    saves=Saves(x=(0,), y=True),
-    flops=cubes(26),
-    samples=_inv_samples,
-    traits=("full_precision",),
-    ulp=256,
-    onnx=DECOMPOSITION,
-    padded=each_matrix,
-)
-def adjugate(x: TensorLike, /) -> Tensor:
-    """Compute the transposed matrix of cofactors. It equals ``det(x) inv(x)``, but also exists for singular matrices.
-
-    Its transpose is the gradient of `det`. At singular matrices it is finite, but its own gradient is not. If an
-    element is not finite, the result is NaN.
-
-    Args:
-        x: ``(..., n, n)``, real or complex floats.
-
-    Returns:
-        The adjugates.
-
-    Raises:
-        ShapeError: a matrix that is not square.
-        DTypeError: float16 or bfloat16.
-
-    Example:
-        >>> import hybridflow as hf
-        >>> hf.round(hf.linalg.adjugate([[1.0, 2.0], [2.0, 4.0]]) * 10) / 10
-        Tensor([[ 4., -2.],
-                [-2.,  1.]], dtype=float32)
-
-    Reference:
-        G. W. Stewart, "On the adjugate matrix", Linear Algebra and its Applications 283, 1998.
-    """
-    return bind(adjugate.op, factorable("adjugate", x))
-
-
 def _times_parity(xp: Any, x: Any, swaps: Any) -> Any:
     """Negate products of pivots where the number of row exchanges is odd; zeros stay positive."""
     count = xp.sum(swaps != np.arange(swaps.shape[-1], dtype=swaps.dtype), axis=-1, dtype=np.int32)
@@ -259,6 +184,8 @@ def _times_parity(xp: Any, x: Any, swaps: Any) -> Any:
 
 
 def _det_with(xp: Any, x: Any, lu: Any) -> Any:
+    if not x.shape[-1]:
+        return xp.ones(x.shape[:-2], x.dtype)  # the empty product; LAPACK prints a complaint
     factors, swaps, _ = lu(x)
     diagonal = xp.diagonal(factors, axis1=-2, axis2=-1)
     # If the product of the other pivots overflowed, a zero times infinity would give NaN.
@@ -304,7 +231,7 @@ def det(x: TensorLike, /) -> Tensor:
     """Compute determinants.
 
     If they may overflow, use `slogdet`. The gradient is the transposed `adjugate`, which is also right at singular
-    matrices; second-order gradients need a matrix that is not singular.
+    matrices, and so are derivatives of any order.
 
     Args:
         x: ``(..., n, n)``, real or complex floats.
@@ -341,6 +268,8 @@ class SlogdetResult(NamedTuple):
 
 
 def _slogdet_with(xp: Any, x: Any, lu: Any) -> Any:
+    if not x.shape[-1]:
+        return xp.ones(x.shape[:-2], x.dtype), xp.zeros(x.shape[:-2], real_dtype(x.dtype))
     factors, swaps, _ = lu(x)
     diagonal = xp.diagonal(factors, axis1=-2, axis2=-1)
     size = xp.abs(diagonal)
@@ -416,4 +345,4 @@ def slogdet(x: TensorLike, /) -> SlogdetResult:
     return SlogdetResult(*bind(slogdet.op, factorable("slogdet", x)))
 
 
-__all__ = ["SlogdetResult", "adjugate", "det", "inv", "slogdet", "solve"]
+__all__ = ["SlogdetResult", "det", "inv", "slogdet", "solve"]

@@ -92,7 +92,7 @@ def _keep_samples(rng: np.random.Generator) -> Any:
     saves=Saves(x=(1,)),
     flops=no_flops,
     samples=_keep_samples,
-    traits=("pointwise",),
+    traits=("pointwise", "inner"),
     ulp=0,
     onnx=lambda o, x, mask: o.Where(mask, x, 0),
 )
