@@ -181,6 +181,13 @@ def test_arrays_of_others():
     assert hf.asarray([jnp.float32(1), np.float32(2.0)]).tolist() == [1.0, 2.0]
 
 
+def test_an_object_with_the_array_interface_alone_is_converted():
+    class Image:
+        __array_interface__ = np.arange(6, dtype=np.uint8).reshape(2, 3).__array_interface__
+
+    assert hf.asarray(Image()).shape == (2, 3)
+
+
 def test_tensors_of_torch():
     torch = pytest.importorskip("torch")
     found = hf.asarray(torch.tensor([1.0, 2.0]))
@@ -490,6 +497,28 @@ def test_a_scalar_has_no_length():
         len(hf.asarray(1.0))
     with pytest.raises(TypeError, match=r"shape \(\) cannot be iterated"):
         list(hf.asarray(1.0))
+
+
+@pytest.mark.parametrize("of", [hf.asarray, hf.Variable], ids=["tensor", "Variable"])
+def test_what_python_asks_of_a_number_or_an_array(of: Any):
+    scalar, matrix = of(2.567), of(np.arange(12, dtype=np.float32).reshape(3, 4))
+    with pytest.raises(TypeError, match="cannot be iterated"):
+        iter(scalar)  # at once, not at the first element
+    assert (math.trunc(scalar), math.trunc(-scalar)) == (2, -2)
+    assert (bytes(matrix), bytes(of(7))) == (matrix.numpy().tobytes(), np.int32(7).tobytes())
+    assert both(round, scalar).item() == 3.0
+    np.testing.assert_allclose(both(lambda x: [round(x, 2), round(x * 1000, -2)], scalar), [2.57, 2600.0], rtol=1e-6)
+    assert round(of(7), 2).dtype == hf.int32
+    with pytest.raises(ValueError, match="-1 digits of integers"):
+        round(of(7), -1)
+    quotient, remainder = both(lambda x: divmod(x, 5), matrix)
+    np.testing.assert_array_equal([quotient, remainder], np.divmod(matrix.numpy(), np.float32(5)))
+    np.testing.assert_array_equal(divmod(5, matrix + 1)[1], 5 % (matrix.numpy() + 1))
+    with pytest.raises(TypeError, match="'str'"):
+        divmod(matrix, "a")
+    np.testing.assert_array_equal(both(lambda x: x[(0, 1), (1, 2)], matrix), [1.0, 6.0])
+    assert hf.swapaxes(matrix, 1, -1).shape == (3, 4)
+    np.testing.assert_array_equal(hf.diff(matrix, 2), np.diff(matrix.numpy(), 2))
 
 
 def test_traced_tensors_have_no_value():

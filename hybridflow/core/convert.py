@@ -98,7 +98,7 @@ def _array(obj: Any) -> np.ndarray[Any, Any]:
         return np.asarray(cast(Any, obj))
     if hasattr(obj, "__dlpack__"):
         return _from_dlpack(obj)
-    if hasattr(obj, "__array__"):
+    if hasattr(obj, "__array__") or hasattr(obj, "__array_interface__"):
         return np.asarray(obj)
     if not isinstance(obj, bytes | bytearray):
         try:

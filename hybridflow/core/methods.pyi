@@ -26,6 +26,8 @@ class TensorMethods:
         """Run a NumPy ufunc on tensors with hybridflow's function of the same name: ``np.exp(t)`` is ``hf.exp(t)``."""
     def __dir__(self) -> list[str]:
         """Return the names of the attributes, foreign ones left out."""
+    def __divmod__(self, other: Any, /) -> tuple[Tensor, Tensor]:
+        """Divide elementwise: the quotients rounded down, and the remainders."""
     def __eq__(self, other: Any, /) -> Tensor:  # pyright: ignore[reportIncompatibleMethodOverride]
         """Compare elementwise for equality; NaN equals nothing."""
     def __floordiv__(self, other: Any, /) -> Tensor:
@@ -64,6 +66,8 @@ class TensorMethods:
         """Add elementwise."""
     def __rand__(self, other: Any, /) -> Tensor:
         """Combine bits elementwise: set where both are."""
+    def __rdivmod__(self, other: Any, /) -> tuple[Tensor, Tensor]:
+        """Divide another value elementwise by this one: the quotients rounded down, and the remainders."""
     def __rfloordiv__(self, other: Any, /) -> Tensor:
         """Divide elementwise and round down."""
     def __rlshift__(self, other: Any, /) -> Tensor:
@@ -76,6 +80,8 @@ class TensorMethods:
         """Multiply elementwise."""
     def __ror__(self, other: Any, /) -> Tensor:
         """Combine bits elementwise: set where at least one is."""
+    def __round__(self, digits: int | None = None) -> Tensor:
+        """Round to decimal digits, as Python's `round` does; without one, to whole numbers of the same dtype."""
     def __rpow__(self, other: Any, /) -> Tensor:
         """Raise elementwise to a power."""
     def __rrshift__(self, other: Any, /) -> Tensor:

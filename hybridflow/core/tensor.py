@@ -285,6 +285,14 @@ class Tensor(TensorMethods):
     def __complex__(self) -> complex:
         return complex(self._one_element("complex"))
 
+    def __trunc__(self) -> int:
+        return int(self._one_element("trunc"))
+
+    def __bytes__(self) -> bytes:
+        require_value(self, "bytes")
+        self._note_left()
+        return host_array(self).tobytes()
+
     def __index__(self) -> int:
         if self.shape or not is_integer(self.dtype):
             raise ArgumentTypeError(
@@ -312,8 +320,7 @@ class Tensor(TensorMethods):
     def __iter__(self) -> Iterator[Tensor]:
         if not self.shape:
             raise ArgumentTypeError(message("iter: a tensor of shape () cannot be iterated", got=str(self.spec)))
-        for index in range(len(self)):
-            yield cast(Any, self)[index]
+        return (cast(Any, self)[index] for index in range(len(self)))
 
     def __hash__(self) -> int:
         return id(self)

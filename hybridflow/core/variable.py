@@ -434,6 +434,12 @@ class Variable(TensorMethods):
     def __float__(self) -> float:
         return float(self.read())
 
+    def __trunc__(self) -> int:
+        return int(self.read())
+
+    def __bytes__(self) -> bytes:
+        return bytes(self.read())
+
     def __complex__(self) -> complex:
         return complex(self.read())
 

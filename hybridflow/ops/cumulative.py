@@ -133,9 +133,9 @@ def cumulative_prod(
 def diff(
     x: TensorLike,
     /,
+    n: int = 1,
     *,
     axis: int = -1,
-    n: int = 1,
     prepend: TensorLike | None = None,
     append: TensorLike | None = None,
     **other: Unpack[Other],
@@ -144,8 +144,8 @@ def diff(
 
     Args:
         x: one dimension at least; numeric.
-        axis: the axis.
         n: how many times.
+        axis: the axis.
         prepend, append: what to put before and after `x` along the axis first, of its dtype.
 
     Returns:

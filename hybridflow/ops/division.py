@@ -11,6 +11,7 @@ from hybridflow.core.dispatch import bind
 from hybridflow.core.dtypes import LOW_PRECISION, float32, is_integer
 from hybridflow.core.errors import ArgumentError, message
 from hybridflow.core.op import Bad, Each, Flat, Sample, Saves, op
+from hybridflow.core.operators import add_method
 from hybridflow.ops.common import (
     FLOATING,
     NUMERIC,
@@ -506,5 +507,19 @@ _REPEATED = 16
 
 pow = power
 """The name that the Array API standard gives to `power`."""
+
+
+def _divmod(x: Tensor, other: Any, /) -> tuple[Tensor, Tensor]:
+    """Divide elementwise: the quotients rounded down, and the remainders."""
+    return x // other, x % other
+
+
+def _reflected_divmod(x: Tensor, other: Any, /) -> tuple[Tensor, Tensor]:
+    """Divide another value elementwise by this one: the quotients rounded down, and the remainders."""
+    return other // x, other % x
+
+
+add_method("__divmod__", _divmod)
+add_method("__rdivmod__", _reflected_divmod)
 
 __all__ = ["divide", "floor_divide", "pow", "power", "reciprocal", "remainder", "square"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import builtins
 from typing import Any, cast
 
 import numpy as np
@@ -15,11 +16,13 @@ from hybridflow.core.dtypes import (
     float64,
     is_differentiable,
     is_floating,
+    is_integer,
     kind_of,
     real_dtype,
 )
-from hybridflow.core.errors import DTypeError
+from hybridflow.core.errors import ArgumentError, DTypeError, message
 from hybridflow.core.op import REGISTRY, Bad, Flat, Sample, Saves, Stops, op
+from hybridflow.core.operators import add_method
 from hybridflow.ops.common import (
     NUMERIC,
     Tensor,
@@ -382,6 +385,27 @@ def round(x: TensorLike, /) -> Tensor:
         Tensor([0., 2., 3.], dtype=float32)
     """
     return bind(round.op, (as_tensor(x),))
+
+
+def _to_digits(x: Tensor, digits: int | None = None) -> Tensor:
+    """Round to decimal digits, as Python's `round` does; without one, to whole numbers of the same dtype.
+
+    Raises:
+        ArgumentError: digits before the point of integers.
+    """
+    tensor = as_tensor(x)
+    if not digits or (is_integer(tensor.dtype) and digits > 0):
+        return round(tensor)
+    if is_integer(tensor.dtype):
+        raise ArgumentError(
+            message(f"round: {digits} digits of integers", got=str(tensor.spec), hint="Use x // 10 * 10, or floats.")
+        )
+    scale = 10.0 ** builtins.abs(digits)
+    shifted = cast(Any, tensor)
+    return round(shifted * scale) / scale if digits > 0 else round(shifted / scale) * scale
+
+
+add_method("__round__", _to_digits)
 
 
 # -- gradients ----------------------------------------------------------------------------------------------------

@@ -229,9 +229,9 @@ def _without_masks(items: list[Any], shape: Shape) -> list[Any]:
 
 def _index_tensor(item: Any) -> Tensor | np.ndarray[Any, Any]:
     """Return an index tensor as a tensor, a mask as an array of bools."""
-    if isinstance(item, list) and not item:
+    if isinstance(item, list | tuple) and not item:
         item = np.zeros(0, np.int32)
-    if isinstance(item, str | float | complex) or not (isinstance(item, list) or hasattr(item, "dtype")):
+    if isinstance(item, str | float | complex) or not (isinstance(item, list | tuple) or hasattr(item, "dtype")):
         raise ArgumentTypeError(
             message(f"x[index]: a {type(item).__name__} is not an index", got=repr(item)[:60],
                     hint="Index with integers, slices, None, ..., integer tensors or masks.")

@@ -65,15 +65,16 @@ def moveaxis(x: TensorLike, source: int | tuple[int, ...], destination: int | tu
     sides: list[list[int]] = []
     for axes in (source, destination):
         items = axes if isinstance(axes, list | tuple) else (axes,)
-        normal = [normalize_axis("moveaxis", axis, tensor.ndim) for axis in items]
-        if len(set(normal)) != len(normal):
-            raise ShapeError(message(f"moveaxis: {axes} names an axis twice", hint="Name each axis once."))
-        sides.append(normal)
+        sides.append([normalize_axis("moveaxis", axis, tensor.ndim) for axis in items])
     old, new = sides
     if len(old) != len(new):
         raise ShapeError(message(f"moveaxis: {len(old)} axes to {len(new)} places", hint="Give each a position."))
+    moves = set(zip(new, old, strict=True))  # an axis may be named twice for one place, as where it changes with itself
+    for axes, normal in ((source, old), (destination, new)):
+        if len(set(normal)) != len(moves):
+            raise ShapeError(message(f"moveaxis: {axes} names an axis twice", hint="Name each axis once."))
     order = [axis for axis in range(tensor.ndim) if axis not in old]
-    for position, axis in sorted(zip(new, old, strict=True)):
+    for position, axis in sorted(moves):
         order.insert(position, axis)
     return permute_dims(tensor, order)
 
