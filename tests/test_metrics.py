@@ -42,6 +42,9 @@ CASES = {
     "mse": (lambda: hf.metrics.MSE(), BIG, BIG * 1.000001, lambda: sk("mean_squared_error", BIG * 1.000001, BIG)),
     "mae": (lambda: hf.metrics.MAE(), SCORES, BINARY, lambda: np.abs(SCORES - BINARY).mean(dtype=float)),
     "r2": (lambda: hf.metrics.R2(), BIG + SCORES, BIG, lambda: sk("r2_score", BIG, BIG + SCORES)),
+    "r2 of several": (
+        lambda: hf.metrics.R2(4), LOGITS * 1.1, LOGITS, lambda: sk("r2_score", LOGITS, LOGITS * 1.1),
+    ),
     "perplexity": (lambda: hf.metrics.Perplexity(), LOGITS, LABELS, surprise),
 }  # fmt: skip
 
@@ -61,13 +64,28 @@ def test_unequal_batches_count_as_one(name: str, compiled: bool):
 
 def test_nothing_yet_is_zero_and_wrong_shapes_are_refused():
     assert hf.metrics.Mean().result().item() == 0.0
-    assert hf.metrics.AUC().result().item() == 0.0
     with pytest.raises(ShapeError, match=r"MSE\.update: predictions of shape \(3,\) for targets of shape \(3, 1\)"):
         hf.metrics.MSE().update(np.zeros(3), np.zeros((3, 1)))
+    with pytest.raises(ShapeError, match=r"R2\.update: 4 values on the last axis of the targets, not 1"):
+        hf.metrics.R2().update(LOGITS, LOGITS)
     with pytest.raises(ShapeError, match=r"Accuracy\.update"):
         hf.metrics.Accuracy().update(np.zeros((3, 2)), np.zeros(4, int))
     with pytest.raises(ShapeError, match=r"TopK\.update"):
         hf.metrics.TopK().update(np.zeros(3), np.zeros(3, int))
-    for make in (lambda: hf.metrics.TopK(0), lambda: hf.metrics.AUC(1), lambda: hf.metrics.ConfusionMatrix(1)):
+    for kind, number in (("TopK", 0), ("AUC", 1), ("R2", 0), ("ConfusionMatrix", 1)):
         with pytest.raises(ArgumentError, match="at least"):
-            make()
+            getattr(hf.metrics, kind)(number)
+
+
+@pytest.mark.parametrize("compiled", [False, True])
+def test_an_area_needs_both_labels_and_scores_from_0_to_1(compiled: bool):
+    auc = hf.metrics.AUC()
+    update = hf.compile(auc.update) if compiled else auc.update
+    assert np.isnan(auc.result().item())
+    update(hf.asarray([0.25, 0.5]), hf.asarray([1, 1]))
+    assert np.isnan(auc.result().item())
+    for wrong in (1.5, -0.25, np.nan):
+        with pytest.raises(ArgumentError, match=r"AUC\.update: a score is not in 0 to 1"):
+            print(update(hf.asarray([0.25, wrong]), hf.asarray([0, 1])), hf.synchronize())  # its check may come late
+    update(hf.asarray([0.25, 0.75]), hf.asarray([0, 0]))
+    assert auc.result().item() == 0.375

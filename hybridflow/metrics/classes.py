@@ -4,18 +4,21 @@ from __future__ import annotations
 
 from typing import Any
 
+from hybridflow.core.context import is_tracing
 from hybridflow.core.dtypes import float64, int32, kind_of
 from hybridflow.core.errors import ArgumentError, ShapeError, message
 from hybridflow.core.tensor import Tensor, as_tensor
+from hybridflow.ir.builder import add_check
 from hybridflow.metrics.means import Mean
 from hybridflow.metrics.metric import Metric, ratio
-from hybridflow.ops.choice import clip
+from hybridflow.ops.choice import clip, where
 from hybridflow.ops.common import cast_to
-from hybridflow.ops.comparison import equal
+from hybridflow.ops.comparison import equal, logical_and
 from hybridflow.ops.creation import eye
 from hybridflow.ops.elementwise import floor
 from hybridflow.ops.matmul import matmul
 from hybridflow.ops.nn.labels import one_hot
+from hybridflow.ops.reductions import all as all_true
 from hybridflow.ops.reductions import any as any_true
 from hybridflow.ops.reductions import mean as mean_of
 from hybridflow.ops.reductions import sum as sum_of
@@ -166,17 +169,29 @@ class AUC(Metric):
         self._bins = bins
 
     def update(self, prediction: Any, target: Any) -> None:
-        """Add a batch of scores and labels."""
+        """Add a batch of scores and labels.
+
+        Raises:
+            ShapeError: scores and labels of different shapes.
+            ArgumentError: a score outside 0 to 1, or NaN.
+        """
         scores, labels = self._alike(prediction, target)
+        inside = all_true(logical_and(scores >= 0, scores <= 1))  # NaN is not
+        text = message("AUC.update: a score is not in 0 to 1", got=str(scores.spec), hint="Use hf.sigmoid of logits.")
+        if is_tracing():
+            add_check(inside, ArgumentError, text)
+        elif not inside:
+            raise ArgumentError(text)
         bin_index = cast_to(clip(floor(scores.reshape((-1,)) * float(self._bins)), 0, self._bins - 1), int32)
         for name, label in (("positive", 1), ("negative", 0)):
             counted = cast_to(equal(cast_to(labels.reshape((-1,)), int32), label), float64)
             self._sums[name].assign(self._read(name).at[bin_index].add(counted))
 
     def result(self) -> Tensor:
-        """Return the area; 0 if one of the labels has not occurred yet."""
+        """Return the area; NaN if one of the labels has not occurred yet."""
         positive, negative = self._read("positive"), self._read("negative")
         below = cumulative_sum(negative) - negative * 0.5
-        return ratio(sum_of(positive * below), sum_of(positive) * sum_of(negative))
+        pairs = sum_of(positive) * sum_of(negative)
+        return where(pairs > 0, ratio(sum_of(positive * below), pairs), float("nan"))
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from hybridflow.core.dtypes import float64
+from hybridflow.core.errors import ArgumentError, ShapeError, message
 from hybridflow.core.tensor import Tensor, as_tensor
 from hybridflow.metrics.metric import Metric, ratio
 from hybridflow.ops.choice import where
@@ -12,6 +13,8 @@ from hybridflow.ops.common import cast_to
 from hybridflow.ops.division import square
 from hybridflow.ops.elementwise import abs as absolute
 from hybridflow.ops.nn.losses import softmax_cross_entropy
+from hybridflow.ops.reductions import mean as mean_of
+from hybridflow.ops.reductions import sum as sum_of
 from hybridflow.ops.transcendental import exp
 
 
@@ -78,26 +81,48 @@ class R2(Metric):
     """The fraction of the targets' variance that the predictions explain; 0 if the targets do not vary.
 
     The first target is subtracted from all targets before they are summed, so a large mean costs no precision.
+
+    Args:
+        outputs: how many values an example has, on the last axis: the result is the mean of their fractions.
+
+    Example:
+        >>> import hybridflow as hf
+        >>> r2 = hf.metrics.R2(outputs=2)
+        >>> r2.update(hf.asarray([[0.0, 5.0], [4.0, 6.0]]), hf.asarray([[1.0, 5.0], [3.0, 6.0]]))
+        >>> r2.result().item()
+        0.5
     """
 
-    def __init__(self) -> None:
-        super().__init__(errors=(), offset=(), total=(), squares=(), count=())
+    def __init__(self, outputs: int = 1) -> None:
+        if outputs < 1:
+            raise ArgumentError(message("R2: outputs must be 1 at least", got=f"outputs={outputs!r}"))
+        super().__init__(**dict.fromkeys(("errors", "offset", "total", "squares"), (outputs,)), count=())
+        self._outputs = outputs
 
     def update(self, prediction: Any, target: Any) -> None:
-        """Add a batch."""
+        """Add a batch.
+
+        Raises:
+            ShapeError: predictions and targets of different shapes, or not `outputs` values on the last axis.
+        """
         a, b = self._alike(prediction, target)
-        a, b = cast_to(a, float64).reshape((-1,)), cast_to(b, float64).reshape((-1,))
+        last = b.shape[-1] if b.ndim > 1 else 1
+        if last != self._outputs:
+            raise ShapeError(
+                message(f"R2.update: {last} values on the last axis of the targets, not {self._outputs}",
+                        got=str(b.spec), hint=f"Use hf.metrics.R2(outputs={last}), or reshape to one axis.")
+            )  # fmt: skip
+        a, b = cast_to(a, float64).reshape((-1, last)), cast_to(b, float64).reshape((-1, last))
         if b.size == 0:
             return
         self._sums["offset"].assign(where(self._read("count") > 0, self._read("offset"), b[0]))
         about = b - self._read("offset")
-        self._add("errors", square(a - b))
-        self._add("total", about)
-        self._add("squares", square(about))
-        self._add("count", float(b.size))
+        for name, terms in (("errors", square(a - b)), ("total", about), ("squares", square(about))):
+            self._add(name, sum_of(terms, axis=0))
+        self._add("count", float(b.shape[0]))
 
     def result(self) -> Tensor:
         """Return the coefficient of determination."""
         total = self._read("total")
         spread = self._read("squares") - total * ratio(total, self._read("count"))
-        return where(spread > 0, 1.0 - ratio(self._read("errors"), spread), 0.0)
+        return mean_of(where(spread > 0, 1.0 - ratio(self._read("errors"), spread), 0.0))
