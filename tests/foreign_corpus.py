@@ -123,6 +123,8 @@ F.l1_loss(x, y, reduction="sum")
 F.huber_loss(x, y, delta=0.3)
 F.smooth_l1_loss(x, y, beta=0.3)
 torch.nn.CrossEntropyLoss()(x, i)
+torch.nn.CrossEntropyLoss(weight=None, ignore_index=-100, label_smoothing=0.1)(x, i)
+F.cross_entropy(x, i, label_smoothing=0.2, reduction="none")
 torch.nn.NLLLoss(reduction="sum")(F.log_softmax(x, dim=1), i)
 torch.nn.BCEWithLogitsLoss()(x, F.sigmoid(y))
 torch.nn.MSELoss()(x, y)
@@ -332,7 +334,10 @@ HINTS = {
     "F.max_pool2d(x, 2)": "hf.nn.max_pool",
     "F.normalize(x)": "hf.nn.l2_normalize",
     "F.pad(x, (1, 1))": "hf.pad",
-    "F.cross_entropy(x, i, weight=v)": "takes no keyword 'weight'",
+    "F.cross_entropy(x, i, weight=v)": "by weight[target] for classes",
+    "F.cross_entropy(x, i, ignore_index=0)": "kept = target != ignore_index",
+    "F.binary_cross_entropy_with_logits(x, y, pos_weight=v)": "1 + (pos_weight - 1) * target",
+    "torch.optim.Adagrad([], lr_decay=0.1)": "Use a schedule",
     "torch.nn.Parameter(x)": "hf.Variable",
     "torch.nn.ReLU(inplace=True)": "Tensors are immutable",
     "torch.nn.MaxPool1d(2, 2)": "given by name: stride=",

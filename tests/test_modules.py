@@ -495,3 +495,12 @@ def test_a_window_of_one_number_has_the_axes_of_the_first_input():
     optimizer.update(tape.gradient(loss, layer))
     with pytest.raises(ValueError, match="size 5 along axis 1, the layer was made for 3"):
         layer(hf.ones((2, 5, 8, 8)))
+
+
+def test_the_count_of_batches_in_pytorchs_files_is_left_out():
+    layer = hf.nn.Sequential(hf.nn.BatchNorm(3))
+    values = {path: np.asarray(value) + 1 for path, value in layer.state_dict().items()}
+    layer.load_state_dict({**values, "0.num_batches_tracked": np.array(5)})
+    assert layer.state_dict()["0.running_mean"].tolist() == [1.0, 1.0, 1.0]
+    with pytest.raises(ArgumentError, match="extra: num_batches_tracked"):
+        layer.load_state_dict({**values, "num_batches_tracked": np.array(5)})

@@ -120,6 +120,12 @@ def state_dict(module: Any) -> dict[str, np.ndarray[Any, Any]]:
     return {path: np.array(one.numpy()) for path, one in _variables(module).items()}
 
 
+def _is_pytorchs_count(path: Any, known: Mapping[str, Any]) -> bool:
+    """Whether a path is the count of batches that PyTorch keeps beside running averages, which need it not."""
+    head, _, name = str(path).rpartition("num_batches_tracked")
+    return not name and path not in known and f"{head}running_mean" in known
+
+
 def load_state_dict(module: Any, values: Any, strict: bool) -> None:
     """Assign parameters and buffers, all or none."""
     _require_eager("load_state_dict")
@@ -128,6 +134,7 @@ def load_state_dict(module: Any, values: Any, strict: bool) -> None:
             message("load_state_dict: the values are a mapping from paths", got=type(values).__name__)
         )
     known = _variables(module)
+    values = {path: value for path, value in values.items() if not _is_pytorchs_count(path, known)}
     for path, one in tree.found_in(module).modules.items():
         for name, value in one.__dict__.items():
             if value is None and (where := f"{path}.{name}" if path else name) in values:
