@@ -524,3 +524,19 @@ def test_what_takes_only_an_int_gets_the_size(use):
     compiled = hf.compile(f)
     for size in (2, 3, 4, 3):
         assert compiled(hf.ones(size)).item() == f(hf.ones(size)).item()
+
+
+LENGTHS = [
+    lambda x: x.sum() / len(x), lambda x: x * len(x) + len(x) // 2, lambda x: hf.arange(len(x)) + x[:, 0],
+    lambda x: x[len(x) - 1], lambda x: x.reshape((len(x) * 2,)), lambda x: x * isinstance(len(x), int),
+    lambda x: x * len(x[:, 0][1:]), lambda x: hf.mean(x) * len(x) == hf.sum(x[:, 0]),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("f", LENGTHS)
+def test_the_length_of_a_tensor_is_its_open_size(f):
+    compiled = hf.compile(f)
+    for size in (3, 4, 5, 8, 16):
+        x = hf.reshape(hf.arange(2.0 * size), (size, 2))
+        np.testing.assert_allclose(compiled(x).numpy(), f(x).numpy(), rtol=1e-6)
+    assert compiled.trace_count == 2

@@ -250,16 +250,28 @@ ON_TENSORS: dict[Any, Callable[..., Any]] = {
     operator.not_: negated,
 }  # fmt: skip
 """Builtins that are replaced if an argument is a tensor."""
-ON_FILTERED: dict[Any, Callable[..., Any]] = {
-    len: lambda items: filtered.counted(items) if isinstance(items, Filtered) else items.count()
-}
-"""Builtins that are replaced if a tensor decides which items there are."""
+
+
+def _length(items: Any) -> Any:
+    if type(items) is Filtered:
+        return filtered.counted(items)
+    return items.count() if type(items) is TensorRange else items.shape[0]
+
+
+def _has_open_length(value: Any) -> bool:
+    """Whether the number of a value's items is not known in the trace."""
+    sizes = value.shape[:1] if is_tensor(value) else ()
+    return type(value) in (Filtered, TensorRange) or any(type(size) is Dim for size in sizes)
+
+
+ON_OPEN: dict[Any, Callable[..., Any]] = {len: _length}
+"""Builtins that are replaced if a tensor, or the size of an open axis, decides how many items there are."""
 
 
 def replacement(function: Any) -> Callable[..., Any] | None:
     """Return the replacement of a builtin in converted code; None if it has none."""
     try:
-        stand_in = ALWAYS.get(function) or ON_TENSORS.get(function) or ON_FILTERED.get(function)
+        stand_in = ALWAYS.get(function) or ON_TENSORS.get(function) or ON_OPEN.get(function)
         return stand_in or NUMBER_FUNCTIONS.get(function)
     except TypeError:  # unhashable, so it is no builtin
         return None
@@ -267,8 +279,8 @@ def replacement(function: Any) -> Callable[..., Any] | None:
 
 def replaces(function: Any, args: tuple[Any, ...]) -> bool:
     """Whether a call of a builtin goes to its replacement."""
-    if function in ON_FILTERED:
-        return bool(args) and type(args[0]) in (Filtered, TensorRange)
+    if function in ON_OPEN:
+        return len(args) == 1 and _has_open_length(args[0])
     if function in NUMBER_FUNCTIONS:
         return any(map(_is_number, args)) or _stands_for_more(function, args)
     return function in ALWAYS or any(map(concerned, args))

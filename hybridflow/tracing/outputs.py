@@ -36,10 +36,11 @@ class ReturnedNumbers:
     def __init__(self, leaves: Sequence[Any], arguments: int) -> None:
         numbers = {index: leaf for index, leaf in enumerate(leaves) if is_number(leaf)}
         self._read = [index for index, leaf in numbers.items() if type(leaf) in (StagedNumber, Dim, SizeFloat)]
-        computed = {index: leaf for index, leaf in numbers.items() if type(leaf) is TracedNumber}
-        self._computed = tuple(computed)
-        self._kept = {index: leaf for index, leaf in numbers.items() if not {index} & {*self._read, *computed}}
-        self._run = Numbers([(one, None) for one in computed.values()], (), arguments, wide=False)
+        self._computed = [index for index, leaf in numbers.items() if type(leaf) is TracedNumber]
+        others = {*self._read, *self._computed}
+        self._kept = {index: leaf for index, leaf in numbers.items() if index not in others}
+        computed = [(numbers[index], None) for index in self._computed]
+        self._run = Numbers(computed, (), arguments, wide=False) if computed else None
 
     def __bool__(self) -> bool:
         return bool(self._kept or self._computed or self._read)
@@ -47,7 +48,7 @@ class ReturnedNumbers:
     @property
     def computes(self) -> bool:
         """Whether some are computed from the numbers of each call."""
-        return bool(self._computed)
+        return self._run is not None
 
     def among(self, tensors: Sequence[Tensor], numbers: Sequence[float]) -> list[Any]:
         """Return the leaves of a call's result.
@@ -61,14 +62,14 @@ class ReturnedNumbers:
             leaves[index] = number
         for index in self._read:
             leaves[index] = tensors[index].item()
-        if self._computed:
+        if self._run is not None:
             for index, number in zip(self._computed, self._run(numbers), strict=True):
                 leaves[index] = number
         return leaves
 
 
 def output_of(label: str, leaf: Any) -> Tensor:
-    """Return a leaf of a function's result as the graph's output, which holds a number of each call exactly.
+    """Return a leaf of a function's result as the graph's output, which holds what a tensor or a size decides exactly.
 
     Raises:
         ArgumentTypeError: the leaf is no tensor, number or array.
@@ -79,7 +80,7 @@ def output_of(label: str, leaf: Any) -> Tensor:
         if len(leaf.kinds) > 1:
             raise several_kinds(leaf, "is returned")
         return asarray(leaf, dtype=leaf.raw.dtype)
-    if type(leaf) in (TracedNumber, Dim, SizeFloat):
+    if type(leaf) in (Dim, SizeFloat):
         return asarray(leaf, dtype=_EXACT[leaf.__class__])
     if type(leaf) is int and not -(1 << 63) <= leaf < 1 << 63:
         raise NumberRangeError(
