@@ -165,7 +165,7 @@ else:
         return _later.imported(name)
 
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 __array_api_version__ = "2024.12"
 bool = bool_
 e = 2.718281828459045
