@@ -154,7 +154,7 @@ class MoE(Module):
             x: ``(..., width)``.
 
         Raises:
-            ShapeError: another width, or a number of tokens that the groups do not divide.
+            ShapeError: another width, a number of tokens that the groups do not divide, or `experts` was changed.
             LayoutError: the mesh's axis does not divide the experts or the groups.
         """
         tensor = as_tensor(x)
@@ -163,6 +163,11 @@ class MoE(Module):
             raise ShapeError(
                 message(f"{label(self)}: the input is (..., {self.width}), with tokens for {self.groups} equal groups",
                         got=f"{tensor.spec}, {count} tokens", hint="Choose groups= so that it divides the tokens.")
+            )  # fmt: skip
+        if self.router.shape[-1] != self.experts:
+            raise ShapeError(
+                message(f"{label(self)}: the router's weight is for {self.router.shape[-1]} experts",
+                        got=f"experts={self.experts}", hint="The number of experts is set when the layer is made.")
             )  # fmt: skip
         rows = reshape(tensor, (self.groups, count // self.groups, self.width))
         weights = [self.up, self.gate, self.down, self.up_bias, self.down_bias]
