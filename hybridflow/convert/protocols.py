@@ -172,6 +172,8 @@ class _Caller:
             return stand_in(result, _MADE[self.name])
         if type(result) is StagedNumber and result.kinds == _DECIDED.get(self.name):
             raise Answered(result)
+        if type(result) is TracedNumber and self.name in _LOOKED_AT:
+            result.needed()
         if self.name == "__contains__" and isinstance(result, Tensor | StagedNumber):
             raise Answered(result)
         return result
@@ -195,6 +197,8 @@ _MADE = {"__iter__": _ITERATOR, "__reversed__": _ITERATOR}
 """The special methods whose results CPython goes on to use, and the special methods that it uses of them."""
 _DECIDED = {"__bool__": BOOL, "__len__": INT}
 """The kinds of the numbers that special methods return."""
+_LOOKED_AT = frozenset({"__bool__", "__len__", "__length_hint__", "__index__", "__int__", "__float__", "__hash__"})
+"""The special methods whose results CPython takes only if they are numbers of its own."""
 _OF_OPERANDS: set[tuple[str, ...]] = set()
 """The special methods of operators on two objects: these depend on whether one's type inherits from the other's."""
 _LAYOUTS: dict[type, Callable[[Any], Any]] = {
