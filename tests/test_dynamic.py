@@ -12,6 +12,7 @@ import json
 import operator
 import pickle
 import statistics
+import types
 from typing import NamedTuple
 
 import jax
@@ -540,3 +541,23 @@ def test_the_length_of_a_tensor_is_its_open_size(f):
         x = hf.reshape(hf.arange(2.0 * size), (size, 2))
         np.testing.assert_allclose(compiled(x).numpy(), f(x).numpy(), rtol=1e-6)
     assert compiled.trace_count == 2
+
+
+BESIDE_NUMBERS = [
+    lambda x, o: (x, x.shape[0] * o.n, o.n * len(x)), lambda x, o: (x.shape[0] + o.n, len(x) - o.n, x.shape[0] / o.n),
+    lambda x, o: (x.shape[0] // o.n, o.n % x.shape[0]), lambda x, o: x * 2 if x.shape[0] > o.n else x,
+    lambda x, o: x.sum() * max(o.n, len(x)), lambda x, o: (len(x) ** o.n, o.n ** len(x)), lambda x, o: x[len(x) - o.n :],
+    lambda x, o: (min(len(x), o.n), [len(x), o.n], x * (len(x) * 0.5 * o.n)), lambda x, o: hf.zeros((len(x) + o.n,)),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("f", BESIDE_NUMBERS)
+def test_open_sizes_beside_numbers_that_are_inputs(f):
+    o = types.SimpleNamespace(n=4)
+    compiled = hf.compile(lambda x: f(x, o))
+    for size, o.n in ((3, 4), (3, 5), (5, 6), (6, 2), (7, 3), (5, 5), (4, 4)):
+        x = hf.arange(1.0 * size)
+        found, expected = (jax.tree_util.tree_leaves(one) for one in (compiled(x), f(x, o)))
+        assert [*map(type, found)] == [*map(type, expected)]
+        for one, other in zip(found, expected, strict=True):
+            np.testing.assert_array_equal(np.asarray(one), np.asarray(other), strict=True)

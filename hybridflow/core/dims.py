@@ -251,7 +251,7 @@ class Dim:
 
     def _opaque(self, kind: str, left: Size, right: Size) -> Dim:
         def as_dim(size: Size) -> Dim:
-            return size if isinstance(size, Dim) else Dim({(): size}, self.scope)
+            return size if isinstance(size, Dim) else Dim({(): operator.index(size)}, self.scope)
 
         return Dim({(Opaque(kind, as_dim(left), as_dim(right)),): 1}, self.scope)
 
@@ -275,6 +275,8 @@ class Dim:
 
     def _ask(self, compare: str, other: Size) -> bool:
         hints = self.scope.hints
+        if type(other) not in (int, float, Dim) and isinstance(other, int):
+            other = operator.index(other)
         answer = _COMPARE[compare](evaluate(self, hints), evaluate(other, hints))
         if not self._decided(compare, other):
             self.scope.take(Guard(self, compare, other, answer))
@@ -503,7 +505,7 @@ Size = int | Dim
 
 
 def _terms(size: Size) -> dict[Monomial, int]:
-    return size.terms if isinstance(size, Dim) else {(): size}
+    return size.terms if isinstance(size, Dim) else {(): operator.index(size)}  # of what stands for a number too
 
 
 def same_size(a: Size, b: Size) -> bool:
