@@ -546,7 +546,8 @@ def test_the_length_of_a_tensor_is_its_open_size(f):
 BESIDE_NUMBERS = [
     lambda x, o: (x, x.shape[0] * o.n, o.n * len(x)), lambda x, o: (x.shape[0] + o.n, len(x) - o.n, x.shape[0] / o.n),
     lambda x, o: (x.shape[0] // o.n, o.n % x.shape[0]), lambda x, o: x * 2 if x.shape[0] > o.n else x,
-    lambda x, o: x.sum() * max(o.n, len(x)), lambda x, o: (len(x) ** o.n, o.n ** len(x)), lambda x, o: x[len(x) - o.n :],
+    lambda x, o: x.sum() * max(o.n, len(x)), lambda x, o: (len(x) ** o.n, o.n ** len(x)),
+    lambda x, o: x[len(x) - o.n :],
     lambda x, o: (min(len(x), o.n), [len(x), o.n], x * (len(x) * 0.5 * o.n)), lambda x, o: hf.zeros((len(x) + o.n,)),
 ]  # fmt: skip
 

@@ -166,7 +166,15 @@ def test_a_loop_that_a_number_ends_is_by_value_if_it_is_long(steps, traces):
     assert bool(f.explain().needed) == (steps > 16)
 
 
+def inverted(x, s):
+    try:
+        return x * ~s
+    except TypeError:
+        return x * 2 + s
+
+
 NEEDED = [
+    inverted,
     lambda x, s: x * len(f"{s}"),
     lambda x, s: x * {0.5: 1.0}.get(s, 3.0),
     lambda x, s: x * np.sqrt(s),
@@ -204,7 +212,7 @@ AS_NUMBERS = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("fn", [*NEEDED[:4], *AS_NUMBERS])
+@pytest.mark.parametrize("fn", [*NEEDED[1:5], *AS_NUMBERS])
 def test_code_that_needs_an_int_is_traced_by_value(fn):
     compiled = both(fn, *[(ones(3), number) for number in (1, 3, 1)])
     assert compiled.trace_count == 2

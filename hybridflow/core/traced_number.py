@@ -307,7 +307,8 @@ def _backward(function: Callable[..., Any]) -> Callable[..., Any]:
 
 def _alone(function: Callable[..., Any]) -> Callable[..., Any]:
     def method(self: Any) -> Any:
-        return self.applied(function, self)
+        result = self.applied(function, self)
+        return self.needed() if result is NotImplemented else result  # Python raises its error
 
     return method
 
