@@ -40,5 +40,6 @@ class OddError(Exception):
 
 
 if __name__ == "__main__":
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # else ignored in the background
     for _, _, process in hf.data.Batches(Photos(count=100_000, seconds=0.05), 2, pad=0, workers=2):
         print(*{int(one) for one in process.numpy()}, flush=True)
