@@ -123,7 +123,9 @@ SLICES = [
     lambda x, i: x[i + 4 : i : -1], lambda x, i: x[:, None, i % 2 :], lambda x, i: x.at[i : i + 2].set(-1.0),
     lambda x, i: x.at[i : i + 2, 1].add(x[i : i + 2, 0]), lambda x, i: x[-i - 1 : -i - 1 + 2 if i > 0 else None],
     lambda x, i: x[i % 2, i : i + 2], lambda x, i: x[i : i + 2, i % 2 : i % 2 + 1], lambda x, i: x[::i % 2 + 1],
-    lambda x, i: x[i:i], lambda x, i: hf.grad(lambda v: v[i : i + 2].sum())(x),
+    lambda x, i: x[i:i], lambda x, i: x[1 : i : 10**30], lambda x, i: x[i : i + 3 : 10**30],
+    lambda x, i: x[1 : i : (i or 1) << 64],
+    lambda x, i: hf.grad(lambda v: v[i : i + 2].sum())(x),
 ]  # fmt: skip
 
 
@@ -598,6 +600,33 @@ def for_another_error(x, s):
 def test_a_division_that_fails_where_the_code_handles_it(fn, traces):
     calls = [(ones(2), s) for s in (2.0, 3.0, 0.0, 2.0, -0.0)]
     assert both(fn, *calls).trace_count == traces
+
+
+@hf.no_convert
+def of_type(n):
+    return 2.0 if type(n) is int else 3.0
+
+
+class Typed:
+    def __init__(self, n):
+        self.n = n
+
+    @hf.no_convert
+    def __len__(self):
+        return 3 if type(self.n) is int else 4
+
+
+UNCONVERTED = [
+    hf.no_convert(lambda x, n: x * of_type(n)), lambda x, n: x * of_type(n), lambda x, n: x * of_type(n=n + 1),
+    lambda x, n: x * [*map(of_type, [n])][0], lambda x, n: x * sorted([n, 1, 0.5], key=of_type)[0],
+    lambda x, n: x * len(Typed(n)), eval("lambda x, n: x * (2.0 if type(n) is int else 3.0)"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("f", UNCONVERTED)
+def test_code_that_is_not_converted_sees_types_of_numbers(f):
+    compiled = both(f, *[(ones(3), number) for number in (1, 2, 3, 0.5, 1.5, 2.5)])
+    assert compiled.trace_count <= 6
 
 
 # -- jobs ------------------------------------------------------------------------------------------------------------

@@ -267,6 +267,15 @@ class OutsideNumbers:
         """
         self.require_numbers(self._held_in(value))
 
+    def require_no_inputs(self, values: Iterable[Any]) -> None:
+        """Raise if values hold numbers that are inputs, or computed from some.
+
+        Raises:
+            NeedsNumber: they do.
+        """
+        numbers = [one for value in values for one in _numbers_in(value) if type(one) is TracedNumber]
+        self.require_numbers([position for one in numbers for position in one.arguments])
+
     def require_no_stand_in(self, name: str, value: Any) -> None:
         """Raise if a value that goes to code which looks at types, as C does, holds a stand-in for a Python number.
 

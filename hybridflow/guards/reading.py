@@ -342,6 +342,8 @@ def runs_as_it_is(
     given = dict(zip(names[: code.co_argcount], args, strict=False))
     given |= {name: value for name, value in kwargs.items() if name in names}
     runs_with(observations, function, given)
+    if _names_type(code):
+        observations.numbers.require_no_inputs((*args, *kwargs.values()))
     whole(observations, *args[code.co_argcount :], *[value for name, value in kwargs.items() if name not in names])
 
 
@@ -352,8 +354,19 @@ def runs_with(observations: Observations, function: FunctionType, given: Mapping
         observations: the observations of the trace.
         function: the function.
         given: its arguments by name.
+
+    Raises:
+        NeedsNumber: it names `type`, which tells stand-ins for numbers, and its arguments hold some.
     """
+    if _names_type(function.__code__):
+        observations.numbers.require_no_inputs(given.values())
     whole(observations, *attached("named_by")(observations, function, given))
+
+
+@functools.lru_cache(maxsize=1024)
+def _names_type(code: CodeType) -> bool:
+    """Whether code, or a function inside of it, names `type`."""
+    return "type" in code.co_names or any(_names_type(one) for one in code.co_consts if type(one) is CodeType)
 
 
 def whole(observations: Observations, *values: Any) -> None:

@@ -97,7 +97,7 @@ def normalize_slice(item: slice, size: Any) -> tuple[Any, Any, int]:
         except TypeError:
             raise _no_bounds(item) from None
         count = len(range(start, stop, step))
-        return (start, count, step) if count else (0, 0, 1)
+        return (start, count, step if count > 1 else 1) if count else (0, 0, 1)
     try:
         step = 1 if item.step is None else item.step.__index__()
         if step == 0:
@@ -136,7 +136,7 @@ def _positions_of_slice(item: slice, size: Any, *, alone: bool) -> Tensor:
         number.needed()
     count = number.decided(_count_of_slice, *ends, item.step, size)
     start = number.of(_start_of_slice, (*ends, item.step, size))
-    return start.tensor() + asarray(np.arange(count, dtype=np.int32) * (item.step or 1))
+    return start.tensor() + asarray(np.arange(count, dtype=np.int32) * ((count > 1 and item.step) or 1))
 
 
 def _is_no_end(value: Any) -> bool:
