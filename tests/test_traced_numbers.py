@@ -618,7 +618,7 @@ class Typed:
 
 UNCONVERTED = [
     hf.no_convert(lambda x, n: x * of_type(n)), lambda x, n: x * of_type(n), lambda x, n: x * of_type(n=n + 1),
-    lambda x, n: x * [*map(of_type, [n])][0], lambda x, n: x * sorted([n, 1, 0.5], key=of_type)[0],
+    lambda x, n: x * sum(map(of_type, [n])), lambda x, n: x * sorted([n, 1, 0.5], key=of_type)[0],
     lambda x, n: x * len(Typed(n)), eval("lambda x, n: x * (2.0 if type(n) is int else 3.0)"),
 ]  # fmt: skip
 
