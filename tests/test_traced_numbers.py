@@ -712,3 +712,28 @@ def test_a_hundred_steps_of_a_job_make_few_traces(f):
         found, traces = run(False)
     assert found == expected
     assert traces <= 4
+
+
+def in_a_taken_branch(x, n):
+    y = x
+    if hf.sum(y) > 2:
+        y = y + 1
+        1 // (n - 6)
+    else:
+        y = y * 2
+    return y
+
+
+def in_a_loop(x, n):
+    for _ in x:
+        1 / (n - 6)
+    return x
+
+
+@pytest.mark.parametrize(
+    "f", [in_a_taken_branch, in_a_loop, lambda x, n: hf.vmap(lambda row: (row * 2, 1 / (n - 6))[0])(x)]
+)
+def test_an_error_of_a_number_that_nothing_uses_is_not_lost(f):
+    compiled = hf.compile(f)
+    for number in (4, 5, 6, 7, 6.0, 2.5):
+        assert answer(compiled, ones(3), number)[0] == answer(f, ones(3), number)[0]

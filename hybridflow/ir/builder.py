@@ -212,9 +212,8 @@ class GraphBuilder:
             self.observations.value_read(tensor)
 
     def may_fail(self, number: TracedNumber) -> None:
-        """Make each call compute a Python number even if nothing uses it, unless a branch or loop body computes it."""
-        if current().tracer is self:
-            self.fallible[id(number)] = number
+        """Make each call compute a Python number even if nothing uses it."""
+        self.fallible[id(number)] = number
 
     def rely_on(self, number: TracedNumber) -> None:
         """Let the trace serve only calls in which a Python number is what it is in this one.
