@@ -888,3 +888,30 @@ def test_a_trace_that_restarts_takes_back_what_code_that_is_not_converted_stored
     with without_xla():
         for store in STORES:
             assert run(store, False) == run(store, True), store
+
+
+BEFORE_AN_ERROR = [
+    "del o.t; o.t = n + 1", "o.t = n + 1", "o.l.clear(); o.l.append(n + 1)", "o.__dict__.pop('t'); setattr(o, 't', n)",
+    "o.q = (n, [n + 1], {'a': n * 2})", "o.f = [lambda: n + 1]", "o.g = (k + n for k in [1, 2])",
+    "o.z = types.SimpleNamespace(v=n + 1)", "o.dq = collections.deque([n + 1])", "del o.t; o.t = n + 1; o.absent",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("store", BEFORE_AN_ERROR)
+def test_a_call_that_fails_leaves_numbers_and_no_stand_ins(store, tmp_path):
+    def run(eager):
+        path = tmp_path / f"fails_{eager}.py"
+        path.write_text(f"def f(x, n):\n    {store}\n    raise ValueError(n)\n")
+        o, seen = types.SimpleNamespace(t=1, l=[1]), []
+        space = {"o": o, "types": types, "collections": collections}
+        exec(compile(path.read_text(), str(path), "exec"), space)
+        compiled = hf.compile(space["f"])
+        for number in (1.0, 2.0, 3, 4, 2**40):
+            o.t = getattr(o, "t", 1)
+            with hf.config.run_eagerly(eager):
+                found = answer(compiled, hf.asarray(1.0), number)
+            held = {name: [*one] if name == "g" else one for name, one in vars(o).items() if name != "f"}
+            seen.append((found, repr(held), [one() for one in vars(o).get("f", ())]))
+        return seen
+
+    assert run(False) == run(True)

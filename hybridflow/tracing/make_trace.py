@@ -126,6 +126,10 @@ def make_trace(
                 except RESTARTS as need:
                     observations.release(need)
                     raise
+                except Exception:  # what the call has stored stays
+                    observations.repeated.finish(len(builder.number_paths))
+                    observations.require_numbers_outside()
+                    raise
                 finally:
                     builder.dims.open = False
                     observations.repeated.finish(len(builder.number_paths))
