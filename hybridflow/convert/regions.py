@@ -15,8 +15,6 @@ from contextvars import ContextVar
 from types import FrameType
 from typing import Any, cast
 
-import jax
-
 from hybridflow.convert.cells import Cells
 from hybridflow.convert.outside import Outside
 from hybridflow.convert.poison import UNSET
@@ -180,12 +178,6 @@ def handled_name(error: NameError) -> UnboundLocalError | None:
         return None
     text = f"cannot access local variable {name!r} where it is not associated with a value"
     return UnboundLocalError(text).with_traceback(error.__traceback__)
-
-
-def may_be_handled(kind: type[BaseException]) -> bool:
-    """Whether an enclosing ``except`` would handle exceptions of a class, or some of its subclasses."""
-    classes = jax.tree_util.tree_leaves([handler() for handler in _HANDLERS.get()])
-    return any(isinstance(one, type) and (issubclass(kind, one) or issubclass(one, kind)) for one in classes)
 
 
 def require_unhandled(error: BaseException) -> None:

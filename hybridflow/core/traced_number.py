@@ -18,7 +18,7 @@ from typing import Any, NamedTuple, NoReturn, Protocol
 from hybridflow.core.convert import to_numpy
 from hybridflow.core.dtypes import DType, float32, int32, kind_of
 from hybridflow.core.errors import LeakError, message
-from hybridflow.core.node import Where, user_place
+from hybridflow.core.node import user_place
 from hybridflow.core.staged_number import StagedNumber
 
 OF_NUMBERS = {kind: frozenset(dir(kind)) for kind in (bool, int, float)}
@@ -46,7 +46,6 @@ class Step(NamedTuple):
 
     function: Callable[..., Any]
     operands: tuple[Any, ...]
-    where: Where | None
 
 
 class NumberTracer(Protocol):
@@ -171,7 +170,7 @@ class TracedNumber:
                 value = function(*[one.value if type(one) is TracedNumber else one for one in operands])
             except Exception:
                 self._tracer.needs_numbers(arguments)
-            number = TracedNumber(self._tracer, Step(function, operands, user_place(2)), arguments, value)
+            number = TracedNumber(self._tracer, Step(function, operands), arguments, value)
             self._tracer.computed[key] = number
         if not sure:
             self._tracer.may_fail(number)
