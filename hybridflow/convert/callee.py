@@ -304,7 +304,7 @@ def _getter_of(obj: Any, name: str, in_class: Any) -> Any:
     if not defines(type(in_class), "__set__"):
         observe.own(obj, name)
         if IN_INSTANCE.get(obj, name) is not MISSING:
-            return None
+            getter = None
     observe.class_attribute(obj, name)
     return getter
 
