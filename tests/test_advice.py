@@ -230,7 +230,7 @@ def layer(x, *_):
 
 
 def branching(x, rate):
-    return layer(x) if rate > 0.1 else x + layer(x)
+    return layer(x) * len(f"{rate}")
 
 
 @pytest.mark.parametrize(

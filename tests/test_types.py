@@ -77,7 +77,7 @@ ANY = {
     "hf.hessian": _ARGNUMS, "hf.accumulate_gradients": _ARGNUMS,
     "hf.from_jax": "the structure of what a JAX function returns, with tensors in place of arrays",
     "hf.to_jax": "the structure of what a function returns, with JAX's arrays in place of tensors",
-    "hf.pure_callback": "the structure of the spec",
+    "hf.pure_callback": "the structure of the spec", "hf.data.stream": "the structure of the examples, stacked",
     "hf.train.evaluate": "a number, an array, or a dict of them: what the metrics are",
     "hf.train.fit": "numbers and arrays: what the metrics are",
 }  # fmt: skip

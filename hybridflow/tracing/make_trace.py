@@ -120,19 +120,7 @@ def make_trace(
     try:
         with context_of(builder, (), context.device, context.grad, context.autocast), depth_explained(name):
             with RECURSION.deeper(), numbers.nothing_swallowed(), noticing():
-                builder.dims.open = True
-                try:
-                    result = _with_numbers(call, arguments)
-                except RESTARTS as need:
-                    observations.release(need)
-                    raise
-                except Exception:  # what the call has stored stays
-                    observations.repeated.finish(len(builder.number_paths))
-                    observations.require_numbers_outside()
-                    raise
-                finally:
-                    builder.dims.open = False
-                    observations.repeated.finish(len(builder.number_paths))
+                result = _run(call, arguments, builder, observations)
             observations.warn()
             check_unchanged(label, arguments, values, signature, static)
             observations.returned(result)
@@ -167,6 +155,25 @@ def make_trace(
     trace.note = note
     numbers.close()
     return trace
+
+
+def _run(
+    call: Callable[[dict[str, Any]], Any], arguments: dict[str, Any], builder: GraphBuilder, observations: Observations
+) -> Any:
+    """Call the user's function; what it stores in Python state are numbers when it ends, and no stand-ins for them."""
+    builder.dims.open = True
+    try:
+        return _with_numbers(call, arguments)
+    except RESTARTS as need:
+        observations.release(need)
+        raise
+    except Exception:  # what the call has stored stays
+        observations.repeated.finish(len(builder.number_paths))
+        observations.require_numbers_outside()
+        raise
+    finally:
+        builder.dims.open = False
+        observations.repeated.finish(len(builder.number_paths))
 
 
 def _with_numbers(call: Callable[[dict[str, Any]], Any], arguments: dict[str, Any]) -> Any:

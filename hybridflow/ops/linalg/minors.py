@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from hybridflow.core.dispatch import bind
-from hybridflow.core.errors import DTypeError, ShapeError
+from hybridflow.core.errors import DTypeError, ShapeError, message
 from hybridflow.core.op import Bad, Sample, Saves, op
 from hybridflow.ops.common import Tensor, TensorLike, TensorSpec
 from hybridflow.ops.linalg.common import (
@@ -99,7 +99,10 @@ def _derivative_lower(x: Any, *directions: Any) -> Any:
 
 
 def _derivative_infer(x: TensorSpec, *directions: TensorSpec) -> TensorSpec:
-    del directions
+    for e in directions:
+        if e.shape != x.shape:
+            raise ShapeError(message("det_derivative: a direction has another shape", got=f"{x} and {e}",
+                                     hint="Directions are matrices as x is."))  # fmt: skip
     return square_infer("det_derivative")(x)
 
 
@@ -119,6 +122,7 @@ def _derivative_samples(rng: np.random.Generator) -> Any:
     yield Sample((np.ones((3, 3), np.float32), gaussian(rng, 3, 3), gaussian(rng, 3, 3)), gradient=False)
     yield Sample((gaussian(rng, 2, 0, 0), gaussian(rng, 2, 0, 0)), gradient=False)
     yield Sample((np.full((2, 2), np.nan, np.float32), gaussian(rng, 2, 2)), gradient=False)
+    yield Bad((gaussian(rng, 2, 2), gaussian(rng, 3, 3)), error=ShapeError, text="a direction has another shape")
 
 
 @op(
