@@ -74,6 +74,30 @@ def linear_lowered(x: Any, weight: Any, zero_point: Any = None) -> Any:
     return total - shift * jnp.sum(weight, 1, dtype=jnp.int32)
 
 
+def onnx_weight(o: Any, weight: Any, beside: Any) -> tuple[Any, Any]:
+    """Return a stored weight for ONNX, and its zero point: of uint8 if it meets uint8.
+
+    Without VNNI, ONNX Runtime adds products of uint8 and int8 up in 16 bits, which saturate: "Quantize ONNX models", S8S8
+    and U8U8, in its documentation.
+    """
+    if beside != uint8:
+        return weight, o.value(np.int8(0))
+    moved = o.Add(o.cast(weight, np.int32), o.value(np.int32(128)))
+    return o.cast(moved, np.uint8), o.value(np.uint8(128))
+
+
+def _linear_onnx(o: Any, x: Any, weight: Any, zero: Any = None) -> Any:
+    weight, middle = onnx_weight(o, weight, x.dtype)
+    zero = o.value(np.zeros((), x.dtype)) if zero is None else zero
+    return o.MatMulInteger(x, o.Transpose(weight, perm=(1, 0)), zero, middle)
+
+
+def _conv_onnx(o: Any, x: Any, kernel: Any, zero: Any = None, **attrs: Any) -> Any:
+    kernel, middle = onnx_weight(o, kernel, x.dtype)
+    zero = o.value(np.zeros((), x.dtype)) if zero is None else zero
+    return o.ConvInteger(x, kernel, zero, middle, **onnx_windows(**attrs))
+
+
 def _infer_linear(x: TensorSpec, weight: TensorSpec, *zero: TensorSpec) -> TensorSpec:
     text = call_text("integer_linear", x, weight, *zero)
     _require_stored("integer_linear", x, weight, zero, text)
@@ -117,7 +141,7 @@ def _shifting(y: TensorSpec, x: TensorSpec, weight: TensorSpec, *zero: TensorSpe
                        _shifting),
     samples=_linear_samples,
     traits=("dot",),
-    onnx=lambda o, x, weight, zero=None: o.MatMulInteger(x, o.Transpose(weight, perm=(1, 0)), zero),
+    onnx=_linear_onnx,
     padded=dense,
 )  # fmt: skip
 def integer_linear(x: TensorLike, weight: TensorLike, zero_point: TensorLike | None = None) -> Tensor:
@@ -259,7 +283,7 @@ def conv_macs(y: TensorSpec, x: TensorSpec, kernel: TensorSpec, *others: Any, **
     flops=MultiplyAdds(conv_macs, lambda y, x, kernel, *zero, **attrs: y.size + 2 * x.size + kernel.size),
     samples=_conv_samples,
     traits=("convolution",),
-    onnx=lambda o, x, kernel, zero=None, **attrs: o.ConvInteger(x, kernel, zero, **onnx_windows(**attrs)),
+    onnx=_conv_onnx,
 )
 def integer_conv(
     x: TensorLike, kernel: TensorLike, zero_point: TensorLike | None = None, *, stride: Any = 1,

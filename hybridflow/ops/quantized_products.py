@@ -33,6 +33,7 @@ from hybridflow.ops.integer_products import (
     conv_shape,
     linear_lowered,
     linear_on_host,
+    onnx_weight,
     onnx_windows,
     stored,
 )
@@ -296,7 +297,8 @@ def _linear_samples(rng: np.random.Generator) -> Any:
 def _onnx_operands(o: Any, x: Any, x_scale: Any, x_zero: Any, weight: Any, scale: Any) -> tuple[Any, Any]:
     """Return input and weight as floats that come from stored integers: the QDQ form, which runtimes fuse."""
     q = o.QuantizeLinear(x, x_scale, x_zero)
-    zero = o.value(np.zeros(scale.shape, np.int8))
+    weight, middle = onnx_weight(o, weight, x_zero.dtype)
+    zero = o.Expand(middle, o.ints(scale.shape))
     return (
         o.DequantizeLinear(q, x_scale, x_zero, dtypes=[float32]),
         o.DequantizeLinear(weight, scale, zero, axis=0, dtypes=[float32]),
