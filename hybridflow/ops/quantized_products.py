@@ -9,7 +9,7 @@ from jax import lax
 
 from hybridflow.backend import products
 from hybridflow.core.dispatch import bind
-from hybridflow.core.dtypes import DType, float32, int8
+from hybridflow.core.dtypes import DType, float32, int8, uint8
 from hybridflow.core.errors import ArgumentError, DTypeError, ShapeError, message
 from hybridflow.core.op import Bad, MultiplyAdds, Sample, Saves, op
 from hybridflow.ops.common import (
@@ -296,8 +296,10 @@ def _linear_samples(rng: np.random.Generator) -> Any:
 
 def _onnx_operands(o: Any, x: Any, x_scale: Any, x_zero: Any, weight: Any, scale: Any) -> tuple[Any, Any]:
     """Return input and weight as floats that come from stored integers: the QDQ form, which runtimes fuse."""
+    if x_zero.dtype != uint8:
+        x_zero = o.cast(o.Add(o.cast(x_zero, np.int32), o.value(np.int32(128))), np.uint8)
     q = o.QuantizeLinear(x, x_scale, x_zero)
-    weight, middle = onnx_weight(o, weight, x_zero.dtype)
+    weight, middle = onnx_weight(o, weight, uint8)
     zero = o.Expand(middle, o.ints(scale.shape))
     return (
         o.DequantizeLinear(q, x_scale, x_zero, dtypes=[float32]),
