@@ -77,8 +77,8 @@ def linear_lowered(x: Any, weight: Any, zero_point: Any = None) -> Any:
 def onnx_weight(o: Any, weight: Any, beside: Any) -> tuple[Any, Any]:
     """Return a stored weight for ONNX, and its zero point: of uint8 if it meets uint8.
 
-    Without VNNI, ONNX Runtime adds products of uint8 and int8 up in 16 bits, which saturate: "Quantize ONNX models", S8S8
-    and U8U8, in its documentation.
+    Without VNNI, ONNX Runtime adds products of uint8 and int8 up in 16 bits, which saturate: see "Quantize ONNX models"
+    in its documentation.
     """
     if beside != uint8:
         return weight, o.value(np.int8(0))
