@@ -17,7 +17,7 @@ from hybridflow.backend.host import run_quietly
 from hybridflow.backend.parallel import LARGE
 from hybridflow.core.context import HOST_FUNCTION, Context, context_now, context_of, is_tracing
 from hybridflow.core.convert import Wide
-from hybridflow.core.device import DeviceLike, device_of, device_string, place
+from hybridflow.core.device import DeviceLike, device_string
 from hybridflow.core.dtypes import DType, is_differentiable
 from hybridflow.core.errors import DTypeError, ShapeError, TraceError, message
 from hybridflow.core.forked import require_xla
@@ -144,14 +144,8 @@ class Variable(TensorMethods):
                 message(f"Variable: requires_grad=True, and {self.dtype} has no gradient",
                         got=f"{self._name}: {self.spec}", hint="Only floats have gradients.")
             )  # fmt: skip
-        host = isinstance(self._value, np.ndarray)
-        if host and self._value.size > 1 and not any(self._value.strides):  # see `hf.nn.init.abstract`
-            zeros = np.broadcast_to(np.zeros((), self.dtype), self.shape)
-        else:
-            zeros = np.zeros(self.shape, self.dtype)
-        if not host:
-            zeros = place(zeros, device_of(self._value))
-        cell = GradientCell.of(zeros, f"{self._name}.grad")
+        nothing = np.broadcast_to(np.zeros((), self.dtype), self.shape)  # takes no memory
+        cell = GradientCell.of(nothing, f"{self._name}.grad")
         cell.holder = weakref.ref(self)
         self._notes = Notes(leaf=True, cell=cell)
         self._edge = (make_leaf(self._leaf, self._notes), 0)

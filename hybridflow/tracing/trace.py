@@ -358,8 +358,8 @@ class Trace(Fit):
         """Run a call that assigns Variables; all of its writes happen, or none."""
         with WRITES:
             before = current_values(variables)
-            if device is None and not self.assigns_all and self.placing is None:
-                move_to_xla(variables, before, but=self.assigned)
+            if device is None and self.placing is None:
+                move_to_xla(variables, before)
             given = len(arrays)
             arrays += before
             executable = self.executable(arrays, device)

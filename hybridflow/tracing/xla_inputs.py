@@ -46,20 +46,21 @@ def value_for_mesh(tensor: Tensor) -> Any:
     return value if type(value) is np.ndarray and tensor._alt is None else raw_value(tensor)
 
 
-def move_to_xla(variables: Sequence[Variable], values: list[Any], but: Sequence[int] = ()) -> None:
+def move_to_xla(variables: Sequence[Variable], values: list[Any]) -> None:
     """Move large values of Variables to XLA for good: otherwise XLA would copy them at every call.
+
+    Each is freed on the host before the next is moved, so that not all are in memory twice.
 
     Args:
         variables: the Variables.
         values: their values; changed in place.
-        but: the positions of the values that are not moved.
     """
     if np.ndarray not in {*map(type, values)} or OPEN_LOGS.count:
         return
     for index, value in enumerate(values):
-        if type(value) is np.ndarray and value.nbytes >= WORTH_KEEPING and index not in but:
+        if type(value) is np.ndarray and value.nbytes >= WORTH_KEEPING:
             with enable_x64():
-                values[index] = jax.device_put(value.copy())  # others may hold the original
+                values[index] = jax.device_put(value, may_alias=False)  # others may hold the original
             with WRITES:
                 if variables[index]._value is value:
                     variables[index]._value = values[index]

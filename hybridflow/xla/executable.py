@@ -12,7 +12,7 @@ from typing import Any, TypeVar, cast
 
 import jax
 
-from hybridflow.backend.collector import collector_paused
+from hybridflow.backend.collector import collector_paused, return_free_memory
 from hybridflow.backend.fusion import NEVER_SPEC, false_on, inlines_nothing_often, needs_never, with_never
 from hybridflow.backend.host_calls import SESSION_SPEC, run_session, with_session
 from hybridflow.backend.jax_shim import (
@@ -278,6 +278,7 @@ class _Compilation:
             else:
                 compiled = steps.timed("xla", steps.compile)
                 done = entry if isinstance(entry, str) else entry.save(compiled, steps.text, steps.seconds())
+        return_free_memory()
         hidden = (false_on(self.device),) if self.takes_false else ()
 
         def of_arrays(run: Callable[..., Any]) -> Callable[..., Any]:
