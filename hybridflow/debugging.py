@@ -9,11 +9,10 @@ import numpy as np
 from hybridflow.analysis.locate import Located, locate
 from hybridflow.analysis.value_table import ModeCosts, ValueRow, ValueTable, table
 from hybridflow.core.attached import attached as _attached
-from hybridflow.core.context import is_tracing
 from hybridflow.core.errors import ArgumentTypeError, CheckError, DTypeError
 from hybridflow.core.errors import message as composed
 from hybridflow.core.tensor import as_tensor
-from hybridflow.ir.builder import add_check
+from hybridflow.ir.builder import require
 
 
 def check(cond: Any, message: str) -> None:
@@ -55,11 +54,8 @@ def check(cond: Any, message: str) -> None:
                 composed("check: the condition must be a bool of shape ()", got=str(tensor.spec),
                           hint="Reduce it with hf.all or hf.any, or compare.")
             )  # fmt: skip
-        if is_tracing():
-            add_check(tensor, CheckError, message)
-            return
-        cond = tensor
-    if not bool(cond):
+        require(tensor, CheckError, message)
+    elif not cond:
         raise CheckError(message)
 
 

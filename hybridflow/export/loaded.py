@@ -12,10 +12,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NoReturn, cast
 
-import numpy as np
-
 from hybridflow.core import errors
-from hybridflow.core.context import is_tracing
 from hybridflow.core.errors import (
     ArgumentError,
     ArgumentTypeError,
@@ -34,7 +31,7 @@ from hybridflow.export.artifact import FORMAT, MANIFEST, PLAIN_ERRORS, RANDOM, R
 from hybridflow.export.limits import Limits
 from hybridflow.export.running import run
 from hybridflow.export.structure import checked, filled, fitting, taken_apart
-from hybridflow.ir.builder import add_check
+from hybridflow.ir.builder import require
 from hybridflow.ir.evaluate import bind_sizes
 from hybridflow.ir.graph import Graph
 from hybridflow.ir.parser import parse
@@ -178,7 +175,7 @@ class Function:
         if self._fields["random"]:
             default_generator().state = after_results.pop(0)
         for flag, check in zip(_flags(after_results), self._fields["checks"], strict=True):
-            _require(flag, check)
+            require(flag, _error_of(check), f"{check['text']}\n  at {check['where']}")
         return [*outputs[:count]]
 
     def _given(self) -> Iterator[Any]:
@@ -525,10 +522,3 @@ def _error_of(check: Mapping[str, Any]) -> type[Exception]:
     return cast("type[Exception]", kind)
 
 
-def _require(flag: Tensor, check: Mapping[str, str]) -> None:
-    """Raise a check's error unless the check holds; in a trace, add the check to the traced function."""
-    error = _error_of(check)
-    if is_tracing():
-        add_check(flag, error, f"{check['text']}\n  at {check['where']}")
-    elif not np.asarray(flag).all():
-        raise error(f"{check['text']}\n  at {check['where']}")

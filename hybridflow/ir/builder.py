@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, NoReturn, cast
 import numpy as np
 
 from hybridflow.core.autocast import without_autocast
-from hybridflow.core.context import Context, context_of, current
+from hybridflow.core.context import Context, context_of, current, is_tracing
 from hybridflow.core.dims import DimScope
 from hybridflow.core.dispatch import visible_outputs
 from hybridflow.core.dtypes import DType, is_differentiable
@@ -591,3 +591,11 @@ def add_check(ok: Tensor, error: type[BaseException], text: str, example: BaseEx
     if SETTINGS.checks:
         state = None if tracer.observations is None else tracer.observations.journal.now()
         tracer.checks.append(Check(ok, error, text, user_place(2), example, state))
+
+
+def require(ok: Tensor, error: type[Exception], text: str, got: Callable[[], str] | None = None) -> None:
+    """Raise an error unless `ok` (bool) holds: eagerly here, with what `got` returns; in a trace, in its calls."""
+    if is_tracing():
+        add_check(ok, error, text)
+    elif not np.asarray(ok).all():
+        raise error(text if got is None else f"{text}\n  got: {got()}")

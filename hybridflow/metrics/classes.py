@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from hybridflow.core.context import is_tracing
 from hybridflow.core.dtypes import float64, int32, kind_of
 from hybridflow.core.errors import ArgumentError, ShapeError, message
 from hybridflow.core.tensor import Tensor, as_tensor
-from hybridflow.ir.builder import add_check
+from hybridflow.ir.builder import require
 from hybridflow.metrics.means import Mean
 from hybridflow.metrics.metric import Metric, ratio
 from hybridflow.ops.choice import clip, where
@@ -178,10 +177,7 @@ class AUC(Metric):
         scores, labels = self._alike(prediction, target)
         inside = all_true(logical_and(scores >= 0, scores <= 1))  # NaN is not
         text = message("AUC.update: a score is not in 0 to 1", got=str(scores.spec), hint="Use hf.sigmoid of logits.")
-        if is_tracing():
-            add_check(inside, ArgumentError, text)
-        elif not inside:
-            raise ArgumentError(text)
+        require(inside, ArgumentError, text)
         bin_index = cast_to(clip(floor(scores.reshape((-1,)) * float(self._bins)), 0, self._bins - 1), int32)
         for name, label in (("positive", 1), ("negative", 0)):
             counted = cast_to(equal(cast_to(labels.reshape((-1,)), int32), label), float64)

@@ -15,7 +15,7 @@ from hybridflow.core.mesh import checked_layout
 from hybridflow.core.node import user_place, warn_at
 from hybridflow.core.tensor import Tensor
 from hybridflow.core.variable import Variable
-from hybridflow.ir.builder import add_check
+from hybridflow.ir.builder import require
 from hybridflow.ops.layouts import divided
 from hybridflow.ops.nn.labels import integer_labels
 from hybridflow.ops.ranges import arange
@@ -92,11 +92,8 @@ def within(layer: Any, lengths: Any, batch: int, size: int) -> Tensor:
             message(f"{label(layer)}: lengths have shape {given.shape}, not ({batch},)", got=str(given.spec),
                     hint="Give the number of places that count, for each row of the batch.")
         )  # fmt: skip
-    fit, text = all_of((given >= 0) & (given <= size)), f"{label(layer)}: a length is not from 0 to {size}"
-    if is_tracing():
-        add_check(fit, ArgumentError, text)
-    elif not fit:
-        raise ArgumentError(message(text, got=str(given.tolist())[:120]))
+    fit = all_of((given >= 0) & (given <= size))
+    require(fit, ArgumentError, f"{label(layer)}: a length is not from 0 to {size}", lambda: str(given.tolist())[:120])
     return arange(size, dtype=given.dtype) < given[:, None]
 
 

@@ -23,7 +23,7 @@ from hybridflow.core.reprs import function_text
 from hybridflow.core.tensor import Tensor, as_tensor, asarray
 from hybridflow.core.variable import Variable
 from hybridflow.core.variable_log import OPEN_LOGS
-from hybridflow.ir.builder import GraphBuilder, add_check
+from hybridflow.ir.builder import GraphBuilder, add_check, require
 from hybridflow.nn.sizes import unsized
 from hybridflow.ops.common import cast_to
 from hybridflow.ops.comparison import isfinite
@@ -475,12 +475,12 @@ class Optimizer:
 
     def _require_finite(self, parameters: list[Parameter], gradients: list[Tensor], finite: Tensor) -> None:
         text = message(f"{self._label()}: gradients are not finite", hint="Nothing was changed.")
-        if is_tracing():
-            add_check(finite, GradientError, text)
-        elif not finite.item():
+
+        def bad() -> str:
             bad = [one.name for one, g in zip(parameters, gradients, strict=True) if not all_finite(g).item()]
-            shown = ", ".join(bad[:_SHOWN]) + (", ..." if len(bad) > _SHOWN else "")
-            raise GradientError(f"{text}\n  got: {len(bad)} of {len(parameters)}: {shown}")
+            return f"{len(bad)} of {len(parameters)}: {', '.join(bad[:_SHOWN])}{', ...' * (len(bad) > _SHOWN)}"
+
+        require(finite, GradientError, text, bad)
 
     def _update(self, parameters: list[Parameter], gradients: list[Tensor], plain: bool) -> None:
         """Change the parameters, in place where that is possible."""
@@ -500,7 +500,7 @@ class Optimizer:
         text = message(f"{self._label()}: the rate is not finite", hint="Look at the schedule or Variable it is from.")
         if is_tracing():
             add_check(isfinite(rate), ArgumentError, text)
-        elif not math.isfinite(rate.item()):
+        elif not math.isfinite(rate.item()):  # quicker than an operation
             raise ArgumentError(f"{text}\n  got: rate={rate.item()}")
 
     def _make(
