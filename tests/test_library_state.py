@@ -1,14 +1,18 @@
 """State that Python and libraries keep for themselves: compiled code follows it as eager code does, or says why not."""
 
 import abc
+import asyncio
+import bisect
 import collections
 import concurrent.futures
+import contextlib
 import contextvars
 import csv
 import ctypes
 import decimal
 import functools
 import gc
+import heapq
 import importlib
 import importlib.util
 import inspect
@@ -31,6 +35,7 @@ import threading
 import warnings
 import weakref
 from types import ModuleType, SimpleNamespace
+from unittest import mock
 
 import numpy as np
 import pandas as pd
@@ -242,7 +247,9 @@ def test_imports_of_modules_that_are_replaced(monkeypatch):
 
         return x * rate
 
-    for f in (whole, part, lambda x: x * importlib.import_module("replaced_in_a_test").rate):
+    named = "replaced_in_a_test"
+    by_functions = [lambda x: x * importlib.import_module(named).rate, lambda x: x * __import__(named).rate]
+    for f in (whole, part, *by_functions):
         put(rate=2.0)
         same(f, lambda: put(rate=3.0), lambda: setattr(sys.modules["replaced_in_a_test"], "rate", 4.0))
 
@@ -713,6 +720,118 @@ def test_what_a_cache_does_that_is_not_seen():
     hits = cached.cache_info().hits
     assert f(hf.asarray(2.0)).item() == 6.0
     assert (calls, cached.cache_info().hits > hits) == ([3], True)
+
+
+def test_whether_objects_of_a_class_that_changes_can_be_called():
+    class Base:
+        pass
+
+    class Made(Base):
+        pass
+
+    made = Made()
+    same(
+        lambda x: x * (2.0 if callable(made) else 3.0),
+        lambda: setattr(Made, "__call__", lambda self: 1),
+        lambda: delattr(Made, "__call__"),
+        lambda: setattr(Base, "__call__", lambda self: 1),
+    )
+
+
+def numbers_sent():
+    kept = None
+    while True:
+        kept = yield kept
+
+
+def keep_in_new_object(held, x):
+    new = SimpleNamespace()
+    new.x = x
+    held[0] = new
+
+
+def keep_in_error(held, x):
+    try:
+        raise ValueError(x)
+    except ValueError as error:
+        held[0] = error
+
+
+def keep_when_freed(held, x):
+    class Freed:
+        pass
+
+    weakref.finalize(Freed(), held.append, x)
+
+
+def keep_in_another_thread(held, x):
+    thread = threading.Thread(target=held.append, args=(x,))
+    thread.start()
+    thread.join()
+
+
+def in_list(make):
+    return lambda: [None], lambda held, x: operator.setitem(held, 0, make(x))
+
+
+KEEPS = {
+    "closure": in_list(lambda x: lambda: x),
+    "bound method": in_list(lambda x: x.sum),
+    "function with arguments": in_list(lambda x: functools.partial(print, x)),
+    "iterator": in_list(lambda x: iter([x])),
+    "endless iterator": in_list(itertools.repeat),
+    "generator expression": in_list(lambda x: (x for _ in range(3))),
+    "class": in_list(lambda x: type("Made", (), {"x": x})),
+    "new object": (lambda: [None], keep_in_new_object),
+    "error": (lambda: [None], keep_in_error),
+    "finalizer": (list, keep_when_freed),
+    "thread": (list, keep_in_another_thread),
+    "heap": (list, lambda held, x: heapq.heappush(held, (1, x))),
+    "sorted list": (lambda: [(0, 1)], lambda held, x: bisect.insort(held, (5, x))),
+    "list that is filled again": (list, lambda held, x: list.__init__(held, [x])),
+    "exit stack": (contextlib.ExitStack, lambda held, x: held.callback(list, [x])),
+    "context variable": (lambda: contextvars.ContextVar("kept"), lambda held, x: held.set(x)),
+    "context": (contextvars.copy_context, lambda held, x: held.run(contextvars.ContextVar("kept").set, x)),
+    "future": (concurrent.futures.Future, lambda held, x: held.set_result(x)),
+    "queue of asyncio": (asyncio.Queue, lambda held, x: held.put_nowait(x)),
+    "simple queue": (queue.SimpleQueue, lambda held, x: held.put(x)),
+    "mock": (mock.Mock, lambda held, x: held(x)),
+    "method of a mock": (mock.Mock, lambda held, x: held.save([x])),
+    "exception": (ValueError, lambda held, x: held.__setstate__({"x": x})),
+    "partial": (lambda: functools.partial(print), lambda held, x: held.__setstate__((print, (x,), {}, {}))),
+    "generator": (numbers_sent, lambda held, x: held.send(x)),
+    "weak set": (weakref.WeakSet, lambda held, x: held.add(x)),
+}
+
+
+@pytest.mark.parametrize("state", KEEPS)
+@pytest.mark.filterwarnings("ignore::hybridflow.EffectWarning")
+def test_a_traced_tensor_that_anything_outside_keeps_is_refused(state):
+    make, keep = KEEPS[state]
+    held = make()
+    if state == "generator":
+        next(held)
+    with pytest.raises(MutationError, match="stores a traced tensor outside"):
+        hf.compile(lambda x: (keep(held, x * 2), x)[1])(hf.ones(2))
+    keep(held, hf.ones(2))  # eager code may
+
+
+def test_a_cached_function_of_an_unhashable_argument():
+    keep = functools.cache(lambda a: a[0] * 2)
+    with pytest.raises(TypeError, match="unhashable type: 'list'"):
+        hf.compile(lambda x: x * keep([x]))(hf.ones(2))
+
+
+def test_a_context_variable_that_is_set_and_reset_in_a_call():
+    variable = contextvars.ContextVar("kept", default=3.0)
+
+    def step(x):
+        token = variable.set(x * 2)
+        y = variable.get() + 1
+        variable.reset(token)
+        return y * variable.get()
+
+    same(step, lambda: variable.set(4.0))
 
 
 def test_methods_of_values_without_a_name():

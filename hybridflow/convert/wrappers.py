@@ -76,6 +76,9 @@ def _call_cached(cached: Any, /, *args: Any, **kwargs: Any) -> Any:
         key = (id(cached), *[(name, type(one), id(one) if _traced(one) else one) for name, one in given])
         return _remembered(key, objects, lambda: attached("converted")(inner)(*args, **kwargs))
 
+    for _, one in given:
+        if type(one).__hash__ is None:
+            hash(one)  # raises Python's error
     if any(map(_belongs_to_trace, (*args, *kwargs.values()))):
         return remembered()
     for one in jax.tree_util.tree_leaves((args, kwargs)):

@@ -257,6 +257,7 @@ def before_call(
         reading.made_array(observations, values)
     else:
         if _is_made_by_a_library(function) if isinstance(function, type) else not isinstance(function, _FUNCTIONS):
+            observations.may_store(function, *values)
             reading.whole(observations, function)
         _goes_out(observations, function, values)
     _hand_out(observations, values)

@@ -20,7 +20,7 @@ from typing import Any, NamedTuple, cast
 import numpy as np
 
 from hybridflow.core.held import defines
-from hybridflow.guards.access import IN_CLASS, RAW, stored
+from hybridflow.guards.access import CURRENT, IN_CLASS, RAW, stored
 from hybridflow.guards.contents import in_sequence, pairs_of
 from hybridflow.guards.guards import CELL, MISSING, PLAIN
 from hybridflow.guards.parts import slots
@@ -202,6 +202,9 @@ class Journal:
                 if type(held) in PLAIN and not name.startswith("__"):
                     self.attribute(value, name)
             return
+        if isinstance(value, ContextVar):
+            put = functools.partial(_put_current, value)
+            self.note(Spot("value", value, None, lambda: CURRENT.get(value, None), put))
         self.content(value)
         self.content(RAW.get(value, "__dict__"))
         for name in slots(type(value)):
@@ -246,6 +249,11 @@ def _is_buffer(value: Any) -> bool:
         return False
     with memoryview(value) as memory:
         return memory.contiguous and not memory.readonly
+
+
+def _put_current(variable: ContextVar[Any], value: Any) -> None:
+    if value is not MISSING:  # Python has no way to take the last value away
+        variable.set(value)
 
 
 def _copied(container: Any) -> Any:

@@ -40,6 +40,7 @@ from hybridflow.guards.storable import (
     NeedsGiven,
     is_traced,
     refuse_nested,
+    require_none_inside,
     require_numbers,
     require_storable,
 )
@@ -96,6 +97,7 @@ class Observations:
         """What stands for the Variables among the arguments, until the trace needs to know which they are."""
         self.may_close = False
         """Whether the trace has open sizes and may restart without them."""
+        self._holders: dict[int, tuple[Any, str | None]] = {}  # what code that is not converted may have changed
         self.streams: set[int] = set()  # those that objects of libraries write to, such as handlers of logs
         self._unwatched: dict[str, Where | None] = {}
         self.again: str | None = None
@@ -670,6 +672,8 @@ class Observations:
             self.before.inside(holder)
             for value in values:
                 require_numbers(value, self._is_known)
+            if values and id(holder) not in self._holders:
+                self._holders[id(holder)] = holder, format_where(user_place(4))
 
     def hand_out(self, container: Any) -> None:
         """Record that a container from outside is passed to unconverted code, which may change it."""
@@ -683,13 +687,17 @@ class Observations:
             require_numbers(value, self._is_known)
             require_storable(self.label, what, value)
 
-    def require_numbers_outside(self) -> None:
-        """Raise if what the trace has stored outside holds numbers that only the trace knows, perhaps since later.
+    def require_known_outside(self) -> None:
+        """Raise if what the trace has stored outside holds values that only the trace knows, perhaps since later.
 
         Raises:
-            NeedsNumber, NeedsSizes: it does.
+            NeedsNumber, NeedsSizes: it holds numbers.
+            MutationError: it holds a tensor.
         """
-        require_numbers([*self.before.changed()], self._is_known)
+        changed = [*self.before.changed()]
+        require_numbers(changed, self._is_known)
+        for holder, where in (*[(one, None) for one in changed], *self._holders.values()):
+            require_none_inside(self.label, where, holder, self._is_known)
 
     def _is_known(self, value: Any) -> bool:
         """Whether an object existed before the trace; a container or frozen dataclass may be a copy with stand-ins.

@@ -24,10 +24,11 @@ from hybridflow.guards.access import MISSING, Access
 from hybridflow.guards.found_by_name import FoundByName
 from hybridflow.guards.shown import shown
 from hybridflow.guards.signature import static_key
-from hybridflow.guards.users import is_users_module_name
+from hybridflow.guards.users import is_users_class, is_users_module_name
 
 _READERS: dict[str, str] = {
     "abc": "get_cache_token",
+    "builtins": "__import__",
     "decimal": "getcontext",
     "gc": "get_count get_threshold isenabled",
     "importlib": "import_module",
@@ -61,7 +62,7 @@ def decimal_settings() -> tuple[Any, ...]:
 CONTEXTS: tuple[Callable[[], Any], ...] = (decimal.getcontext, decimal_settings, np.geterr, np.get_printoptions)
 """Functions that read what a block, as of `np.errstate`, may set: a trace depends on what was set before its call."""
 INSPECTING = FoundByName({
-    "builtins": "__import__ eval exec globals",
+    "builtins": "eval exec globals",
     "gc": "get_objects get_referents get_referrers",
     "inspect": "currentframe getmembers stack",
     "sys": "_current_frames _getframe",
@@ -144,6 +145,8 @@ def question_of(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) ->
         return question_of(function.func, (*function.args, *args), {**function.keywords, **kwargs})
     if is_asked_of_abstract_classes(function, args):
         return Question(issubclass, (type(args[0]) if function is isinstance else args[0], args[1]), {})
+    if function is callable and len(args) == 1 and is_users_class(type(args[0])):
+        return Question(is_called, (type(args[0]),), kwargs)
     name = getattr(function, "__name__", None)
     owner = getattr(function, "__self__", None)
     if function is importlib.util.find_spec:
@@ -162,6 +165,11 @@ def found_module(name: str, package: str | None = None) -> tuple[str, str | None
     """Return the name and place of the module that an import would find; None if there is none."""
     spec = importlib.util.find_spec(name, package)
     return None if spec is None else (spec.name, spec.origin)
+
+
+def is_called(kind: type) -> bool:
+    """Whether a class's objects can be called, as `callable` tells of one of them."""
+    return any("__call__" in vars(one) for one in kind.__mro__)
 
 
 def is_leaf_class(kind: type) -> bool:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import gc
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextvars import ContextVar
 from types import CodeType, FrameType, FunctionType, ModuleType, TracebackType
 from typing import Any, NoReturn
 
@@ -74,15 +75,21 @@ def require_numbers(value: Any, is_known: Callable[[Any], bool]) -> None:
         NeedsSizes: the value is an open size, or holds some.
         NeedsGiven: the value is, or holds, a copy of an argument.
     """
+    for one in _reached([value], is_known):
+        if type(one) is TracedNumber:
+            one.needed()
+        if type(one) is Dim or type(one) is SizeFloat:
+            raise NeedsSizes
+
+
+def _reached(values: Iterable[Any], is_known: Callable[[Any], bool]) -> Iterator[Any]:
+    """Return values, and what they hold but for what is held by objects that existed before the trace."""
     seen: dict[int, Any] = {}
-    pending = [value]
+    pending = [*values]
     while pending and len(seen) < _MOST:
         one = pending.pop()
         kind = type(one)
-        if kind is TracedNumber:
-            one.needed()
-        if kind is Dim or kind is SizeFloat:
-            raise NeedsSizes
+        yield one
         if kind in PLAIN or id(one) in seen or issubclass(kind, _CLOSED) or is_own(str(kind.__module__)):
             continue
         seen[id(one)] = one
@@ -92,6 +99,8 @@ def require_numbers(value: Any, is_known: Callable[[Any], bool]) -> None:
 
 def _held_by(value: Any) -> Iterable[Any]:
     """Return what an object holds, in attributes, items, slots or in C."""
+    if isinstance(value, ContextVar):
+        return (value.get(None),)
     if isinstance(value, FunctionType):
         return value.__closure__, value.__defaults__, value.__kwdefaults__, value.__dict__
     if isinstance(value, type):
@@ -132,10 +141,29 @@ def require_storable(label: str, what: str, value: Any) -> None:
         MutationError: it is, or holds, a traced tensor.
     """
     if holds_traced(value):
-        raise MutationError(
-            message(
-                f"compile: {label} stores a traced tensor outside of itself, where it has no value",
-                got=f"{what} at {format_where(user_place(5))}",
-                hint="Return it, or keep it in an hf.Variable and assign that.",
-            )
+        raise _stored(label, f"{what} at {format_where(user_place(5))}")
+
+
+def require_none_inside(label: str, where: str | None, holder: Any, is_known: Callable[[Any], bool]) -> None:
+    """Raise if an object that was changed outside of the function holds a traced tensor, however deep.
+
+    Args:
+        label: the name of the compiled function.
+        where: the line of the change, if it is known.
+        holder: the object.
+        is_known: see `require_numbers`.
+
+    Raises:
+        MutationError: it holds a tensor of the trace.
+    """
+    if any(map(is_traced, _reached(_held_by(holder), is_known))):
+        raise _stored(label, f"in a {type(holder).__name__}" + (f", at {where}" if where else ""))
+
+
+def _stored(label: str, what: str) -> MutationError:
+    return MutationError(
+        message(
+            f"compile: {label} stores a traced tensor outside of itself, where it has no value", got=what,
+            hint="Return it, or keep it in an hf.Variable and assign that.",
         )
+    )  # fmt: skip

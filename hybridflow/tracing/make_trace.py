@@ -124,7 +124,7 @@ def make_trace(
             observations.warn()
             check_unchanged(label, arguments, values, signature, static)
             observations.returned(result)
-            observations.require_numbers_outside()
+            observations.require_known_outside()
             orders = observations.orders_of(arguments)
             returned, tree = jax.tree_util.tree_flatten(opened(result, is_record))
             outputs = [output_of(label, leaf) for leaf in returned]
@@ -169,7 +169,7 @@ def _run(
         raise
     except Exception:  # what the call has stored stays
         observations.repeated.finish(len(builder.number_paths))
-        observations.require_numbers_outside()
+        observations.require_known_outside()
         raise
     finally:
         builder.dims.open = False
