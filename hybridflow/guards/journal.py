@@ -104,19 +104,19 @@ class Journal:
         """Whether nothing was changed since the last mark."""
         return not any(True for _ in self._other_than(self._marked))
 
-    def _other_than(self, state: dict[Key, Any]) -> Iterator[Any]:
-        """Yield the current state of every spot that differs from one that `now` returned."""
+    def _other_than(self, state: dict[Key, Any]) -> Iterator[tuple[Any, Any]]:
+        """Yield the holder and the current state of every spot that differs from one that `now` returned."""
         for key, spot in self._spots.items():
             now = spot.save()
             if not _same(now, state[key], spot.kind in _SLOTS):
-                yield now
+                yield spot.holder, now
 
     def undo(self) -> None:
         """Restore every spot to its state when it was noted."""
         self.back_to({})
 
-    def changed(self) -> Iterator[Any]:
-        """Return the current state of every spot that differs from its state when it was noted."""
+    def changed(self) -> Iterator[tuple[Any, Any]]:
+        """Return the holder and the current state of every spot that differs from its state when it was noted."""
         return self._other_than(self._before)
 
     def has_changed(self) -> bool:
@@ -202,14 +202,20 @@ class Journal:
                 if type(held) in PLAIN and not name.startswith("__"):
                     self.attribute(value, name)
             return
-        if isinstance(value, ContextVar):
-            put = functools.partial(_put_current, value)
-            self.note(Spot("value", value, None, lambda: CURRENT.get(value, None), put))
         self.content(value)
         self.content(RAW.get(value, "__dict__"))
         for name in slots(type(value)):
             if type(IN_CLASS.get(type(value), name)) is MemberDescriptorType:
                 self.attribute(value, name)
+
+    def context_variable(self, variable: ContextVar[Any]) -> None:
+        """Note the value of a context variable."""
+
+        def put(value: Any) -> None:
+            if value is not MISSING:  # Python has no way to take the last value away
+                variable.set(value)
+
+        self.note(Spot("value", variable, None, lambda: CURRENT.get(variable, None), put))
 
     def random(self, source: Any) -> None:
         """Note the state of a random number generator of Python or NumPy."""
@@ -249,11 +255,6 @@ def _is_buffer(value: Any) -> bool:
         return False
     with memoryview(value) as memory:
         return memory.contiguous and not memory.readonly
-
-
-def _put_current(variable: ContextVar[Any], value: Any) -> None:
-    if value is not MISSING:  # Python has no way to take the last value away
-        variable.set(value)
 
 
 def _copied(container: Any) -> Any:

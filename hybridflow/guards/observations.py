@@ -8,6 +8,7 @@ import types
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextvars import ContextVar
 from typing import Any, cast
 
 import jax
@@ -670,6 +671,8 @@ class Observations:
         """
         if self.is_outside(holder):
             self.before.inside(holder)
+            if isinstance(holder, ContextVar):
+                self.before.context_variable(holder)
             for value in values:
                 require_numbers(value, self._is_known)
             if values and id(holder) not in self._holders:
@@ -695,8 +698,11 @@ class Observations:
             MutationError: it holds a tensor.
         """
         changed = [*self.before.changed()]
-        require_numbers(changed, self._is_known)
-        for holder, where in (*[(one, None) for one in changed], *self._holders.values()):
+        require_numbers([now for _, now in changed], self._is_known)
+        for holder, now in changed:
+            if self.is_outside(holder):
+                require_none_inside(self.label, None, now, self._is_known)
+        for holder, where in self._holders.values():
             require_none_inside(self.label, where, holder, self._is_known)
 
     def _is_known(self, value: Any) -> bool:

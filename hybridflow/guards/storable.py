@@ -101,6 +101,8 @@ def _held_by(value: Any) -> Iterable[Any]:
     """Return what an object holds, in attributes, items, slots or in C."""
     if isinstance(value, ContextVar):
         return (value.get(None),)
+    if isinstance(value, np.ndarray):
+        return value.flat if value.dtype.hasobject else ()
     if isinstance(value, FunctionType):
         return value.__closure__, value.__defaults__, value.__kwdefaults__, value.__dict__
     if isinstance(value, type):
