@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import ctypes
 import gc
+import mmap
 import sys
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
 
 
 @contextmanager
@@ -59,3 +63,16 @@ def return_free_memory() -> None:
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None) if sys.platform == "linux" else None
     if trim is not None:
         trim(0)
+
+
+def return_file(array: np.ndarray[Any, Any]) -> None:
+    """Give back the memory of a file that is mapped into memory, if an array is a view of it.
+
+    What is used again is read again. Where the system cannot do that, nothing happens.
+    """
+    base: Any = array
+    while isinstance(base, np.ndarray):
+        base = base.base
+    base = base.obj if isinstance(base, memoryview) else base
+    if isinstance(base, mmap.mmap) and hasattr(mmap, "MADV_DONTNEED"):
+        base.madvise(mmap.MADV_DONTNEED)

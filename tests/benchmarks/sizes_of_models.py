@@ -81,7 +81,7 @@ WAYS: dict[str, Callable[..., Any]] = {
 }
 """The ways to train: each takes what makes a model, the loss, and whether AdamW trains it."""
 NEEDS = {"jax.jit + optax": "optax", "torch, eager": "torch", "torch.compile": "torch"}
-STEPS = 7
+STEPS = 5
 
 
 def _resident() -> int:
