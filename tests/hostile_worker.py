@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 import time
 import warnings
 from pathlib import Path
@@ -12,6 +13,7 @@ from typing import Any
 import numpy as np
 
 import hybridflow as hf
+from hybridflow.backend.process_memory import process_memory
 from hybridflow.core.errors import HybridflowError
 from hybridflow.later import register_rest
 

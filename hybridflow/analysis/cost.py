@@ -105,8 +105,8 @@ class XlaCheck(Report):
         sent: on a mesh, the predicted bytes of collectives on each device, by kind; those in a loop's body once.
         xla_sent: the same of XLA's program.
         peak: the predicted bytes of all inputs, results and temporaries.
-        process: the memory of this process, with Python, jax and all else that it holds, now and at most; None where the
-            system does not tell it.
+        process: the memory of this process, with Python, jax and all else that it holds, now and at most; None where
+            the system does not tell it.
     """
 
     flops: int
