@@ -19,6 +19,7 @@ import gc
 import sys
 import numpy as np
 import hybridflow as hf
+from hybridflow.backend.collector import return_free_memory
 from hybridflow.backend.process_memory import process_memory
 
 def grown(run):
@@ -27,6 +28,7 @@ def grown(run):
     base = process_memory().resident
     result = run(2048)
     gc.collect()
+    return_free_memory()  # what the C library keeps of temporaries is nobody's
     now = process_memory()
     return now.resident - base, now.peak - base, result
 
@@ -44,9 +46,10 @@ def train(width):
         return loss
     for _ in range(3):
         CALL
-    return hf.cost(step, x, x).memory
+    return step, optimizer, x
 
-steady, peak, memory = grown(train)
+steady, peak, (step, _, x) = grown(train)
+memory = hf.cost(step, x, x).memory
 print(steady, peak, memory.peak, *[memory.bytes[what] for what in ("parameters", "slots", "gradients", "activations")])
 """
 WAYS = {
@@ -67,7 +70,7 @@ def test_training_takes_what_is_predicted(way: str):
     assert parameters > 100e6
     assert slots == pytest.approx(2 * parameters)
     assert peak <= 1.15 * predicted + SLACK
-    assert way == "eager" or steady <= 1.1 * (parameters + slots) + SLACK
+    assert steady <= 1.1 * (parameters + slots) + SLACK
 
 
 def test_a_loaded_model_is_in_memory_once(tmp_path: Path):
@@ -86,12 +89,10 @@ def load(width):
     result.numpy()
     return model, call, result
 
-print(*grown(load)[:2])
+print(grown(load)[1])
 """, HYBRIDFLOW_CACHE_DIR="off")  # fmt: skip
-    steady, peak = map(int, said.split())
     weights, largest = 6 * 2049 * 2048 * 4, 2048 * 2048 * 4
-    assert peak <= weights + 3 * largest + SLACK  # of the one that is moved, the file's, a copy, and XLA's
-    assert steady <= weights + SLACK
+    assert int(said) <= weights + 3 * largest + SLACK  # of the one that is moved, the file's, a copy, and XLA's
 
 
 def test_load_torch_takes_the_weights_and_one_tensor(tmp_path: Path):
