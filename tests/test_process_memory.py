@@ -19,8 +19,7 @@ import gc
 import sys
 import numpy as np
 import hybridflow as hf
-from hybridflow.backend.collector import return_free_memory
-from hybridflow.backend.process_memory import process_memory
+from hybridflow.backend.process_memory import process_memory, return_free_memory
 
 def grown(run):
     run(8)

@@ -1,16 +1,10 @@
-"""When memory is given back: by Python's garbage collector, and by the C library."""
+"""Pause Python's garbage collector where there is no garbage to find."""
 
 from __future__ import annotations
 
-import ctypes
 import gc
-import mmap
-import sys
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
-from typing import Any
-
-import numpy as np
 
 
 @contextmanager
@@ -52,27 +46,3 @@ def rare_collections() -> Callable[[], None]:
             gc.set_threshold(*before)
 
     return back
-
-
-def return_free_memory() -> None:
-    """Give back to the system the memory that the C library keeps after it was freed.
-
-    Compiling a model, and moving its weights from the host to XLA, leave as much as the weights and moments take
-    together, in gaps that nothing larger fits into. Where the library is not glibc, nothing happens.
-    """
-    trim = getattr(ctypes.CDLL(None), "malloc_trim", None) if sys.platform == "linux" else None
-    if trim is not None:
-        trim(0)
-
-
-def return_file(array: np.ndarray[Any, Any]) -> None:
-    """Give back the memory of a file that is mapped into memory, if an array is a view of it.
-
-    What is used again is read again. Where the system cannot do that, nothing happens.
-    """
-    base: Any = array
-    while isinstance(base, np.ndarray):
-        base = base.base
-    base = base.obj if isinstance(base, memoryview) else base
-    if isinstance(base, mmap.mmap) and hasattr(mmap, "MADV_DONTNEED"):
-        base.madvise(mmap.MADV_DONTNEED)

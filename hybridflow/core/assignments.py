@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from hybridflow.backend.collector import return_free_memory
+from hybridflow.backend.process_memory import return_free_memory
 from hybridflow.core.device import device_of, is_host, place
 from hybridflow.core.errors import ArgumentError, message
 from hybridflow.core.mesh import lies_on_several, local_bytes

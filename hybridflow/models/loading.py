@@ -11,7 +11,7 @@ from typing import Any, cast
 
 import numpy as np
 
-from hybridflow.backend.collector import return_file
+from hybridflow.backend.process_memory import return_file
 from hybridflow.core.errors import ArgumentError, ArgumentTypeError, message
 from hybridflow.core.tensor import Tensor, as_tensor, new_tensor
 from hybridflow.models.torch_names import RULES, Array, Rule, filled

@@ -8,9 +8,9 @@ from typing import Any
 import jax
 import numpy as np
 
-from hybridflow.backend.collector import return_file
 from hybridflow.backend.host import ALIGNED
 from hybridflow.backend.jax_shim import enable_x64
+from hybridflow.backend.process_memory import return_file
 from hybridflow.core.context import context_now
 from hybridflow.core.tensor import Tensor, leaked
 from hybridflow.core.variable import WRITES, Variable
