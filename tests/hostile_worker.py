@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 import hybridflow as hf
+from hybridflow.backend.process_memory import process_memory
 from hybridflow.core.errors import HybridflowError
 from hybridflow.later import register_rest
 
@@ -38,19 +39,14 @@ class Grown:
     """How far the memory of this process rises above where it is; 0 where the system does not tell."""
 
     def __init__(self) -> None:
-        self.known = sys.platform == "linux" and os.access("/proc/self/clear_refs", os.W_OK)
-        if self.known:
+        self.start = process_memory() if os.access("/proc/self/clear_refs", os.W_OK) else None
+        if self.start is not None:
             Path("/proc/self/clear_refs").write_text("5")  # the peak begins anew
-            self.start = self._field("VmRSS")
 
     def bytes(self) -> int:
         """Return the bytes of the peak above the start."""
-        return self._field("VmHWM") - self.start if self.known else 0
-
-    @staticmethod
-    def _field(name: str) -> int:
-        lines = Path("/proc/self/status").read_text().splitlines()
-        return next(int(line.split()[1]) << 10 for line in lines if line.startswith(name))
+        now = process_memory()
+        return 0 if self.start is None or now is None else now.peak - self.start.resident
 
 
 class Watch:

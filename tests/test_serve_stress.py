@@ -22,6 +22,7 @@ from exported_models import MODELS
 from served import Running
 
 import hybridflow as hf
+from hybridflow.backend.process_memory import process_memory
 from hybridflow.serve.load import load, target
 
 MUTATED = int(os.environ.get("HYBRIDFLOW_SERVED", "600"))
@@ -151,7 +152,9 @@ def test_mutated_requests_are_answered_or_refused(server: tuple[Running, Path]):
 
 def resident(pid: int) -> int:
     """Return the resident memory of a process in bytes."""
-    return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    memory = process_memory(pid)
+    assert memory is not None
+    return memory.resident
 
 
 def test_overload_takes_bounded_memory_and_loses_nothing(models: Path, tmp_path: Path):

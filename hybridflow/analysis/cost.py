@@ -17,6 +17,7 @@ from hybridflow.analysis.layers import Layers, format_count
 from hybridflow.analysis.memory import Memory, bytes_of, format_size, memory_of
 from hybridflow.analysis.memory_picture import timeline_svg
 from hybridflow.backend.files import write_text
+from hybridflow.backend.process_memory import ProcessMemory, process_memory
 from hybridflow.core.attached import attached
 from hybridflow.core.dims import Dim
 from hybridflow.core.errors import ArgumentError, message
@@ -103,6 +104,9 @@ class XlaCheck(Report):
         remarks: why the figures may differ.
         sent: on a mesh, the predicted bytes of collectives on each device, by kind; those in a loop's body once.
         xla_sent: the same of XLA's program.
+        peak: the predicted bytes of all inputs, results and temporaries.
+        process: the memory of this process, with Python, jax and all else that it holds, now and at most; None where
+            the system does not tell it.
     """
 
     flops: int
@@ -115,6 +119,8 @@ class XlaCheck(Report):
     remarks: tuple[str, ...]
     sent: Mapping[str, int] = field(default_factory=dict[str, int])
     xla_sent: Mapping[str, int] = field(default_factory=dict[str, int])
+    peak: int = 0
+    process: ProcessMemory | None = None
 
     def rows(self) -> list[tuple[str, str, str]]:
         """Return the table as ``(what, hybridflow, XLA)``."""
@@ -123,6 +129,11 @@ class XlaCheck(Report):
             ("FLOPs, loop bodies once", f"{self.flops_once:,}", f"{self.xla_flops + self.xla_transcendentals:,}"),
             ("of those, exponentials and the like", "", f"{self.xla_transcendentals:,}"),
             ("temporaries", f"{format_size(self.temporaries)} (estimate)", format_size(self.xla_temporaries)),
+            ("peak", f"{format_size(self.peak)} (estimate)", format_size(self.xla_peak)),
+            *[
+                (f"this process, {when}", "", format_size(count))
+                for when, count in zip(("now", "at most"), self.process or (), strict=False)
+            ],
             *[
                 (f"{kind}, bytes", f"{self.sent.get(kind, 0):,}", f"{self.xla_sent.get(kind, 0):,}")
                 for kind in sorted({*self.sent, *self.xla_sent})
@@ -248,6 +259,8 @@ class CostReport(Report):
             remarks=_REMARKS,
             sent=sent_once(self.communication),
             xla_sent=sent_by(executable),
+            peak=cast(int, self.memory.peak),
+            process=process_memory(),
         )
 
     # -- showing ----------------------------------------------------------------------------------------------

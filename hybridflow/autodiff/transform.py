@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 from hybridflow.autodiff.backprop import BOUND, backprop
 from hybridflow.autodiff.no_gradient import preparing
@@ -18,6 +18,7 @@ from hybridflow.ir.builder import GraphBuilder
 from hybridflow.ir.effects import silenced
 from hybridflow.ir.evaluate import evaluate
 from hybridflow.ir.graph import Graph, clone_node, input_node
+from hybridflow.ir.liveness import roots
 
 Mask = tuple[bool, ...]
 
@@ -158,23 +159,30 @@ def _split(graph: Graph, wanted: Mask, readable: Mask) -> SplitGradient:
     count = len(graph.inputs)
     before = {*gradient.forward_nodes, *joint.inputs[:count]}
     later = [node for node in joint.nodes if node not in before]
+    positions = {node: index for index, node in enumerate(joint.inputs[:count]) if readable[index]}
+    views = roots(joint)
     crossing: dict[Edge, None] = {}
-    constants: dict[Node, None] = {}
+    again: set[Node] = set()
     for edges in (*[node.inputs for node in later], joint.outputs):
         for edge in edges:
             if edge is None or edge[0] not in before:
                 continue
             if edge[0].op is CONSTANT:
-                constants[edge[0]] = None
-            else:
-                crossing[edge] = None
-    positions = {node: index for index, node in enumerate(joint.inputs[:count]) if readable[index]}
+                again.add(edge[0])
+                continue
+            root = views.get(edge, edge)
+            if root[0] in positions:  # as a residual, a view of an input would be a copy of it
+                while edge != root:
+                    again.add(edge[0])
+                    edge = cast(Edge, edge[0].inputs[0])
+            crossing[edge] = None
     reads = tuple(sorted([edge for edge in crossing if edge[0] in positions], key=lambda edge: positions[edge[0]]))
     residuals = tuple([edge for edge in crossing if edge[0] not in positions])
     forward = Graph(
         graph.name, joint.inputs[:count], gradient.forward_nodes, gradient.forward + residuals, joint.dims
     )
-    backward = _backward_graph(joint, reads + residuals, joint.inputs[count:], [*constants, *later])
+    nodes = [*[node for node in gradient.forward_nodes if node in again], *later]
+    backward = _backward_graph(joint, reads + residuals, joint.inputs[count:], nodes)
     return SplitGradient(
         forward, backward, tuple([positions[edge[0]] for edge in reads]), len(residuals), gradient.present, given
     )

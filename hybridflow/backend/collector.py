@@ -1,10 +1,8 @@
-"""When memory is given back: by Python's garbage collector, and by the C library."""
+"""Pause Python's garbage collector where there is no garbage to find."""
 
 from __future__ import annotations
 
-import ctypes
 import gc
-import sys
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
 
@@ -48,14 +46,3 @@ def rare_collections() -> Callable[[], None]:
             gc.set_threshold(*before)
 
     return back
-
-
-def return_free_memory() -> None:
-    """Give back to the system the memory that the C library keeps after it was freed.
-
-    Compiling a model, and moving its weights from the host to XLA, leave as much as the weights and moments take
-    together, in gaps that nothing larger fits into. Where the library is not glibc, nothing happens.
-    """
-    trim = getattr(ctypes.CDLL(None), "malloc_trim", None) if sys.platform == "linux" else None
-    if trim is not None:
-        trim(0)

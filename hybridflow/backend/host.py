@@ -14,6 +14,9 @@ from typing import Any
 
 import numpy as np
 
+ALIGNED = 64
+"""The alignment of an array, in bytes, that XLA uses without a copy."""
+
 
 def quiet_runner() -> Callable[..., Any]:
     """Return a function ``run(kernel, *args)`` in which NumPy ignores floating-point errors.

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from hybridflow.backend.process_memory import return_free_memory
 from hybridflow.core.device import device_of, is_host, place
 from hybridflow.core.errors import ArgumentError, message
 from hybridflow.core.mesh import lies_on_several, local_bytes
@@ -14,6 +15,8 @@ from hybridflow.core.tensor import Tensor, as_tensor, make_tensor, require_value
 from hybridflow.core.variable import WRITES, Variable
 
 _RENAME = "No path is the same: rename the values' paths to those of the Variables."
+_LARGE = 32 << 20
+"""From so many bytes of values on, the memory of the old ones is given back; that takes some milliseconds."""
 _SHOWN = 20
 """The number of paths of each kind that a message lists."""
 
@@ -62,6 +65,8 @@ def assign_all(
     with WRITES:
         for path, tensor in placed.items():
             known[path].assign(tensor)
+    if sum([one.spec.nbytes for one in placed.values()]) >= _LARGE:
+        return_free_memory()
 
 
 def _contradictions(known: Mapping[str, Variable], given: Mapping[str, Tensor]) -> list[str]:

@@ -11,8 +11,9 @@ from typing import Any, cast
 
 import numpy as np
 
+from hybridflow.backend.process_memory import return_file
 from hybridflow.core.errors import ArgumentError, ArgumentTypeError, message
-from hybridflow.core.tensor import as_tensor
+from hybridflow.core.tensor import Tensor, as_tensor, new_tensor
 from hybridflow.models.torch_names import RULES, Array, Rule, filled
 from hybridflow.nn.layers.module import Module
 from hybridflow.saving.files import load
@@ -52,7 +53,10 @@ def load_torch(model: Module, source: Any) -> None:
     values = _renamed(_read(source), RULES.get(type(model).__name__, ()), set(targets))
     if "head.weight" in targets and "head.weight" not in values and "tokens.weight" in values:
         values["head.weight"] = values["tokens.weight"]  # one table for both, which was saved once
-    fitting = {name: value.astype(targets[name].dtype) if name in targets else value for name, value in values.items()}
+    fitting: dict[str, Tensor] = {}
+    for name, value in values.items():
+        fitting[name] = new_tensor(np.array(value, targets[name].dtype if name in targets else None, order="C"))
+        return_file(value)
     model.load_state_dict(fitting)
 
 

@@ -81,36 +81,61 @@ def abstract() -> Generator[None]:
         ABSTRACT.reset(token)
 
 
-def _drawn(draw: Callable[[np.random.Generator], Array], shape: tuple[int, ...], dtype: Any) -> Array:
+_PIECE = 1 << 16
+"""The number of values that are drawn at once: they are drawn in float64, whatever the dtype."""
+
+
+def _drawn(fill: Callable[[np.random.Generator, Array], None], shape: tuple[int, ...], dtype: Any) -> Array:
     dtype = as_dtype(dtype)
     if ABSTRACT.get():
         return np.broadcast_to(np.zeros((), dtype), shape)
+    values = np.empty(shape, dtype)
     with _STREAM.lock:
         if _STREAM.seeds != SEEDS.count:
             _STREAM.seed(SEEDS.last)
-        return draw(_STREAM.generator).astype(dtype)
+        fill(_STREAM.generator, values)
+    return values
+
+
+def _pieces(values: Array) -> Generator[Array]:
+    """Yield views of an array's elements in order."""
+    flat = values.reshape(-1)
+    for start in range(0, flat.size, _PIECE):
+        yield flat[start : start + _PIECE]
+
+
+def _filled_by(draw: Callable[[np.random.Generator, int], Array]) -> Initializer:
+    """Return an initializer of values that are drawn one after another."""
+
+    def fill(generator: np.random.Generator, values: Array) -> None:
+        for piece in _pieces(values):
+            piece[:] = draw(generator, piece.size)
+
+    return lambda shape, dtype=float32: _drawn(fill, shape, dtype)
 
 
 def uniform(low: float = 0.0, high: float = 1.0) -> Initializer:
     """Return an initializer of values between two bounds."""
-    return lambda shape, dtype=float32: _drawn(lambda g: g.uniform(low, high, shape), shape, dtype)
+    return _filled_by(lambda generator, count: generator.uniform(low, high, count))
 
 
 def normal(mean: float = 0.0, std: float = 1.0) -> Initializer:
     """Return an initializer of normally distributed values."""
-    return lambda shape, dtype=float32: _drawn(lambda g: g.normal(mean, std, shape), shape, dtype)
+    return _filled_by(lambda generator, count: generator.normal(mean, std, count))
 
 
 def truncated_normal(mean: float = 0.0, std: float = 1.0, low: float = -2.0, high: float = 2.0) -> Initializer:
     """Return an initializer of normally distributed values; values outside the bounds are drawn again."""
 
-    def draw(generator: np.random.Generator, shape: tuple[int, ...]) -> Array:
-        values = generator.normal(mean, std, shape)
-        while (outside := (values < low) | (values > high)).any():
-            values = np.where(outside, generator.normal(mean, std, shape), values)
-        return values
+    def fill(generator: np.random.Generator, values: Array) -> None:
+        outside = np.ones(values.shape, bool)
+        while outside.any():
+            for piece, wrong in zip(_pieces(values), _pieces(outside), strict=True):
+                drawn = generator.normal(mean, std, piece.size)
+                np.copyto(piece, drawn, "unsafe", where=wrong)
+                wrong &= (drawn < low) | (drawn > high)
 
-    return lambda shape, dtype=float32: _drawn(lambda g: draw(g, shape), shape, dtype)
+    return lambda shape, dtype=float32: _drawn(fill, shape, dtype)
 
 
 def constant(value: float) -> Initializer:
@@ -170,13 +195,13 @@ he_uniform, he_normal = kaiming_uniform, kaiming_normal
 def orthogonal(gain: float = 1.0) -> Initializer:
     """Return an initializer of orthonormal columns (rows, if there are more columns than rows), times a gain."""
 
-    def draw(generator: np.random.Generator, shape: tuple[int, ...]) -> Array:
-        rows, columns = shape[0], math.prod(shape[1:])
+    def fill(generator: np.random.Generator, values: Array) -> None:
+        rows, columns = values.shape[0], math.prod(values.shape[1:])
         q, r = np.linalg.qr(generator.normal(size=(max(rows, columns), min(rows, columns))))
         q *= np.sign(np.diagonal(r))
-        return gain * (q if rows >= columns else q.T).reshape(shape)
+        values[...] = gain * (q if rows >= columns else q.T).reshape(values.shape)
 
-    return lambda shape, dtype=float32: _drawn(lambda g: draw(g, shape), shape, dtype)
+    return lambda shape, dtype=float32: _drawn(fill, shape, dtype)
 
 
 def _scaled(std_of: Callable[[int, int], float], *, uniformly: bool) -> Initializer:

@@ -20,7 +20,7 @@ from hybridflow.core.errors import ArgumentError, DTypeError, GradientError, Sha
 from hybridflow.core.functions import as_traced
 from hybridflow.core.keywords import take_foreign_keywords
 from hybridflow.core.reprs import function_text
-from hybridflow.core.tensor import Tensor, as_tensor, asarray
+from hybridflow.core.tensor import Tensor, as_tensor, asarray, new_tensor
 from hybridflow.core.variable import Variable
 from hybridflow.core.variable_log import OPEN_LOGS
 from hybridflow.ir.builder import GraphBuilder, add_check, require
@@ -224,7 +224,7 @@ class Optimizer:
             )  # fmt: skip
         rule, attrs = self._rule_of(group.settings, variable.ndim)
         slots = tuple([
-            Variable(np.zeros(shape, variable.dtype), name=f"{name}.{slot}", trainable=False, like=variable)
+            Variable(new_tensor(np.zeros(shape, variable.dtype)), name=f"{name}.{slot}", trainable=False, like=variable)
             for slot, shape in zip(rule.slots, rule.shapes(cast(Any, variable.shape)), strict=True)
         ])  # fmt: skip
         return Parameter(name, variable, slots, rule, attrs, group)

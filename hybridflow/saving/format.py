@@ -10,6 +10,7 @@ import math
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple, cast
 
+from hybridflow.backend.host import ALIGNED
 from hybridflow.core.dtypes import (
     DType,
     bfloat16,
@@ -40,8 +41,6 @@ OTHERS = {"F4", "F6_E2M3", "F6_E3M2", "F8_E5M2", "F8_E4M3", "F8_E8M0", "F8_E5M2F
 
 METADATA = "__metadata__"
 """The header's key for the metadata; every other key is the name of a tensor."""
-ALIGNED = 64
-"""The alignment of the first tensor, in bytes: XLA uses such memory without a copy."""
 LONGEST_HEADER = 32 << 20
 """The most bytes that a header may have to be read."""
 MOST_ITEMS = 2_000_000

@@ -12,9 +12,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from hybridflow.backend.host import ALIGNED
 from hybridflow.core.dtypes import bool_
 from hybridflow.core.errors import ArgumentTypeError, FileError, FileFormatError, FileMissingError, message
-from hybridflow.saving.format import ALIGNED, LONGEST_HEADER, Entry, parsed, shown, wrong
+from hybridflow.saving.format import LONGEST_HEADER, Entry, parsed, shown, wrong
 
 Bytes = np.ndarray[Any, np.dtype[np.uint8]]
 PathLike = str | os.PathLike[str]

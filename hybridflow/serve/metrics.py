@@ -11,6 +11,8 @@ from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
+from hybridflow.backend.process_memory import process_memory
+
 SECONDS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0, 30.0)
 ROWS = (1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0)
 HELP = {
@@ -79,7 +81,8 @@ class Metrics:
 
     def snapshot(self) -> dict[str, Any]:
         """Return this worker's numbers."""
-        self.gauges["hybridflow_memory_bytes"] = _resident()
+        memory = process_memory()
+        self.gauges["hybridflow_memory_bytes"] = 0.0 if memory is None else float(memory.resident)
         values: dict[str, dict[str, float]] = {}
         with self._lock:
             for (name, labels), count in self._counts.items():
@@ -129,9 +132,3 @@ def _labelled(name: str, labels: Labels) -> str:
     escaped = [(k, v.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")) for k, v in labels]
     pairs = ",".join([f'{key}="{value}"' for key, value in escaped])
     return f"{name}{{{pairs}}}" if labels else name
-
-
-def _resident() -> float:
-    """Return the resident memory of the process, where the system tells it."""
-    path = Path("/proc/self/statm")
-    return float(path.read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") if path.exists() else 0.0

@@ -473,6 +473,8 @@ class Trace(Fit):
         if self.asks_leaves:
             self._require_no_leaves(signature)
         variables = self.variables(signature)
+        if context.device is None and self.placing is None:
+            move_to_xla(variables, [variable.current() for variable in variables])
         with WRITES if self.assigned else nullcontext():
             inputs = [leaf.value for leaf in signature.leaves if leaf.kind == TENSOR]
             if self.numbers is not None:

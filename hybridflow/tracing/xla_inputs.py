@@ -8,7 +8,9 @@ from typing import Any
 import jax
 import numpy as np
 
+from hybridflow.backend.host import ALIGNED
 from hybridflow.backend.jax_shim import enable_x64
+from hybridflow.backend.process_memory import return_file
 from hybridflow.core.context import context_now
 from hybridflow.core.tensor import Tensor, leaked
 from hybridflow.core.variable import WRITES, Variable
@@ -59,8 +61,9 @@ def move_to_xla(variables: Sequence[Variable], values: list[Any]) -> None:
         return
     for index, value in enumerate(values):
         if type(value) is np.ndarray and value.nbytes >= WORTH_KEEPING:
-            with enable_x64():
-                values[index] = jax.device_put(value, may_alias=False)  # others may hold the original
+            with enable_x64():  # XLA would take an aligned array as its own, and others may hold it
+                values[index] = jax.device_put(value if value.ctypes.data % ALIGNED else value.copy())
             with WRITES:
                 if variables[index]._value is value:
                     variables[index]._value = values[index]
+            return_file(value)

@@ -1,4 +1,7 @@
-"""The activities of a run, as lines of JSON: running, tracing, compiling, and how it ended."""
+"""The activities of a run, as lines of JSON: running, tracing, compiling, and how it ended.
+
+Each line has the memory of the process then, ``resident`` and its ``peak``, in bytes.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +11,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+from hybridflow.backend.process_memory import process_memory
 from hybridflow.core.activity import LISTENERS
 
 FILE = "activity.jsonl"
@@ -62,6 +66,8 @@ class Activity:
             line["function"] = name
         if self._steps is not None:
             line["steps"] = self._steps
+        if (memory := process_memory()) is not None:
+            line |= memory._asdict()
         assert self._directory is not None
         self._directory.mkdir(parents=True, exist_ok=True)
         with (self._directory / FILE).open("a", encoding="utf-8") as file:

@@ -12,7 +12,7 @@ from typing import Any, TypeVar, cast
 
 import jax
 
-from hybridflow.backend.collector import collector_paused, return_free_memory
+from hybridflow.backend.collector import collector_paused
 from hybridflow.backend.fusion import NEVER_SPEC, false_on, inlines_nothing_often, needs_never, with_never
 from hybridflow.backend.host_calls import SESSION_SPEC, run_session, with_session
 from hybridflow.backend.jax_shim import (
@@ -25,6 +25,7 @@ from hybridflow.backend.jax_shim import (
     without_locations,
 )
 from hybridflow.backend.options import MANY_PARTS, MANY_ROWS, SMALL_VALUE, call_options, compiler_options, lowered_on
+from hybridflow.backend.process_memory import return_free_memory
 from hybridflow.core.activity import doing
 from hybridflow.core.dims import evaluate as evaluate_size
 from hybridflow.core.dtypes import WIDE

@@ -117,7 +117,7 @@ class Hybridflow:
 
             self._gradients = gradients
             self.compiled: Any = hf.compile(step) if compiled else None
-            self._step = self.compiled or step
+            self.step = self.compiled or step
 
         def weights(self) -> dict[str, Array]:
             """Return the parameters by name."""
@@ -134,7 +134,7 @@ class Hybridflow:
 
         def bind(self, batch: list[Array]) -> Bound:
             """Return a training step with a batch."""
-            arrays, step = [hf.asarray(one) for one in batch], self._step
+            arrays, step = [hf.asarray(one) for one in batch], self.step
             return Bound(
                 lambda: step(*arrays), lambda: [one.read() for one in self.variables],
                 None if self.compiled is None else lambda: self.compiled.lower(*arrays),

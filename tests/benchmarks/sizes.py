@@ -10,25 +10,20 @@ of two with masks of their own. The same programs, with the same first weights, 
 
 from __future__ import annotations
 
-import argparse
 import itertools
-import json
-import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
-from importlib.util import find_spec
 from pydoc_data.topics import topics
 from typing import Any, NamedTuple
 
 import numpy as np
-from rich.console import Console
-from rich.table import Table
 
 import hybridflow as hf
 import hybridflow.tracing.choice as choice
 from hybridflow import nn
 
+from .alone import run_each_alone
 from .sizes_peers import Peer, Weights, jax_side, torch_side
 
 
@@ -272,36 +267,17 @@ def run(program: str, way: str) -> dict[str, Any]:
     return {"first": first, "second": second, "sum": total, "compilations": compilations()}
 
 
+COLUMNS: dict[str, Callable[[Any], str]] = {
+    "first epoch (s)": lambda figures: f"{figures['first']:.2f}",
+    "second epoch (s)": lambda figures: f"{figures['second']:.2f}",
+    "compilations": lambda figures: str(figures["compilations"]),
+    "sum of results": lambda figures: f"{figures['sum']:.6g}",
+}
+
+
 def main(arguments: list[str] | None = None) -> int:
     """Run the programs; the exit status is 1 if a process failed."""
-    parser = argparse.ArgumentParser(prog="python -m tests.benchmarks.sizes", description=__doc__)
-    parser.add_argument("programs", nargs="*", metavar="PROGRAM", help=", ".join(PROGRAMS))
-    parser.add_argument("--way", action="append", choices=WAYS, help="the ways to run them; all if none")
-    parser.add_argument("--one", action="store_true", help=argparse.SUPPRESS)
-    options = parser.parse_args(arguments)
-    chosen = options.programs or [*PROGRAMS]
-    if options.one:
-        print(json.dumps(run(chosen[0], options.way[0])))
-        return 0
-    table = Table("program", "way", "first epoch (s)", "second epoch (s)", "compilations", "sum of results")
-    status = 0
-    for program, way in itertools.product(chosen, options.way or WAYS):
-        if way in NEEDS and find_spec(NEEDS[way]) is None:
-            print(f"{way}: {NEEDS[way]} is not installed", file=sys.stderr)
-            continue
-        command = [sys.executable, "-m", "tests.benchmarks.sizes", program, "--way", way, "--one"]
-        made = subprocess.run(command, capture_output=True, text=True, check=False)
-        if made.returncode:
-            status = 1
-            print(made.stderr, file=sys.stderr)
-            continue
-        found = json.loads(made.stdout.splitlines()[-1])
-        table.add_row(
-            program, way, f"{found['first']:.2f}", f"{found['second']:.2f}", str(found["compilations"]),
-            f"{found['sum']:.6g}",
-        )  # fmt: skip
-    Console().print(table)
-    return status
+    return run_each_alone("tests.benchmarks.sizes", __doc__, PROGRAMS, WAYS, run, COLUMNS, arguments, NEEDS)
 
 
 if __name__ == "__main__":

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from hybridflow.backend.process_memory import process_memory
 from hybridflow.train import activity, records
 
 POINTS = 400
@@ -190,10 +191,7 @@ def _process(pid: int) -> dict[str, Any] | None:
         return None
     except OSError:
         pass  # it is another user's
-    try:
-        pages = int(Path(f"/proc/{pid}/statm").read_text().split()[1])
-        if Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] == "Z":
-            return None
-    except (OSError, IndexError):
+    memory = process_memory(pid)
+    if memory is None:
         return {"memory": None}
-    return {"memory": pages * os.sysconf("SC_PAGE_SIZE")}
+    return {"memory": memory.resident} if memory.resident else None

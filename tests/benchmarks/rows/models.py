@@ -22,10 +22,13 @@ TOLERANCE = 1e-2
 # -- the models ---------------------------------------------------------------------------------------------------
 
 
-def attention_block(f: Any, width: int, heads: int, rate: float, *, causal: bool, joint: bool = True) -> Any:
-    """Return a pre-norm transformer block with a dropout after each part.
+def attention_block(
+    f: Any, width: int, heads: int, rate: float, *, causal: bool, joint: bool = True, after: bool = False
+) -> Any:
+    """Return a transformer block with a dropout after each part.
 
-    Queries, keys and values come from one layer if `joint`, else from three.
+    Queries, keys and values come from one layer if `joint`, else from three. The norms are before the parts, or `after`
+    the sums, as in BERT.
     """
 
     class Block(f.Module):
@@ -41,8 +44,14 @@ def attention_block(f: Any, width: int, heads: int, rate: float, *, causal: bool
             self.drop1, self.drop2 = f.Dropout(rate), f.Dropout(rate)
 
         def forward(self, x: Any) -> Any:
-            batch, length = x.shape[0], x.shape[1]
-            h = self.norm1(x)
+            if after:
+                x = self.norm1(x + self.attended(x))
+                return self.norm2(x + self.fed(x))
+            x = x + self.attended(self.norm1(x))
+            return x + self.fed(self.norm2(x))
+
+        def attended(self, h: Any) -> Any:
+            batch, length = h.shape[0], h.shape[1]
             if joint:
                 split = f.permute(self.qkv(h).reshape((batch, length, 3, heads, width // heads)), (2, 0, 3, 1, 4))
                 q, k, v = split[0], split[1], split[2]
@@ -51,17 +60,23 @@ def attention_block(f: Any, width: int, heads: int, rate: float, *, causal: bool
                 parts = [layer(h).reshape(shape) for layer in (self.query, self.key, self.value)]
                 q, k, v = [f.permute(part, (0, 2, 1, 3)) for part in parts]
             seen = f.permute(f.attention(q, k, v, causal=causal), (0, 2, 1, 3))
-            x = x + self.drop1(self.out(seen.reshape((batch, length, width))))
-            return x + self.drop2(self.down(f.gelu(self.up(self.norm2(x)))))
+            return self.drop1(self.out(seen.reshape((batch, length, width))))
+
+        def fed(self, h: Any) -> Any:
+            return self.drop2(self.down(f.gelu(self.up(h))))
 
     return Block()
 
 
 def gpt(
     f: Any, count: int, length: int, width: int, heads: int, layers: int, rate: float, *, joint: bool = True,
-    recomputed: bool = False,
+    recomputed: bool = False, tied: bool = False,
 ) -> Any:  # fmt: skip
-    """Return a decoder of token ids, whose gradient computes what is inside the blocks again if `recomputed`."""
+    """Return a decoder of token ids.
+
+    Its gradient computes the insides of the blocks again if `recomputed`. The tokens' embedding is the last layer's
+    weight too if `tied`, as in GPT-2.
+    """
 
     class Gpt(f.Module):
         def __init__(self) -> None:
@@ -70,18 +85,42 @@ def gpt(
             self.blocks = f.modules([
                 attention_block(f, width, heads, rate, causal=True, joint=joint) for _ in range(layers)
             ])  # fmt: skip
-            self.norm, self.head = f.LayerNorm(width), f.Linear(width, count, bias=False)
+            self.norm = f.LayerNorm(width)
+            if not tied:
+                self.head = f.Linear(width, count, bias=False)
 
         def forward(self, ids: Any) -> Any:
             x = self.tokens(ids) + self.positions(f.arange(ids.shape[1]))
             for block in self.blocks:
                 x = f.recomputed(block, x) if recomputed else block(x)
-            return self.head(self.norm(x))
+            x = self.norm(x)
+            return x @ f.permute(self.tokens.weight, (1, 0)) if tied else self.head(x)
 
     return Gpt()
 
 
-def vit(f: Any, side: int, patch: int, width: int, heads: int, layers: int) -> Any:
+def bert(f: Any, count: int, length: int, width: int, heads: int, layers: int) -> Any:
+    """Return an encoder of token ids that guesses tokens, with one type of token and no pooling layer."""
+
+    class Bert(f.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.tokens, self.positions = f.Embedding(count, width), f.Embedding(length, width)
+            self.norm = f.LayerNorm(width)
+            self.blocks = f.modules([
+                attention_block(f, width, heads, 0.0, causal=False, joint=False, after=True) for _ in range(layers)
+            ])  # fmt: skip
+
+        def forward(self, ids: Any) -> Any:
+            x = self.norm(self.tokens(ids) + self.positions(f.arange(ids.shape[1])))
+            for block in self.blocks:
+                x = block(x)
+            return x @ f.permute(self.tokens.weight, (1, 0))
+
+    return Bert()
+
+
+def vit(f: Any, side: int, patch: int, width: int, heads: int, layers: int, classes: int = 10) -> Any:
     """Return a vision transformer that averages over patches."""
 
     class Vit(f.Module):
@@ -90,7 +129,7 @@ def vit(f: Any, side: int, patch: int, width: int, heads: int, layers: int) -> A
             self.patches = f.Conv2d(3, width, patch, stride=patch)
             self.positions = f.Embedding((side // patch) ** 2, width)
             self.blocks = f.modules([attention_block(f, width, heads, 0.0, causal=False) for _ in range(layers)])
-            self.norm, self.head = f.LayerNorm(width), f.Linear(width, 10)
+            self.norm, self.head = f.LayerNorm(width), f.Linear(width, classes)
 
         def forward(self, images: Any) -> Any:
             x = self.patches(images)
