@@ -233,13 +233,10 @@ def test_none_leaves_the_rest_whole_whatever_its_dimensions(mesh, options):
     net = {"a": hf.Variable(np.zeros((8, 64))), **{
         f"rank {rank}": hf.Variable(np.zeros((64, 64, 8, 2)[:rank])) for rank in range(5)
     }}  # fmt: skip
-    hf.distribute.shard(net, mesh, {"a": (None, "model"), "*": None}, **options)
-    if options:
-        assert net["a"].layout == ("data", "model")
-        assert [net[f"rank {rank}"].layout for rank in (0, 2)] == [(), ("data", None)]
-    else:
-        assert net["a"].layout == (None, "model")
-        assert [net[f"rank {rank}"].layout for rank in range(5)] == [(None,) * rank for rank in range(5)]
+    hf.distribute.shard(net, mesh, {"a": (None, "data"), "*": None}, **options)
+    assert net["a"].layout == (None, "data")
+    split = ("data",) if options else (None,)
+    assert [net[f"rank {rank}"].layout for rank in range(5)] == [(), *[split + (None,) * rest for rest in range(4)]]
 
 
 def test_what_cannot_be_sharded(mesh):
