@@ -308,7 +308,7 @@ def test_numbers_constants_and_checks_are_part_of_it(tmp_path: Path):
         return (given["b"] @ hf.asarray(large) * scaled.factor, given["a"] + rest[0], None)
 
     hf.export.save(tmp_path / "one", f, {"b": SPEC, "a": hf.TensorSpec([3])}, [hf.TensorSpec([3], hf.float32)])
-    assert len((tmp_path / "one" / "predict.ir").read_text()) < 2000
+    assert len((tmp_path / "one" / "predict.ir").read_text(encoding="utf-8")) < 2000
     loaded = hf.export.load(tmp_path / "one").predict
     scaled.factor = 1.0
     given, rest = {"b": hf.ones((2, 6)), "a": hf.ones(3)}, [hf.ones(3)]
@@ -318,7 +318,7 @@ def test_numbers_constants_and_checks_are_part_of_it(tmp_path: Path):
     for function in (loaded, hf.compile(loaded)):
         with pytest.raises(CheckError, match="positive numbers are wanted"):
             np.asarray(function(given, [hf.zeros(3)])[0])
-    assert str(tmp_path.parent) not in (tmp_path / "one" / "manifest.json").read_text()
+    assert str(tmp_path.parent) not in (tmp_path / "one" / "manifest.json").read_text(encoding="utf-8")
     x = hf.ones(3)
     for args, error, text in (
         (({"b": hf.ones((2, 6))}, [x]), ArgumentTypeError, "given is a dict, and was a dict of b, a"),
@@ -486,8 +486,8 @@ def test_an_operation_of_an_older_version_is_upgraded_and_of_a_newer_one_refused
     op = hf.sum.op
     monkeypatch.setattr(op, "upgrades", (lambda attrs: {**attrs, "keepdims": False}, lambda attrs: attrs))
     hf.export.save(tmp_path / "new", lambda x: hf.sum(x), SPEC)
-    assert json.loads((tmp_path / "new/manifest.json").read_text())["operations"]["sum"] == 3
-    text = (tmp_path / "old/predict.ir").read_text()
+    assert json.loads((tmp_path / "new/manifest.json").read_text(encoding="utf-8"))["operations"]["sum"] == 3
+    text = (tmp_path / "old/predict.ir").read_text(encoding="utf-8")
     change_file(tmp_path / "old", "predict.ir", text.replace("keepdims=False", "keepdims=None"))  # as version 1 had it
     equal(hf.export.load(tmp_path / "old").predict(x), hf.sum(hf.asarray(x), axis=1))
     monkeypatch.setattr(op, "upgrades", ())
@@ -498,7 +498,7 @@ def test_an_operation_of_an_older_version_is_upgraded_and_of_a_newer_one_refused
 def change_file(folder: Path, name: str, text: str) -> None:
     """Write a file of an artifact anew, with its digest."""
     (folder / name).write_text(text)
-    manifest = json.loads((folder / "manifest.json").read_text())
+    manifest = json.loads((folder / "manifest.json").read_text(encoding="utf-8"))
     manifest["files"][name]["sha256"] = hashlib.sha256(text.encode()).hexdigest()
     (folder / "manifest.json").write_text(json.dumps(manifest))
 
@@ -576,9 +576,9 @@ def test_a_changed_artifact_whose_digests_are_right_is_an_error_of_ours_or_anoth
         path = tmp_path / "bad"
         shutil.rmtree(path, ignore_errors=True)
         shutil.copytree(tmp_path / "good", path)
-        manifest = json.loads((path / "manifest.json").read_text())
+        manifest = json.loads((path / "manifest.json").read_text(encoding="utf-8"))
         if number % 3:
-            text = changed_text((path / "predict.ir").read_text(), rng).encode()
+            text = changed_text((path / "predict.ir").read_text(encoding="utf-8"), rng).encode()
             (path / "predict.ir").write_bytes(text)
             manifest["files"]["predict.ir"]["sha256"] = hashlib.sha256(text).hexdigest()
         else:
@@ -611,7 +611,7 @@ def test_the_golden_artifact_stays_loadable():
     loaded = hf.export.load(GOLDEN, copy=True)
     x = (np.arange(12, dtype=np.float32).reshape(2, 6) - 5) / 4
     found = loaded.predict(x)
-    expected = json.loads((GOLDEN.parent / "artifact_version_1.json").read_text())
+    expected = json.loads((GOLDEN.parent / "artifact_version_1.json").read_text(encoding="utf-8"))
     np.testing.assert_allclose(np.asarray(found["y"]), expected, rtol=1e-6)
     assert loaded.metadata == {"made by": "version 1"}
     hf.random.seed(0)

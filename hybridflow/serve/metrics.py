@@ -93,7 +93,7 @@ class Metrics:
         if self._folder is not None:
             path = self._folder / f"{os.getpid()}.json"
             fresh = path.with_suffix(".new")
-            fresh.write_text(json.dumps(self.snapshot()))
+            fresh.write_text(json.dumps(self.snapshot()), encoding="utf-8")
             fresh.replace(path)
 
     def total(self) -> dict[str, dict[str, float]]:
@@ -112,7 +112,7 @@ class Metrics:
         yield self.snapshot(), True
         for path in sorted(self._folder.glob("*.json")) if self._folder is not None else ():
             if (pid := int(path.stem)) != os.getpid():
-                yield json.loads(path.read_text()), Path(f"/proc/{pid}").exists()
+                yield json.loads(path.read_text(encoding="utf-8")), Path(f"/proc/{pid}").exists()
 
     def text(self) -> str:
         """Return the numbers in the text format of Prometheus."""
@@ -134,4 +134,4 @@ def _labelled(name: str, labels: Labels) -> str:
 def _resident() -> float:
     """Return the resident memory of the process, where the system tells it."""
     path = Path("/proc/self/statm")
-    return float(path.read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") if path.exists() else 0.0
+    return float(path.read_text(encoding="utf-8").split()[1]) * os.sysconf("SC_PAGE_SIZE") if path.exists() else 0.0

@@ -13,7 +13,7 @@ from hybridflow.autodiff.recorded_graph import RecordedGraph, Unkept, recorded_g
 from hybridflow.core.context import current
 from hybridflow.core.dispatch import bind
 from hybridflow.core.errors import ArgumentTypeError, GradientError, TraceError, message
-from hybridflow.core.node import Edge, Node
+from hybridflow.core.node import Edge
 from hybridflow.core.spec import TensorSpec, make_spec
 from hybridflow.core.tensor import Tensor, as_tensor, asarray, describe
 from hybridflow.core.variable import VARIABLE, Variable

@@ -564,7 +564,9 @@ class Trace(Fit):
                         asked = self._asked if seldom else None
                         op = gradient_op(self._to_record(), wanted, device, sizes, note, self.placing, asked)
                     else:
-                        op = self._gradients_for_bounds(wanted).op(sizes)
+                        gradients = self._gradients_for_bounds(wanted)
+                        op = gradients.op(sizes)
+                        self.record.unbounded = gradients.why_not
                     self.gradient_ops[key] = op
         return op
 

@@ -167,7 +167,7 @@ class Load:
     def _ticks(self) -> tuple[int, int] | None:
         """Return the ticks of all cores: those with work, and all."""
         try:
-            words = (self._proc / "stat").read_text().split("\n", 1)[0].split()[1:9]
+            words = (self._proc / "stat").read_text(encoding="utf-8").split("\n", 1)[0].split()[1:9]
         except OSError:
             return None
         numbers = [int(word) for word in words]
@@ -175,7 +175,7 @@ class Load:
 
     def _memory(self) -> dict[str, int]:
         try:
-            lines = (self._proc / "meminfo").read_text().splitlines()
+            lines = (self._proc / "meminfo").read_text(encoding="utf-8").splitlines()
         except OSError:
             return {}
         pairs = [line.split()[:2] for line in lines]
@@ -191,8 +191,8 @@ def _process(pid: int) -> dict[str, Any] | None:
     except OSError:
         pass  # it is another user's
     try:
-        pages = int(Path(f"/proc/{pid}/statm").read_text().split()[1])
-        if Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] == "Z":
+        pages = int(Path(f"/proc/{pid}/statm").read_text(encoding="utf-8").split()[1])
+        if Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rsplit(")", 1)[1].split()[0] == "Z":
             return None
     except (OSError, IndexError):
         return {"memory": None}
