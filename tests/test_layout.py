@@ -138,7 +138,8 @@ def _texts_without_encoding(tree: ast.Module) -> Iterator[ast.Call]:
         binary = isinstance(mode, ast.Constant) and "b" in str(mode.value)
         method = isinstance(node.func, ast.Attribute)
         read, written = method and name == "read_text", method and name == "write_text"
-        if (read and not node.args) or (written and len(node.args) < 2) or (name == "open" and not method and not binary):
+        opened = name == "open" and not method and not binary
+        if (read and not node.args) or (written and len(node.args) < 2) or opened:
             yield node
 
 

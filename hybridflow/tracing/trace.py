@@ -439,6 +439,9 @@ class Trace(Fit):
             pending.settle()
             self._changes = None
             return pending
+        if any([type(one._value) is np.ndarray for one in results]):  # it was waited for, to cut it to its real size
+            pending.settle()
+            return pending
         pending.later()
         for tensor in results:
             tensor._alt = pending
