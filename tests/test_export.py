@@ -18,11 +18,12 @@ from typing import Any
 import jax
 import numpy as np
 import pytest
-from exported_models import MODELS, SIZES, Case, numbers
+from exported_models import MODELS, SIZES, Case, Slopes, agree, numbers, sample_gradients
 from processes import run_python
 
 import hybridflow as hf
 from hybridflow import nn
+from hybridflow.core.dtypes import is_differentiable
 from hybridflow.core.errors import (
     ArgumentError,
     ArgumentTypeError,
@@ -402,6 +403,61 @@ hf.export.save(os.environ["FILE"], net, {"x": hf.TensorSpec([None, 4])}["x"], me
     first, second = [{one.name: one.read_bytes() for one in (tmp_path / n).iterdir()} for n in "01"]
     assert first == second
     assert {*first} == {"manifest.json", "predict.ir", "weights.safetensors"}
+
+
+GRADIENTS_ELSEWHERE = """
+import os
+os.chdir(os.environ["FOLDER"])
+import numpy as np, hybridflow as hf
+arrays, results = np.load("arguments.npz"), {}
+for name, function in hf.export.load("gradients.hf").functions.items():
+    given = [arrays[f"{name}|{place}"].astype(spec.dtype) for place, spec in enumerate(function.inputs.values())]
+    for place, one in enumerate(function(*given)):
+        results[f"{name}|{place}"] = np.asarray(one).astype("complex128" if one.dtype.kind == "c" else "float64")
+np.savez("results.npz", **results)
+"""
+
+
+def saved(path: Path, slopes: list[Slopes]) -> None:
+    hf.export.save(path, **{one.name: (one.function, *[x.spec for x in one.tensors]) for one in slopes})
+
+
+@pytest.mark.parametrize("hidden", [True, pytest.param(False, marks=pytest.mark.rest)], ids=["of hidden results", "all"])
+@pytest.mark.filterwarnings("ignore::hybridflow.core.errors.EffectWarning")  # some samples hold arrays
+def test_the_gradient_of_every_operation_runs_in_another_process(hidden: bool, tmp_path: Path):
+    arguments: dict[str, Any] = {}
+    expected: dict[str, list[Any]] = {}
+    slopes = [*sample_gradients(3 if hidden else 1, hidden=hidden)]
+    saved(tmp_path / "gradients.hf", slopes)
+    for name, function, tensors in slopes:
+        expected[name] = function(*tensors)
+        for place, one in enumerate(tensors):
+            array = one.numpy()
+            arguments[f"{name}|{place}"] = array.astype(np.float32) if array.dtype.num not in range(24) else array
+    assert len(expected) > (30 if hidden else 150)
+    np.savez(tmp_path / "arguments.npz", **arguments)
+    run_python(GRADIENTS_ELSEWHERE, FOLDER=str(tmp_path), timeout=300)
+    with np.load(tmp_path / "results.npz") as results:
+        for name, gradients in expected.items():
+            found = [results[f"{name}|{place}"].astype(one.dtype) for place, one in enumerate(gradients)]
+            agree(found, gradients)
+
+
+def test_a_loaded_gradient_is_differentiated_and_compiled(tmp_path: Path):
+    slopes = [*sample_gradients(hidden=True)]
+    saved(tmp_path / "gradients.hf", slopes)
+    artifact = hf.export.load(tmp_path / "gradients.hf")
+    for name, function, tensors in slopes:
+        loaded = artifact.functions[name]
+        agree(hf.compile(loaded)(*tensors), function(*tensors))
+        wanted = [one for one in tensors if is_differentiable(one.dtype)]
+        second: list[Any] = []
+        for run in (function, loaded):
+            with hf.GradientTape() as tape:
+                tape.watch(wanted)
+                results = run(*tensors)
+            second.append(tape.gradient(results, wanted, unconnected_gradients="zero"))
+        agree(second[1], second[0])
 
 
 # -- samples -----------------------------------------------------------------------------------------------------------
