@@ -422,7 +422,7 @@ def saved(path: Path, slopes: list[Slopes]) -> None:
     hf.export.save(path, **{one.name: (one.function, *[x.spec for x in one.tensors]) for one in slopes})
 
 
-@pytest.mark.parametrize("hidden", [True, pytest.param(False, marks=pytest.mark.rest)], ids=["of hidden results", "all"])
+@pytest.mark.parametrize("hidden", [True, pytest.param(False, marks=pytest.mark.rest)], ids=["hidden results", "all"])
 @pytest.mark.filterwarnings("ignore::hybridflow.core.errors.EffectWarning")  # some samples hold arrays
 def test_the_gradient_of_every_operation_runs_in_another_process(hidden: bool, tmp_path: Path):
     arguments: dict[str, Any] = {}

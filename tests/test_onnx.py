@@ -181,7 +181,7 @@ def test_training_steps_that_keep_what_gradients_read_are_models_too():
 # -- control flow and open sizes --------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("hidden", [True, pytest.param(False, marks=pytest.mark.rest)], ids=["of hidden results", "all"])
+@pytest.mark.parametrize("hidden", [True, pytest.param(False, marks=pytest.mark.rest)], ids=["hidden results", "all"])
 def test_the_gradient_of_every_operation_runs_or_is_refused(hidden: bool):
     count = 0
     for name, function, tensors in sample_gradients(hidden=hidden):
