@@ -124,6 +124,15 @@ def _from_dlpack(obj: Any) -> Any:
             raise error from None
 
 
+def require_shallow(depth: int) -> None:
+    """Raise if lists are nested deeper than any array has axes."""
+    if depth > _DEEPEST:
+        raise ShapeError(
+            message(f"asarray: lists are nested more than {_DEEPEST} deep, which is the most axes of an array",
+                    hint="A list that holds itself has no end.")
+        )  # fmt: skip
+
+
 def _nested(obj: Any, dtype: DType | None) -> np.ndarray[Any, Any]:
     """Return a nested sequence as one array."""
     numbers: list[Any] = []
@@ -131,11 +140,7 @@ def _nested(obj: Any, dtype: DType | None) -> np.ndarray[Any, Any]:
 
     def walk(item: Any, depth: int = 0) -> Any:
         if isinstance(item, Sequences):
-            if depth > _DEEPEST:
-                raise ShapeError(
-                    message(f"asarray: lists are nested more than {_DEEPEST} deep, which is the most axes of an array",
-                            hint="A list that holds itself has no end.")
-                )  # fmt: skip
+            require_shallow(depth)
             if NUMBERS.issuperset(map(type, item)):
                 numbers.extend(item)
                 return item
