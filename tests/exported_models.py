@@ -2,15 +2,65 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
+import jax.numpy as jnp
 import numpy as np
 
 import hybridflow as hf
 from hybridflow import nn
+from hybridflow.core.dtypes import is_differentiable
+from hybridflow.core.op import REGISTRY, Sample
+from hybridflow.testing.checks import samples_of
+from hybridflow.testing.graphs import together
 
 OPEN = hf.TensorSpec([None, 12])
+
+
+class Slopes(NamedTuple):
+    """The gradients of an operation on one of its samples.
+
+    Attributes:
+        name: the operation's name and the sample's number.
+        function: computes those gradients that exist, from the sample's arrays.
+        tensors: the arrays.
+    """
+
+    name: str
+    function: Callable[..., Any]
+    tensors: list[Any]
+
+
+def sample_gradients(samples: int = 1, *, hidden: bool = False) -> Iterator[Slopes]:
+    """Yield the gradients of every operation on its first samples, or of those that keep hidden results for them."""
+    for op in [one for one in REGISTRY.values() if not one.infer.__module__.startswith("test")]:
+        good = [one for one in samples_of(op, 0) if isinstance(one, Sample) and one.gradient]
+        for number, sample in enumerate(good[:samples] if op.saves.hidden or not hidden else ()):
+            applied, tensors = together(op, [sample])
+            wanted = [index for index, one in enumerate(tensors) if is_differentiable(one.dtype)]
+
+            def gradients(*xs: Any, applied: Any = applied, wanted: Any = wanted) -> list[Any]:
+                with hf.GradientTape() as tape:
+                    tape.watch([xs[index] for index in wanted])
+                    results = hf.tree.leaves(applied(*xs))
+                return [one for one in tape.gradient(results, [xs[index] for index in wanted]) if one is not None]
+
+            names = ", ".join(f"x{index}" for index in range(len(tensors)))
+            if wanted and gradients(*tensors):
+                function = eval(f"lambda {names}: gradients({names})", {"gradients": gradients})
+                yield Slopes(f"{op.name}_{number}", function, tensors)
+
+
+def agree(found: Any, expected: Any) -> None:
+    """Compare gradients that were computed in another order of operations."""
+    for a, b in zip(found, expected, strict=True):
+        a, b = np.asarray(a), np.asarray(b)
+        assert a.dtype == b.dtype
+        tolerance = 2e-2 if jnp.finfo(b.dtype).bits < 32 else 2e-4
+        a, b = [one.astype(np.complex128) for one in (a, b)]
+        largest = float(np.max(np.abs(b), where=np.isfinite(b), initial=1.0))
+        np.testing.assert_allclose(a, b, rtol=tolerance, atol=tolerance * largest)
 
 
 def numbers(*shape: int, seed: int = 0) -> Any:

@@ -21,7 +21,7 @@ ABSENT: Any = object()
 def right_digests(folder: Path) -> None:
     """Make the digests in a manifest those of its files."""
     file = folder / "manifest.json"
-    manifest = json.loads(file.read_text())
+    manifest = json.loads(file.read_text(encoding="utf-8"))
     for name, entry in manifest["files"].items():
         entry["sha256"] = hashlib.sha256((folder / name).read_bytes()).hexdigest()
     file.write_text(json.dumps(manifest))
@@ -105,7 +105,7 @@ CHECKS: dict[str, Any] = {
 def manifest_change(where: tuple[Any, ...], value: Any) -> Change:
     def change(folder: Path) -> None:
         file = folder / "manifest.json"
-        manifest = json.loads(file.read_text())
+        manifest = json.loads(file.read_text(encoding="utf-8"))
         owner = manifest
         for key in where[:-1]:
             owner = owner[key]
@@ -121,7 +121,7 @@ def manifest_change(where: tuple[Any, ...], value: Any) -> Change:
 def manifest_text(old: str, new: str) -> Change:
     def change(folder: Path) -> None:
         file = folder / "manifest.json"
-        text = file.read_text()
+        text = file.read_text(encoding="utf-8")
         assert old in text
         file.write_text(text.replace(old, new, 1))
 
@@ -281,7 +281,7 @@ TEXTS: dict[str, tuple[str, str, str]] = {
 def text_change(old: str, new: str) -> Change:
     def change(folder: Path) -> None:
         file = folder / "predict.ir"
-        text = file.read_text()
+        text = file.read_text(encoding="utf-8")
         assert old in text, f"{old} is not in {text}"
         file.write_text(text.replace(old, new, 1))
         right_digests(folder)

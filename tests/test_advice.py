@@ -108,7 +108,7 @@ def places(name: str, problem: str):
 
 
 def load(source: str, path: Path):
-    path.write_text(source)
+    path.write_text(source, encoding="utf-8")
     spec = importlib.util.spec_from_file_location(path.stem, path)
     assert spec is not None
     assert spec.loader is not None

@@ -25,7 +25,7 @@ spec.loader.exec_module(reference)
 
 def contents() -> set[str]:
     """The pages that the book's contents list."""
-    blocks = re.findall(r"```\{toctree\}\n(.*?)```", (NOTEBOOKS / "index.md").read_text(), re.DOTALL)
+    blocks = re.findall(r"```\{toctree\}\n(.*?)```", (NOTEBOOKS / "index.md").read_text(encoding="utf-8"), re.DOTALL)
     lines = "\n".join(blocks).splitlines()
     return {line for line in lines if line and not line.startswith(":")}
 
@@ -44,7 +44,7 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_the_reference_has_every_public_name(written: Path):
-    text = "\n".join(path.read_text() for path in (written / "api").iterdir())
+    text = "\n".join(path.read_text(encoding="utf-8") for path in (written / "api").iterdir())
     for name, value in vars(hf).items():
         module = getattr(value, "__module__", None) or ""
         if name.startswith("_") or not inspect.isroutine(value) or not module.startswith("hybridflow"):

@@ -15,7 +15,7 @@ import pytest
 
 import hybridflow as hf
 from hybridflow import nn
-from hybridflow.core.dims import Dim, evaluate, substitute
+from hybridflow.core.dims import Dim, DimScope, Guard, evaluate, substitute
 from hybridflow.core.errors import ArgumentError, CheckError, HybridflowError
 from hybridflow.core.op import REGISTRY, No, Sample
 from hybridflow.core.padding import Axes, NoRule
@@ -24,6 +24,7 @@ from hybridflow.ir.evaluate import run_eagerly
 from hybridflow.ir.verify import verify
 from hybridflow.nested import bounded as module
 from hybridflow.nested.bounded import bounded
+from hybridflow.tracing.choice import Choice
 from hybridflow.tracing.predicted import Predicted
 from hybridflow.tracing.views import Specs
 
@@ -624,6 +625,168 @@ def test_exact_sizes_make_room(monkeypatch: pytest.MonkeyPatch):
     assert f.compile_count >= 6, "the oldest made room, and was compiled again"
     assert len(trace.bounds._choice._exact) == 3
     assert [len(one._choice._exact) for one in trace.bounded_gradients.values()] == [3]
+
+
+# -- what grows by an element from call to call ------------------------------------------------------------------------
+
+TOKENS, WIDTH, LONGEST = 11, 8, 100
+
+
+def by_heads(x: Any) -> Any:
+    return hf.permute_dims(hf.reshape(x, (x.shape[0], x.shape[1], 2, WIDTH // 2)), (0, 2, 1, 3))
+
+
+class Causal(nn.Module):
+    """A block of a language model with a mask, positions and a head as people write them."""
+
+    def __init__(self, mask: Any = None, places: Any = None, head: Any = None) -> None:
+        self.embed, self.place = nn.Embedding(TOKENS, WIDTH), nn.Embedding(LONGEST, WIDTH)
+        self.head = nn.Linear(WIDTH, TOKENS)
+        self.qkv, self.norm = nn.Linear(WIDTH, 3 * WIDTH), nn.LayerNorm(WIDTH)
+        self.lower = hf.Variable(np.tril(np.ones((LONGEST, LONGEST), np.float32)), trainable=False)
+        self.parts = mask or MASKS["compared"], places or PLACES["looked up"], head or HEADS["all"]
+
+    def forward(self, ids: Any) -> Any:
+        mask, places, head = self.parts
+        x = self.norm(places(self, self.embed(ids), ids.shape[1]))
+        q, k, v = [by_heads(one) for one in hf.split(self.qkv(x), 3, axis=-1)]
+        scores = mask(self, q @ hf.matrix_transpose(k) / 2.0, ids.shape[1])
+        y = hf.permute_dims(nn.softmax(scores) @ v, (0, 2, 1, 3))
+        return head(self, x + hf.reshape(y, x.shape), ids)
+
+
+def compared(t: Any) -> Any:
+    return hf.arange(t)[:, None] - hf.arange(t)
+
+
+MASKS: dict[str, Any] = {
+    "compared": lambda m, s, t: hf.where(compared(t) >= 0, s, -1e9),
+    "lower triangle": lambda m, s, t: hf.where(hf.tril(hf.ones((t, t))) > 0, s, -np.inf),
+    "cut from a buffer": lambda m, s, t: hf.where(m.lower[:t, :t] == 0, -np.inf, s),
+    "added": lambda m, s, t: s + hf.triu(hf.full((t, t), -np.inf), k=1),
+    "window": lambda m, s, t: hf.where((compared(t) >= 0) & (compared(t) < 4), s, -1e9),
+    "slopes": lambda m, s, t: hf.where(compared(t) >= 0, s - 0.1 * hf.abs(compared(t)), -1e9),
+}
+PLACES: dict[str, Any] = {
+    "looked up": lambda m, x, t: x + m.place(hf.arange(t)),
+    "cut": lambda m, x, t: x + m.place.weight[:t],
+    "taken": lambda m, x, t: x + hf.take(m.place.weight, hf.arange(t), axis=0),
+    "counted": lambda m, x, t: x + m.place(hf.cumulative_sum(hf.ones((t,), dtype="int32")) - 1),
+    "waves": lambda m, x, t: x + hf.sin(hf.arange(t)[:, None] / 10 ** hf.arange(WIDTH, dtype="float32")),
+    "none": lambda m, x, t: x,
+}
+HEADS: dict[str, Any] = {
+    "all": lambda m, x, ids: m.head(x),
+    "last": lambda m, x, ids: m.head(x[:, -1]),
+    "last, kept": lambda m, x, ids: m.head(x[:, -1:, :]),
+    "tied": lambda m, x, ids: x @ m.embed.weight.T,
+    "best": lambda m, x, ids: hf.argmax(m.head(x)[:, -1], axis=-1),
+    "appended": lambda m, x, ids: hf.concat([ids, hf.argmax(m.head(x)[:, -1:], axis=-1).astype("int32")], axis=1),
+    "drawn": lambda m, x, ids: hf.random.categorical(m.head(x)[:, -1]),
+    "the three best": lambda m, x, ids: hf.top_k(m.head(x)[:, -1], 3)[1],
+    "loss": lambda m, x, ids: hf.mean(nn.softmax_cross_entropy(m.head(x)[:, :-1], ids[:, 1:])),
+    "sentence": lambda m, x, ids: nn.softmax(m.head(x) / 0.8)[0, -1],
+}
+
+
+def after(layer: Any) -> Callable[[], Any]:
+    def make() -> Any:
+        embed = nn.Embedding(TOKENS, WIDTH)
+        inner = layer()
+        return lambda ids: hf.tree.leaves(inner(embed(ids)))[0][:, -1]
+
+    return make
+
+
+GROWING: dict[str, Callable[[], Any]] = {
+    **{f"mask {name}": lambda one=one: Causal(mask=one) for name, one in MASKS.items()},
+    **{f"places {name}": lambda one=one: Causal(places=one) for name, one in PLACES.items()},
+    **{f"head {name}": lambda one=one: Causal(MASKS["cut from a buffer"], head=one) for name, one in HEADS.items()},
+    "attention": after(lambda: nn.MultiHeadAttention(WIDTH, 2, is_causal=True)),
+    "rotary attention": after(lambda: nn.MultiHeadAttention(WIDTH, 2, is_causal=True, rotary=True)),
+    "GRU": after(lambda: nn.GRU(WIDTH, WIDTH)),
+    "LSTM": after(lambda: nn.LSTM(WIDTH, WIDTH)),
+    "GPT-2": lambda: hf.models.GPT2(width=8, blocks=1, heads=2, tokens=TOKENS, length=LONGEST).eval(),
+    "Llama": lambda: hf.models.Llama(width=8, blocks=1, heads=2, kv_heads=1, hidden=8, tokens=TOKENS).eval(),
+}
+
+
+def made_for(graph: Any, lengths: Sequence[int], symbol: str) -> tuple[int, str | None]:
+    """Return how many programs a trace's calls need at given lengths, without compiling them, and why not fewer."""
+    choice: Choice[Any, None] = Choice(
+        [graph], 1, lambda bounds, padding: bounded(graph, bounds, {}), lambda sizes: None, lambda: None
+    )
+    for length in lengths:
+        if choice.program({symbol: length}) is None:
+            choice.exact({symbol: length})
+    return choice.exact_count + len(choice._programs), choice.why_not
+
+
+@pytest.mark.parametrize("name", GROWING)
+def test_what_grows_by_a_token_needs_few_programs(name: str):
+    model = GROWING[name]()
+    trace, _, _ = hf.compile(model)._trace_of(Specs((hf.TensorSpec([1, None], "int32"),), {}))
+    graph = trace.raw_graph
+    (symbol,) = graph.dims.hints
+    lengths = [length for length in range(2, 97) if graph.dims.holds({symbol: length})]
+    assert len(lengths) > 90
+    count, why = made_for(graph, lengths, symbol)
+    assert why is None
+    assert count <= 7
+
+
+def test_a_model_that_grows_is_compiled_a_few_times():
+    model = Causal(MASKS["cut from a buffer"], PLACES["cut"], HEADS["appended"])
+    f, ids = hf.compile(model), hf.asarray([[1]])
+    for _ in range(60):
+        found = f(ids)
+        np.testing.assert_array_equal(found.numpy(), model(ids).numpy())
+        ids = found
+    assert f.compile_count <= 7
+
+
+@pytest.mark.parametrize("states", [False, True])
+def test_a_check_of_a_padded_call_is_raised_by_it(states: bool):
+    table, calls = hf.asarray(np.arange(50, dtype=np.float32)), hf.Variable(0)
+
+    def appended(ids: Any) -> Any:
+        if states:
+            calls.assign_add(1)
+        return hf.concat([ids, hf.max(table[ids]).astype("int32")[None] + 1])
+
+    f, ids = hf.compile(appended), hf.asarray([0])
+    for _ in range(20):
+        ids = f(ids)
+    assert ids.numpy().tolist() == [*range(21)]
+    with pytest.raises(IndexError, match="out of range for size 50"):
+        f(hf.asarray([1, 2, 77])).numpy()
+    assert int(calls) == (20 if states else 0)
+
+
+def test_bounds_end_where_a_guard_does():
+    scope = DimScope()
+    n, m = scope.symbol("n", 3), scope.symbol("m", 3)
+    assert n - 1 < 60
+    assert 2 * m + n <= 200
+    assert scope.within({"n": 3, "m": 3}, {"n": 8, "m": 8}) == {"n": 8, "m": 8}
+    assert scope.within({"n": 3, "m": 3}, {"n": 64, "m": 256}) == {"n": 60, "m": 70}
+    assert scope.within({"n": 60, "m": 3}, {"n": 64, "m": 3}) == {"n": 60, "m": 3}
+    assert n * 2 == 2 * n
+    assert n % 5 != 0
+    assert scope.holds(scope.within({"n": 3, "m": 3}, {"n": 40, "m": 8}))
+
+
+def test_a_relation_that_no_larger_size_fulfils_is_named():
+    def f(x: Any) -> Any:
+        return x + 1 if x.shape[0] % 4 == 3 else x
+
+    trace, _, _ = hf.compile(f)._trace_of(Specs((hf.TensorSpec([None]),), {}))
+    trace.raw_graph.dims.take(Guard(next(iter(trace.raw_graph.input_specs)).shape[0], "<=", 3, True))
+    (symbol,) = trace.raw_graph.dims.hints
+    with pytest.warns(hf.RetraceWarning, match="does not hold for larger sizes"):
+        count, why = made_for(trace.raw_graph, range(4, 12), symbol)
+    assert count == 8
+    assert why is not None
 
 
 def test_many_exact_sizes_are_warned_about_once():

@@ -435,3 +435,47 @@ def test_a_graph_runs_by_itself(small: None):
     graph = hf.compile(repeated).graph(x)
     made = compile_graph(graph, sizes={})
     np.testing.assert_allclose(np.asarray(made.call(x.numpy())[0]), repeated(x)[0].numpy(), rtol=1e-4)
+
+
+def irregular(length: int) -> Any:
+    """Return a step of a long chain in which no part repeats, with values that live long, and an assigned Variable."""
+    w = hf.Variable(np.eye(4, dtype=np.float32) * 0.9)
+    chosen = np.random.default_rng(0).integers(0, 4, length)
+
+    def step(x: Any) -> Any:
+        before = x
+        for number, kind in enumerate(chosen):
+            x = (hf.sin(x), x @ w, x * 0.5 + before, hf.tanh(x) - 0.01 * number)[kind]
+            before = x if number % 9 == 0 else before
+        w.assign_sub(0.01 * x)
+        return x, hf.sum(before)
+
+    def slope(x: Any) -> Any:
+        with hf.GradientTape() as tape:
+            loss = hf.sum(step(x)[0])
+        return loss, tape.gradient(loss, w)
+
+    return w, step, slope
+
+
+@pytest.mark.parametrize("which", [1, 2], ids=["step", "gradient"])
+def test_a_graph_that_is_too_long_is_several_programs(monkeypatch: pytest.MonkeyPatch, which: int):
+    monkeypatch.setattr(pieces, "LONGEST", 40)
+    monkeypatch.setattr(pieces, "LENGTH", 9)
+    x, found = hf.asarray(np.random.default_rng(1).normal(size=(4, 4)).astype(np.float32)), []
+    for wrap in (lambda f: f, hf.compile):
+        made = irregular(60)
+        run = wrap(made[which])
+        for _ in range(2):
+            results = hf.tree.leaves(run(x))
+        found.append([*results, made[0]])
+    (executable,) = run._last().executables.values()
+    assert len(executable.parts) > 6
+    for a, b in zip(*found, strict=True):
+        np.testing.assert_allclose(np.asarray(a), np.asarray(b), rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.rest
+def test_a_chain_of_twenty_thousand_operations_is_compiled():
+    made = hf.compile(irregular(20_000)[1])
+    assert np.isfinite(hf.tree.leaves(made(hf.ones((4, 4))))[0].numpy()).all()

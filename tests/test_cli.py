@@ -120,7 +120,7 @@ def test_a_difference_is_exit_code_1(model: Path, capsys: pytest.CaptureFixture[
 def test_compare_writes_a_report(model: Path, tmp_path: Path):
     out = tmp_path / "out.html"
     assert main(["compare", f"{model}:double", "--repeats", "1", "--out", str(out)]) == 0
-    assert out.read_text().startswith("<!doctype html>")
+    assert out.read_text(encoding="utf-8").startswith("<!doctype html>")
 
 
 @pytest.mark.parametrize("targets", [["{0}:double,thrice"], ["{0}:double", "{0}:thrice"]])
@@ -141,7 +141,7 @@ def test_compare_sizes(more: list[str], model: Path, tmp_path: Path, capsys: pyt
     assert main(["compare", f"{model}:double", *arguments]) == 0
     out = capsys.readouterr().out
     assert "SAME: at every size" in out
-    found = json.loads(kept.read_text())
+    found = json.loads(kept.read_text(encoding="utf-8"))
     assert found["sizes"] == [4, 16]
     assert found["same"] is True
 
@@ -153,7 +153,7 @@ def test_compare_peers_and_all_outputs(model: Path, tmp_path: Path, capsys: pyte
     peers = ["--peers", f"numpy={model}:double_in_numpy"]
     assert main(["compare", f"{model}:double", "--repeats", "1", *peers, *outputs]) == 0
     assert [name.is_file() for name in names] == [True, True, True]
-    assert json.loads(names[1].read_text())["peers"][0]["name"] == "numpy"
+    assert json.loads(names[1].read_text(encoding="utf-8"))["peers"][0]["name"] == "numpy"
     assert main(["compare", f"{model}:thrice", "--shapes", "f32[3]", "--repeats", "1", *peers]) == 1
     assert "numpy" in capsys.readouterr().out
 
@@ -219,7 +219,7 @@ def test_inspect_writes_one_page(model: Path, tmp_path: Path, capsys: pytest.Cap
     printed = capsys.readouterr()
     assert "Page:" in printed.err
     assert "Page:" not in printed.out
-    page = out.read_text()
+    page = out.read_text(encoding="utf-8")
     for part in ("double: 1 trace", "XLA options", "FLOPs", "srcdoc=", "stablehlo.multiply", "HloModule"):
         assert part in page
     assert not re.search(r'(?:src|href)="', page)
@@ -228,12 +228,12 @@ def test_inspect_writes_one_page(model: Path, tmp_path: Path, capsys: pytest.Cap
 def test_inspect_writes_a_folder(model: Path, tmp_path: Path):
     out = tmp_path / "report"
     assert main(["inspect", f"{model}:double", "--out", str(out)]) == 0
-    index = (out / "index.html").read_text()
+    index = (out / "index.html").read_text(encoding="utf-8")
     linked = set(re.findall(r'href="([^"]+)"', index))
     assert linked == {path.name for path in out.iterdir()} - {"index.html"}
     assert linked == {"graph.html", "passes.html", "cost.html", "why.html",
                       "graph.txt", "optimized.txt", "stablehlo.txt", "hlo.txt"}  # fmt: skip
-    assert (out / "optimized.txt").read_text() == double_lowered(model).as_text("optimized")
+    assert (out / "optimized.txt").read_text(encoding="utf-8") == double_lowered(model).as_text("optimized")
     assert main(["inspect", f"{model}:double", "--out", str(out)]) == 0  # again, into the same folder
 
 
@@ -254,7 +254,7 @@ def test_profile(model: Path, tmp_path: Path, ending: str, text: str, capsys: py
     printed = capsys.readouterr().out
     assert "Eager, 3 calls" in printed
     assert "double: 3 compiled calls" in printed
-    assert text in out.read_text()
+    assert text in out.read_text(encoding="utf-8")
 
 
 def test_doctor(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
@@ -526,7 +526,7 @@ def test_a_report_can_go_to_what_is_no_file(tmp_path: Path, model: Path):
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
     read: list[str] = []
-    reader = threading.Thread(target=lambda: read.append(pipe.read_text()))
+    reader = threading.Thread(target=lambda: read.append(pipe.read_text(encoding="utf-8")))
     reader.start()
     assert main(["compare", f"{model}:double", "--repeats", "1", "--json", str(pipe)]) == 0
     reader.join(timeout=60)
@@ -552,7 +552,7 @@ def test_demo(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: p
     for text in ("parameters after 20 steps", "gradients", "break-even", "first call", "SAME"):
         assert text in printed
     assert set(re.findall(r"(\w+\.py):\d", printed)) == {"demo.py"}
-    page = out.read_text()
+    page = out.read_text(encoding="utf-8")
     assert page.count("<svg") == 2
     assert [file.name for file in tmp_path.iterdir()] == ["report.html"]
 

@@ -78,7 +78,7 @@ def test_the_lines_of_the_page_export_show_and_run_a_model(source: Path):
     folder = source.parent
     assert LINES is not None
     export, inspect, run, *others = [shlex.split(line)[1:] for line in LINES[1].splitlines()]
-    source.write_text(SOURCE.replace("Linear(4, 3)", "Linear(784, 3)"))
+    source.write_text(SOURCE.replace("Linear(4, 3)", "Linear(784, 3)"), encoding="utf-8")
     assert command(folder, *export) == "Artifact: digits.hf\n" + TRAINS
     source.unlink()
     shown = command(folder, *inspect)

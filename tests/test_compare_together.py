@@ -588,7 +588,7 @@ def test_every_kind_is_shown_and_written(kind: str, all_kinds: dict[str, Any], t
     for line in found.findings():
         assert line in text
     found.to_html(tmp_path / "page.html")
-    page = (tmp_path / "page.html").read_text()
+    page = (tmp_path / "page.html").read_text(encoding="utf-8")
     assert page.count("<svg") == 1
     assert "http" not in page.replace("http://www.w3.org", "").replace("http://purl.org", "").replace(
         "http://creativecommons.org", ""
@@ -596,7 +596,7 @@ def test_every_kind_is_shown_and_written(kind: str, all_kinds: dict[str, Any], t
     found.plot(tmp_path / "plot.png")
     assert (tmp_path / "plot.png").read_bytes().startswith(b"\x89PNG")
     found.to_json(tmp_path / "found.json")
-    kept = json.loads((tmp_path / "found.json").read_text(), parse_constant=lambda name: pytest.fail(name))
+    kept = json.loads((tmp_path / "found.json").read_bytes(), parse_constant=lambda name: pytest.fail(name))
     assert kept["same"] is True
     assert sorted(file.name for file in tmp_path.iterdir()) == ["found.json", "page.html", "plot.png"]
 
@@ -604,7 +604,7 @@ def test_every_kind_is_shown_and_written(kind: str, all_kinds: dict[str, Any], t
 def test_json_has_no_infinities(tmp_path: Path):
     found = hf.compare(lambda x: x[:2] if hf.is_tracing() else x, X, repeats=1)
     found.to_json(tmp_path / "found.json")
-    kept = json.loads((tmp_path / "found.json").read_text(), parse_constant=lambda name: pytest.fail(name))
+    kept = json.loads((tmp_path / "found.json").read_bytes(), parse_constant=lambda name: pytest.fail(name))
     assert kept["parities"][0]["outputs"][0]["largest"] is None
     assert kept["speedup_interval"] is None
     assert kept["eager"]["interval"] is None

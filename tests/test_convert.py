@@ -116,7 +116,7 @@ def targets():
     del box.b[2], box.d
     x: int = 4
     box.e: int = x
-    with open(__file__) as box.f:
+    with open(__file__, encoding="utf-8") as box.f:
         first = box.f.readline()
     box.f = (n := 3) + n
     return vars(box), d, e, c, first[:3]

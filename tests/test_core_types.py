@@ -28,7 +28,8 @@ def kinds_here() -> list[str]:
     information = Path("/proc/cpuinfo")
     if platform.machine() != "x86_64" or not information.exists():
         return []
-    flags = next((line for line in information.read_text().splitlines() if line.startswith("flags")), "")
+    lines = information.read_text(encoding="utf-8").splitlines()
+    flags = next((line for line in lines if line.startswith("flags")), "")
     return [kind for kind, needs in _NEEDS.items() if needs <= set(flags.split())]
 
 

@@ -834,7 +834,7 @@ def test_a_trace_that_restarts_takes_changes_inside_changed_containers_back(oute
         path = tmp_path / f"restarts_{eager}.py"
         lines = ["def f(x):", "global d, l, n", outer, inner, "n += 1", "return x * len(f'{n}')"]
         path.write_text("\n    ".join(lines))
-        exec(compile(path.read_text(), str(path), "exec"), space)
+        exec(compile(path.read_text(encoding="utf-8"), str(path), "exec"), space)
         compiled, seen = hf.compile(space["f"]), []
         for _ in range(4):
             with hf.config.run_eagerly(eager):
@@ -878,7 +878,7 @@ def test_a_trace_that_restarts_takes_back_what_code_that_is_not_converted_stored
         path = tmp_path / f"{STORES.index(store)}_{eager}.py"
         path.write_text(RESTARTING.format(store=store, caller=caller))
         space = {"hf": hf, "Box": lambda k: types.SimpleNamespace(k=k), "o": types.SimpleNamespace(k=1), "l": [1]}
-        exec(compile(path.read_text(), str(path), "exec"), space)
+        exec(compile(path.read_text(encoding="utf-8"), str(path), "exec"), space)
         compiled, seen = hf.compile(space["f"]), []
         for space["n"] in range(1, 5):
             with hf.config.run_eagerly(eager):
@@ -905,7 +905,7 @@ def test_a_call_that_fails_leaves_numbers_and_no_stand_ins(store, tmp_path):
         path.write_text(f"def f(x, n):\n    {store}\n    raise ValueError(n)\n")
         o, seen = types.SimpleNamespace(t=1, l=[1]), []
         space = {"o": o, "types": types, "collections": collections}
-        exec(compile(path.read_text(), str(path), "exec"), space)
+        exec(compile(path.read_text(encoding="utf-8"), str(path), "exec"), space)
         compiled = hf.compile(space["f"])
         for number in (1.0, 2.0, 3, 4, 2**40):
             o.t = getattr(o, "t", 1)

@@ -7,6 +7,7 @@ import builtins
 import inspect
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -94,6 +95,29 @@ def test_message():
     assert message("what") == "what"
     assert message("what", got="f(x)", hint="Do this.") == "what\n  got: f(x)\n  Do this."
     assert message("what", hint="Do this.") == "what\n  Do this."
+
+
+def test_a_part_of_a_message_without_end_is_cut():
+    name = "n" * 1_000_000
+    found = message(f"no {name}!", got=name, hint=f"Write {name}.")
+    assert len(found) < 13_000
+    assert found.startswith("no nnn")
+    assert f"{1_000_004 - 4000} characters more" in found
+    assert found.endswith("n.")
+    for call in (lambda: hf.ones(3, dtype=name), lambda: hf.Variable([1.0], name=name).assign([1.0, 2.0])):
+        with pytest.raises(HybridflowError) as raised:
+            call()
+        assert len(str(raised.value)) < 13_000
+
+
+@pytest.mark.parametrize("depth", [66, 3000, 100_000])
+def test_lists_that_are_nested_too_deep_are_named(depth: int):
+    nested: list[Any] = [1.0]
+    for _ in range(depth):
+        nested = [nested]
+    with pytest.raises(errors.ShapeError, match="lists are nested more than 64 deep"):
+        hf.asarray(nested)
+    assert hf.asarray([[1.0]]).shape == (1, 1)
 
 
 def test_structure_text():

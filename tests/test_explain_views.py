@@ -352,7 +352,7 @@ def test_the_text_the_tree_and_the_page_say_the_same(tmp_path: Path):
     step(hf.ones((9, 6)))
     explained = step.explain()
     explained.to_html(tmp_path / "why.html")
-    page = (tmp_path / "why.html").read_text()
+    page = (tmp_path / "why.html").read_text(encoding="utf-8")
     tree = shown(explained.tree())
     plain = unescape(re.sub(r"<[^>]*>", "", page))
     wanted = [fact for record in explained for fact in facts(trace_item(record))]

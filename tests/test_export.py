@@ -18,11 +18,12 @@ from typing import Any
 import jax
 import numpy as np
 import pytest
-from exported_models import MODELS, SIZES, Case, numbers
+from exported_models import MODELS, SIZES, Case, Slopes, agree, numbers, sample_gradients
 from processes import run_python
 
 import hybridflow as hf
 from hybridflow import nn
+from hybridflow.core.dtypes import is_differentiable
 from hybridflow.core.errors import (
     ArgumentError,
     ArgumentTypeError,
@@ -308,7 +309,7 @@ def test_numbers_constants_and_checks_are_part_of_it(tmp_path: Path):
         return (given["b"] @ hf.asarray(large) * scaled.factor, given["a"] + rest[0], None)
 
     hf.export.save(tmp_path / "one", f, {"b": SPEC, "a": hf.TensorSpec([3])}, [hf.TensorSpec([3], hf.float32)])
-    assert len((tmp_path / "one" / "predict.ir").read_text()) < 2000
+    assert len((tmp_path / "one" / "predict.ir").read_text(encoding="utf-8")) < 2000
     loaded = hf.export.load(tmp_path / "one").predict
     scaled.factor = 1.0
     given, rest = {"b": hf.ones((2, 6)), "a": hf.ones(3)}, [hf.ones(3)]
@@ -318,7 +319,7 @@ def test_numbers_constants_and_checks_are_part_of_it(tmp_path: Path):
     for function in (loaded, hf.compile(loaded)):
         with pytest.raises(CheckError, match="positive numbers are wanted"):
             np.asarray(function(given, [hf.zeros(3)])[0])
-    assert str(tmp_path.parent) not in (tmp_path / "one" / "manifest.json").read_text()
+    assert str(tmp_path.parent) not in (tmp_path / "one" / "manifest.json").read_text(encoding="utf-8")
     x = hf.ones(3)
     for args, error, text in (
         (({"b": hf.ones((2, 6))}, [x]), ArgumentTypeError, "given is a dict, and was a dict of b, a"),
@@ -404,6 +405,61 @@ hf.export.save(os.environ["FILE"], net, {"x": hf.TensorSpec([None, 4])}["x"], me
     assert {*first} == {"manifest.json", "predict.ir", "weights.safetensors"}
 
 
+GRADIENTS_ELSEWHERE = """
+import os
+os.chdir(os.environ["FOLDER"])
+import numpy as np, hybridflow as hf
+arrays, results = np.load("arguments.npz"), {}
+for name, function in hf.export.load("gradients.hf").functions.items():
+    given = [arrays[f"{name}|{place}"].astype(spec.dtype) for place, spec in enumerate(function.inputs.values())]
+    for place, one in enumerate(function(*given)):
+        results[f"{name}|{place}"] = np.asarray(one).astype("complex128" if one.dtype.kind == "c" else "float64")
+np.savez("results.npz", **results)
+"""
+
+
+def saved(path: Path, slopes: list[Slopes]) -> None:
+    hf.export.save(path, **{one.name: (one.function, *[x.spec for x in one.tensors]) for one in slopes})
+
+
+@pytest.mark.parametrize("hidden", [True, pytest.param(False, marks=pytest.mark.rest)], ids=["hidden results", "all"])
+@pytest.mark.filterwarnings("ignore::hybridflow.core.errors.EffectWarning")  # some samples hold arrays
+def test_the_gradient_of_every_operation_runs_in_another_process(hidden: bool, tmp_path: Path):
+    arguments: dict[str, Any] = {}
+    expected: dict[str, list[Any]] = {}
+    slopes = [*sample_gradients(3 if hidden else 1, hidden=hidden)]
+    saved(tmp_path / "gradients.hf", slopes)
+    for name, function, tensors in slopes:
+        expected[name] = function(*tensors)
+        for place, one in enumerate(tensors):
+            array = one.numpy()
+            arguments[f"{name}|{place}"] = array.astype(np.float32) if array.dtype.num not in range(24) else array
+    assert len(expected) > (30 if hidden else 150)
+    np.savez(tmp_path / "arguments.npz", **arguments)
+    run_python(GRADIENTS_ELSEWHERE, FOLDER=str(tmp_path), timeout=300)
+    with np.load(tmp_path / "results.npz") as results:
+        for name, gradients in expected.items():
+            found = [results[f"{name}|{place}"].astype(one.dtype) for place, one in enumerate(gradients)]
+            agree(found, gradients)
+
+
+def test_a_loaded_gradient_is_differentiated_and_compiled(tmp_path: Path):
+    slopes = [*sample_gradients(hidden=True)]
+    saved(tmp_path / "gradients.hf", slopes)
+    artifact = hf.export.load(tmp_path / "gradients.hf")
+    for name, function, tensors in slopes:
+        loaded = artifact.functions[name]
+        agree(hf.compile(loaded)(*tensors), function(*tensors))
+        wanted = [one for one in tensors if is_differentiable(one.dtype)]
+        second: list[Any] = []
+        for run in (function, loaded):
+            with hf.GradientTape() as tape:
+                tape.watch(wanted)
+                results = run(*tensors)
+            second.append(tape.gradient(results, wanted, unconnected_gradients="zero"))
+        agree(second[1], second[0])
+
+
 # -- samples -----------------------------------------------------------------------------------------------------------
 
 
@@ -486,8 +542,8 @@ def test_an_operation_of_an_older_version_is_upgraded_and_of_a_newer_one_refused
     op = hf.sum.op
     monkeypatch.setattr(op, "upgrades", (lambda attrs: {**attrs, "keepdims": False}, lambda attrs: attrs))
     hf.export.save(tmp_path / "new", lambda x: hf.sum(x), SPEC)
-    assert json.loads((tmp_path / "new/manifest.json").read_text())["operations"]["sum"] == 3
-    text = (tmp_path / "old/predict.ir").read_text()
+    assert json.loads((tmp_path / "new/manifest.json").read_text(encoding="utf-8"))["operations"]["sum"] == 3
+    text = (tmp_path / "old/predict.ir").read_text(encoding="utf-8")
     change_file(tmp_path / "old", "predict.ir", text.replace("keepdims=False", "keepdims=None"))  # as version 1 had it
     equal(hf.export.load(tmp_path / "old").predict(x), hf.sum(hf.asarray(x), axis=1))
     monkeypatch.setattr(op, "upgrades", ())
@@ -498,7 +554,7 @@ def test_an_operation_of_an_older_version_is_upgraded_and_of_a_newer_one_refused
 def change_file(folder: Path, name: str, text: str) -> None:
     """Write a file of an artifact anew, with its digest."""
     (folder / name).write_text(text)
-    manifest = json.loads((folder / "manifest.json").read_text())
+    manifest = json.loads((folder / "manifest.json").read_text(encoding="utf-8"))
     manifest["files"][name]["sha256"] = hashlib.sha256(text.encode()).hexdigest()
     (folder / "manifest.json").write_text(json.dumps(manifest))
 
@@ -576,9 +632,9 @@ def test_a_changed_artifact_whose_digests_are_right_is_an_error_of_ours_or_anoth
         path = tmp_path / "bad"
         shutil.rmtree(path, ignore_errors=True)
         shutil.copytree(tmp_path / "good", path)
-        manifest = json.loads((path / "manifest.json").read_text())
+        manifest = json.loads((path / "manifest.json").read_text(encoding="utf-8"))
         if number % 3:
-            text = changed_text((path / "predict.ir").read_text(), rng).encode()
+            text = changed_text((path / "predict.ir").read_text(encoding="utf-8"), rng).encode()
             (path / "predict.ir").write_bytes(text)
             manifest["files"]["predict.ir"]["sha256"] = hashlib.sha256(text).hexdigest()
         else:
@@ -611,7 +667,7 @@ def test_the_golden_artifact_stays_loadable():
     loaded = hf.export.load(GOLDEN, copy=True)
     x = (np.arange(12, dtype=np.float32).reshape(2, 6) - 5) / 4
     found = loaded.predict(x)
-    expected = json.loads((GOLDEN.parent / "artifact_version_1.json").read_text())
+    expected = json.loads((GOLDEN.parent / "artifact_version_1.json").read_text(encoding="utf-8"))
     np.testing.assert_allclose(np.asarray(found["y"]), expected, rtol=1e-6)
     assert loaded.metadata == {"made by": "version 1"}
     hf.random.seed(0)

@@ -47,7 +47,8 @@ def at(path):
 @functools.cache
 def stored():
     """Return the names in ``peers.txt`` by the part of the package that has them."""
-    parts = re.split(r"^\[(.*)\]$", Path(__file__).with_name("peers.txt").read_text(), flags=re.MULTILINE)
+    text = Path(__file__).with_name("peers.txt").read_text(encoding="utf-8")
+    parts = re.split(r"^\[(.*)\]$", text, flags=re.MULTILINE)
     return {part: names.split() for part, names in zip(parts[1::2], parts[2::2], strict=True)}
 
 

@@ -117,10 +117,10 @@ def changed(text: str, rng: random.Random) -> str:
 
 def mutate(folder: Path, rng: random.Random) -> None:
     """Change a graph's text or the manifest, and make the digest right again."""
-    manifest = json.loads((folder / "manifest.json").read_text())
+    manifest = json.loads((folder / "manifest.json").read_text(encoding="utf-8"))
     if rng.random() < 0.8:
         file = rng.choice(sorted(folder.glob("*.ir")))
-        raw = changed(file.read_text(), rng).encode()
+        raw = changed(file.read_text(encoding="utf-8"), rng).encode()
         file.write_bytes(raw)
         manifest["files"][file.name]["sha256"] = hashlib.sha256(raw).hexdigest()
         text = json.dumps(manifest)
@@ -272,10 +272,10 @@ def test_attributes_that_no_trace_makes(case: str, artifacts: list[Path], tmp_pa
     folder = tmp_path / "changed"
     shutil.copytree(next(one for one in artifacts if one.name == name), folder)
     file = folder / "predict.ir"
-    text = change(file.read_text())
-    assert text != file.read_text()
+    text = change(file.read_text(encoding="utf-8"))
+    assert text != file.read_text(encoding="utf-8")
     file.write_text(text)
-    manifest = json.loads((folder / "manifest.json").read_text())
+    manifest = json.loads((folder / "manifest.json").read_text(encoding="utf-8"))
     manifest["files"][file.name]["sha256"] = hashlib.sha256(text.encode()).hexdigest()
     (folder / "manifest.json").write_text(json.dumps(manifest))
     with pytest.raises(HybridflowError):

@@ -192,7 +192,8 @@ def test_a_killed_run_goes_on(tmp_path):
     assert again.code == 0, again.err
     assert again.err.count("hybridflow launch: restart ") == 2
     assert losses_of(again) == expected  # bit for bit
-    logged = [json.loads(line)["step"] for line in (tmp_path / "b" / "log.jsonl").read_text().splitlines()]
+    log = (tmp_path / "b" / "log.jsonl").read_text(encoding="utf-8")
+    logged = [json.loads(line)["step"] for line in log.splitlines()]
     assert logged == [*range(1, 51)]
 
     (tmp_path / "a" / "step-000000050.safetensors").unlink()

@@ -128,6 +128,28 @@ def test_functions_are_short():
 ONLY_LOOKS = {"isinstance", "issubclass", "len", "all", "any", "callable", "type"}
 
 
+def _texts_without_encoding(tree: ast.Module) -> Iterator[ast.Call]:
+    """Yield the calls that read or write text in the encoding of the locale."""
+    for node in ast.walk(tree):
+        if not isinstance(node, ast.Call) or any(one.arg == "encoding" for one in node.keywords):
+            continue
+        name = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
+        mode = next((one.value for one in node.keywords if one.arg == "mode"), (*node.args, None, None)[1])
+        binary = isinstance(mode, ast.Constant) and "b" in str(mode.value)
+        method = isinstance(node.func, ast.Attribute)
+        read, written = method and name == "read_text", method and name == "write_text"
+        opened = name == "open" and not method and not binary
+        if (read and not node.args) or (written and len(node.args) < 2) or opened:
+            yield node
+
+
+def test_texts_have_an_encoding_of_their_own():
+    planted = "p.read_text(); p.write_text(x); open(p); open(p, 'w'); open(p, 'rb'); p.read_text('utf-8')"
+    assert len(list(_texts_without_encoding(ast.parse(planted)))) == 4
+    found = [f"{path}:{node.lineno}" for path in FILES for node in _texts_without_encoding(parsed(path))]
+    assert not found, "the locale's encoding may lack characters: write encoding='utf-8'"
+
+
 def test_asserts_only_look():
     """Python leaves asserts out with ``-O``: nothing may need what they do."""
     does: list[str] = []
@@ -247,12 +269,12 @@ def test_only_the_declared_dependencies_are_imported_at_the_top():
 
 
 def test_the_version_is_the_changelogs():
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    changelog = (ROOT / "CHANGELOG.md").read_text()
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    changelog = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
     assert changelog.index("## [Unreleased]") < changelog.find(f"## [{project['version']}]") or (
         f"## [{project['version']}]" not in changelog
     )
-    assert f'__version__ = "{project["version"]}"' in (ROOT / "hybridflow/__init__.py").read_text()
+    assert f'__version__ = "{project["version"]}"' in (ROOT / "hybridflow/__init__.py").read_text(encoding="utf-8")
 
 
 def test_what_is_imported_late_is_declared():

@@ -11,7 +11,7 @@ from hybridflow import nn
 
 def here(text):
     """Return the line of this file that has a text, as a report gives it."""
-    lines = Path(__file__).read_text().splitlines()
+    lines = Path(__file__).read_text(encoding="utf-8").splitlines()
     return f"{__file__}:{next(i for i, line in enumerate(lines, 1) if text in line)}"
 
 

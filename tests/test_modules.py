@@ -380,6 +380,30 @@ def test_a_summary_builds_nothing_and_its_totals_are_those_of_cost():
     assert huge.parameters == 2 * 200_000 * 200_001
 
 
+class ReadsInside(nn.Module):
+    """Reads the parameters of modules that it does not call, of a list's and of one within another too."""
+
+    def __init__(self) -> None:
+        self.table, self.never = nn.Embedding(5, 4), nn.Linear(3, 3)
+        self.rest = [nn.Sequential(nn.Linear(4, 4), nn.BatchNorm(4)), self.table]
+        self.scale = nn.Linear(4, 4)
+        self.scale.bias = self.rest[0][0].bias  # one parameter at two places
+
+    def forward(self, i: Any) -> Any:
+        return self.scale(self.table.weight[i]) @ self.rest[0][0].weight @ hf.matrix_transpose(self.table.weight)
+
+
+def test_a_summary_counts_each_parameter_once_at_the_module_that_has_it():
+    model = ReadsInside()
+    found = nn.summary(model, hf.TensorSpec((2,), "int32"))
+    assert found.parameters == sum(one.size for one in model.parameters())
+    rows = {row.path: row.parameters for row in found.rows}
+    assert rows[""] == rows["rest.0"] == 0
+    assert rows["table"] == 20
+    assert rows["never"] == 12
+    assert rows["scale"] + rows["rest.0.0"] == 2 * 16 + 4
+
+
 def test_half_a_step_in_a_compiled_function_with_backward():
     model, x = Net(8), data(3, 784)
 

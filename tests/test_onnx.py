@@ -10,13 +10,14 @@ import jax
 import numpy as np
 import onnx
 import pytest
+from exported_models import agree, sample_gradients
 
 import hybridflow as hf
 from hybridflow.core.errors import ExportError, MissingPackageError
 from hybridflow.core.op import REGISTRY, No, Op
 from hybridflow.export import onnx_format as export
 from hybridflow.testing.edge_cases import EDGE_CASES, EdgeCase
-from hybridflow.testing.onnx import run_model
+from hybridflow.testing.onnx import run_in_runtime, run_model
 
 
 def leaves(result: Any) -> list[np.ndarray[Any, Any]]:
@@ -178,6 +179,22 @@ def test_training_steps_that_keep_what_gradients_read_are_models_too():
 
 
 # -- control flow and open sizes --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("hidden", [True, pytest.param(False, marks=pytest.mark.rest)], ids=["hidden results", "all"])
+def test_the_gradient_of_every_operation_runs_or_is_refused(hidden: bool):
+    count = 0
+    for name, function, tensors in sample_gradients(hidden=hidden):
+        try:
+            model = exported(hf.compile(function, autograph=False), *tensors)
+        except ExportError:
+            continue
+        # ONNX's own evaluator has no ConvTranspose in groups.
+        run = run_in_runtime if name.startswith("conv_kernel_gradient") else run_model
+        expected = function(*tensors)
+        agree(run(model, arrays(*tensors))[: len(expected)], expected)
+        count += 1
+    assert count > (10 if hidden else 120)
 
 
 def test_branches_and_loops_read_what_is_around_them():

@@ -317,7 +317,7 @@ def test_a_float_that_the_function_writes_is_written_by_every_call(write, tmp_pa
     path = tmp_path / "schedule.py"
     path.write_text(f"def make(o):\n    def f(x):\n        {write}\n        return x * o.lr\n    return f\n")
     space = {}
-    exec(compile(path.read_text(), str(path), "exec"), space)
+    exec(compile(path.read_text(encoding="utf-8"), str(path), "exec"), space)
     o = Holder(lr=1.0)
     f = hf.compile(space["make"](o))
     got = [f(hf.asarray(1.0)).item() for _ in range(3)]
@@ -415,7 +415,7 @@ def seen_in(program, path, *, eager):
     first, second = reversed(lines) if late else lines
     path.write_text(SOURCE.format(names=names or "pass", first=first, second=second, p=p))
     space = {}
-    exec(compile(path.read_text(), str(path), "exec"), space)
+    exec(compile(path.read_text(encoding="utf-8"), str(path), "exec"), space)
     module = hf.nn.Module()
     module.t = 1
     arguments = Holder(t=1, inner=Holder(t=1)), {"t": 1, "u": 2}, [0, 1, 2], type("K", (), {"t": 1}), module, hf
@@ -478,7 +478,7 @@ def seen_after(program, path, *, eager):
     path.write_text("\n    ".join(["import copy, pickle\ndef f(x):", *lines]))
     h = Holder(o=Holder(w=0.5), t=0.5, other=Holder(w=3.0))
     space = vars(h) | {"h": h, "Holder": Holder}
-    exec(compile(path.read_text(), str(path), "exec"), space)
+    exec(compile(path.read_text(encoding="utf-8"), str(path), "exec"), space)
     compiled = hf.compile(space["f"])
     held, seen = vars(h) if p else space, []
     for number in range(4):

@@ -49,4 +49,4 @@ def test_a_stale_file_fails_the_check(tmp_path, capsys):
     assert f"{stale} is not current: run python -m hybridflow.ops.page" in capsys.readouterr().err
     assert not stale.exists()
     assert main([]) == main(["--check"]) == 0
-    assert stale.read_text() == "text"
+    assert stale.read_text(encoding="utf-8") == "text"

@@ -200,7 +200,7 @@ def test_dot_has_a_node_per_box_and_an_edge_per_value():
 def test_model_explorer_json_joins_outputs_to_inputs(tmp_path: Path):
     graph = graph_of()
     graph.to_model_explorer(tmp_path / "graph.json")
-    ((collection,),) = [json.loads((tmp_path / "graph.json").read_text())]
+    ((collection,),) = [json.loads((tmp_path / "graph.json").read_text(encoding="utf-8"))]
     nodes = collection["graphs"][0]["nodes"]
     ids = {node["id"] for node in nodes}
     assert len(ids) == len(nodes)
@@ -216,7 +216,7 @@ def test_a_failed_write_leaves_the_old_file(tmp_path: Path):
     path.write_text("old")
     with pytest.raises(ArgumentError):
         graph_of().to_svg(path, color="heat")
-    assert path.read_text() == "old"
+    assert path.read_text(encoding="utf-8") == "old"
     assert list(tmp_path.iterdir()) == [path]
 
 
@@ -251,7 +251,7 @@ def test_the_history_says_what_each_pass_removed(tmp_path: Path):
     assert "-multiply" in str(history[0])
     assert "-exp" in str(history[1])
     history.to_html(tmp_path / "passes.html")
-    text = (tmp_path / "passes.html").read_text()
+    text = (tmp_path / "passes.html").read_text(encoding="utf-8")
     assert "removed 1: exp" in text
     assert "#c62f2f" in text
 

@@ -313,7 +313,7 @@ def test_the_flame_chart_is_nested_and_complete(tmp_path: Path):
         step(X)
         compiled(X)
     p.to_chrome_trace(tmp_path / "trace.json")
-    events = json.loads((tmp_path / "trace.json").read_text())["traceEvents"]
+    events = json.loads((tmp_path / "trace.json").read_text(encoding="utf-8"))["traceEvents"]
     spans = [event for event in events if event["ph"] == "X"]
     assert Counter(event["cat"] for event in spans)["op"] == sum(counts(p, mode="eager", phase="forward").values())
     assert sum(event["cat"] == "kernel" for event in spans) == p.calls[0].kernels
@@ -334,7 +334,7 @@ def test_tables_pages_and_dicts_say_the_same(tmp_path: Path):
     assert "matmul" in text
     assert "in the block" in text
     p.to_html(tmp_path / "profile.html")
-    assert "By line" in (tmp_path / "profile.html").read_text()
+    assert "By line" in (tmp_path / "profile.html").read_text(encoding="utf-8")
     assert json.loads(json.dumps(p.to_dict()))["operations"][0]["name"] == p.operations[0].name
     assert "<table>" in p._repr_html_()
 

@@ -472,7 +472,7 @@ def test_the_flame_chart_is_in_the_trace_event_format(tmp_path: Path):
             y = f(X)
         tape.gradient(y, X)
     p.to_chrome_trace(tmp_path / "trace.json")
-    data = json.loads((tmp_path / "trace.json").read_text())
+    data = json.loads((tmp_path / "trace.json").read_text(encoding="utf-8"))
     check_trace_events(data)
     kinds = Counter(event["cat"] for event in data["traceEvents"] if event["ph"] == "X")
     assert kinds["call"] == kinds["dispatch"] == len(p.calls) == 7
@@ -486,7 +486,7 @@ def test_the_flame_chart_is_in_the_trace_event_format(tmp_path: Path):
 
 def pictures(path):
     """Return the pictures of a page, parsed."""
-    return [ElementTree.fromstring(one) for one in re.findall(r"<svg.*?</svg>", path.read_text(), re.S)]
+    return [ElementTree.fromstring(one) for one in re.findall(r"<svg.*?</svg>", path.read_text(encoding="utf-8"), re.S)]
 
 
 def test_the_page_draws_what_ran_and_what_was_alive(tmp_path: Path):
@@ -505,7 +505,7 @@ def test_the_page_draws_what_ran_and_what_was_alive(tmp_path: Path):
     right = max(float(bar.get("x", 0)) + float(bar.get("width", 0)) for bar in bars)
     assert right <= float(flame.get("width", 0)) + 1
     assert [text.text for text in memory.iter("text")] == [format_bytes(p.peak_bytes), "0 B"]
-    assert "Compiled calls" in (tmp_path / "p.html").read_text()
+    assert "Compiled calls" in (tmp_path / "p.html").read_text(encoding="utf-8")
 
 
 def test_many_short_operations_are_drawn_as_few():

@@ -986,7 +986,7 @@ def handled(kind, seed, decorator, path):
     generator = random.Random(seed)
     path.write_text(handling(kind, generator))
     names = {"s": container(kind, generator), "log": []}
-    exec(compile(path.read_text(), str(path), "exec"), names)
+    exec(compile(path.read_text(encoding="utf-8"), str(path), "exec"), names)
     step, found = decorator(names["step"]), []
     for _ in range(6):
         found.append((step(x()).tolist(), repr(names["s"]), names["log"].copy()))
@@ -1029,7 +1029,7 @@ def test_writes_that_fail_at_every_call(made, write, tmp_path):
     logs = []
     for decorator in (hf.compile, lambda f: f):
         names = {"o": made(), "log": []}
-        exec(compile(path.read_text(), str(path), "exec"), names)
+        exec(compile(path.read_text(encoding="utf-8"), str(path), "exec"), names)
         step = decorator(names["step"])
         for _ in range(3):
             step(x())

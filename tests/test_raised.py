@@ -205,10 +205,10 @@ def module_of(path: Path, place: str) -> ModuleType:
     """Import a module with a function ``f<n>`` for each statement at a place."""
     text = PLACES[place]
     functions = (f"def f{n}(x):{text.format(one)}" for n, one in enumerate(STATEMENTS))
-    path.write_text("\n".join([HELPERS, *functions]))
+    path.write_text("\n".join([HELPERS, *functions]), encoding="utf-8")
     module = ModuleType("raised")
     module.__file__ = str(path)
-    exec(compile(path.read_text(), str(path), "exec"), vars(module))
+    exec(compile(path.read_text(encoding="utf-8"), str(path), "exec"), vars(module))
     return module
 
 
@@ -327,7 +327,7 @@ def test_no_code_goes_on_after_what_a_trace_refuses(lost: str, tmp_path: Path):
         path = tmp_path / f"{name}.py"
         path.write_text(SWALLOWING.replace("{body}", indented(LOST[lost].format(**parts), 1)))
         space: dict[str, Any] = {}
-        exec(compile(path.read_text(), str(path), "exec"), space)
+        exec(compile(path.read_text(encoding="utf-8"), str(path), "exec"), space)
 
         def after(function: Any, space: dict[str, Any] = space) -> Any:
             space["W"].assign([1.0, 1.0])

@@ -31,12 +31,12 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_the_script_makes_what_is_committed(made: Path):
     assert {path.name for path in made.iterdir()} == {path.name for path in FOLDER.iterdir()} == NAMES
     for name in ("graph.svg", "memory.svg"):
-        assert (made / name).read_text() == (FOLDER / name).read_text()
+        assert (made / name).read_text(encoding="utf-8") == (FOLDER / name).read_text(encoding="utf-8")
 
 
 def shape(path: Path) -> tuple[Any, ...]:
     """Return what does not depend on times: the size of the plot and what is in it."""
-    tree = ElementTree.fromstring(path.read_text())
+    tree = ElementTree.fromstring(path.read_text(encoding="utf-8"))
     groups = {re.sub(r"_\d+$", "", one.get("id", "")) for one in tree.iter() if one.tag.endswith("}g")}
     return tree.get("viewBox"), groups & {"figure", "axes", "legend", "line2d", "matplotlib.axis"}
 
@@ -49,8 +49,8 @@ def test_the_plot_has_what_the_committed_one_has(made: Path):
 
 @pytest.mark.parametrize("name", sorted(NAMES))
 def test_the_readme_shows_it(name: str):
-    assert f"](examples/pictures/{name})" in (ROOT / "README.md").read_text()
-    text = (FOLDER / name).read_text()
+    assert f"](examples/pictures/{name})" in (ROOT / "README.md").read_text(encoding="utf-8")
+    text = (FOLDER / name).read_text(encoding="utf-8")
     assert len(text) < 150_000
     assert str(ROOT) not in text
     assert str(Path.home()) not in text

@@ -257,6 +257,6 @@ def test_pictures_show_what_is_inside(tmp_path: Path):
     graph.to_html(tmp_path / "a.html")
     graph.to_model_explorer(tmp_path / "a.json")
     for name in ("a.svg", "a.html", "a.json"):
-        text = (tmp_path / name).read_text()
+        text = (tmp_path / name).read_text(encoding="utf-8")
         assert "rolled" in text
         assert "tanh" in text

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import gc
 import io
 import json
@@ -22,6 +23,7 @@ from hypothesis import strategies as st
 from processes import run_python
 
 import hybridflow as hf
+from hybridflow.backend.files import whole_file
 from hybridflow.core.errors import (
     ArgumentError,
     ArgumentTypeError,
@@ -513,6 +515,26 @@ def test_only_regular_files_are_read(tmp_path: Path):
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="asks Linux what is open")
+@pytest.mark.parametrize("overwrite", [False, True])
+def test_what_is_no_regular_file_is_not_replaced(tmp_path: Path, overwrite: bool):
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    with pytest.raises(FileError, match="is a device, a pipe or a socket"):
+        hf.save(pipe, {"a": hf.ones(2)}, overwrite=overwrite)
+    assert stat.S_ISFIFO(pipe.stat().st_mode)
+    assert [*tmp_path.iterdir()] == [pipe]
+
+
+def test_an_error_of_the_system_names_the_file(tmp_path: Path):
+    """As on a full disk: the system's own error names none."""
+    path = tmp_path / "file"
+    with pytest.raises(OSError, match=f"No space left on device: '{path}'"), whole_file(path):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+    with pytest.raises(OSError, match="another"), whole_file(path):
+        raise OSError(errno.ENOSPC, "full", "another")
+    assert not [*tmp_path.iterdir()]
+
+
 def test_nothing_stays_open(tmp_path: Path):
     hf.save(tmp_path / "one", {"x": np.zeros(1000)})
     (tmp_path / "bad").write_bytes(b"nonsense")

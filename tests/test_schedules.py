@@ -86,7 +86,7 @@ def test_a_schedule_is_text_and_a_picture(tmp_path):
     assert lines[0] == "interleaved: 4 stages, 2 micro-batches, 10 ticks, 20.0 % of them waiting"
     assert re.sub(" +", " ", lines[1]) == "device 0: F0/0 F1/0 F0/2 F1/2 . B0/2 . B1/2 B0/0 B1/0"
     schedule.to_svg(tmp_path / "schedule.svg")
-    picture = (tmp_path / "schedule.svg").read_text()
+    picture = (tmp_path / "schedule.svg").read_text(encoding="utf-8")
     assert picture.count("<rect") == 1 + 16
     assert "tick 0: forward of micro-batch 0, stage 0" in picture
     assert "20.0 % of them waiting" in picture

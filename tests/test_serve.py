@@ -507,7 +507,7 @@ def test_a_killed_worker_is_replaced_and_sigterm_loses_nothing(artifacts: Path, 
     statuses = [status for one in loads for status in one.result()]
     assert {*statuses} == {200}
     assert len(statuses) > 100
-    log = [json.loads(line) for line in (tmp_path / "log").read_text().splitlines()]
+    log = [json.loads(line) for line in (tmp_path / "log").read_text(encoding="utf-8").splitlines()]
     assert len([one for one in log if one.get("path", "").endswith(":predict")]) == len(statuses) + asked
     assert not [one for one in workers if Path(f"/proc/{one}").exists()]
     assert any("is replaced" in line for line in running.lines)

@@ -72,7 +72,7 @@ def test_tls_request_ids_the_log_and_metrics_of_all_workers(certificate: tuple[P
         assert time.monotonic() < deadline, text
     assert int(re.search(r"hybridflow_request_seconds_count\{.*\} (\d+)", text)[1]) == 41  # pyright: ignore
     assert running.end() == 0
-    lines = [json.loads(line) for line in log.read_text().splitlines()]
+    lines = [json.loads(line) for line in log.read_text(encoding="utf-8").splitlines()]
     asked = [one for one in lines if one.get("path") == PATH]
     assert {f"mine-{number}" for number in range(40)} < {one["id"] for one in asked}
     assert not [one for one in asked if " " in one["id"]]

@@ -143,7 +143,7 @@ def test_mutated_requests_are_answered_or_refused(server: tuple[Running, Path]):
     assert {status for status in statuses if status >= 500} <= {503, 505}, statuses
     assert statuses[200] > MUTATED / 20, statuses
     assert statuses[400] > MUTATED / 5, statuses
-    assert "fault" not in log.read_text()
+    assert "fault" not in log.read_text(encoding="utf-8")
     print(statuses)
 
 
@@ -174,7 +174,7 @@ def test_overload_takes_bounded_memory_and_loses_nothing(models: Path, tmp_path:
     assert running.workers() == [worker]
     assert running.ask("/v1/models/mlp:predict", ROW)[0] == 200
     assert running.end() == 0
-    lines = [json.loads(line) for line in (tmp_path / "log").read_text().splitlines()]
+    lines = [json.loads(line) for line in (tmp_path / "log").read_text(encoding="utf-8").splitlines()]
     logged = Counter([one["status"] for one in lines if one.get("path", "").endswith(":predict")])
     assert logged[503] >= figures.statuses[503]
     print(figures.text(), "grown by", grown)

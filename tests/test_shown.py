@@ -162,7 +162,7 @@ def test_costs_are_shown_with_code_that_looks_like_markup(report: Any):
 
 def test_the_page_of_costs(report: Any, tmp_path: Path):
     report.to_html(tmp_path / "cost.html")
-    page = (tmp_path / "cost.html").read_text()
+    page = (tmp_path / "cost.html").read_text(encoding="utf-8")
     assert "http://" not in page.replace('xmlns="http://www.w3.org/2000/svg"', "")
     assert page.count("<tr>") > len(report.nodes) + len(report.lines)
     picture = ElementTree.fromstring(page[page.index("<svg") : page.index("</svg>") + 6])
@@ -179,6 +179,6 @@ def test_the_page_of_costs(report: Any, tmp_path: Path):
 
 def test_costs_with_open_sizes_have_no_picture(tmp_path: Path):
     hf.cost(lambda x: hf.tanh(x), hf.TensorSpec([None, 4])).to_html(tmp_path / "cost.html")
-    page = (tmp_path / "cost.html").read_text()
+    page = (tmp_path / "cost.html").read_text(encoding="utf-8")
     assert "<svg" not in page
     assert "x_0" in page

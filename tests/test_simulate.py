@@ -176,7 +176,7 @@ def test_a_sweep_has_the_fastest_mesh_that_fits_first(tmp_path: Path):
     nothing = hf.simulate_meshes(step, spec, devices=4, hardware=dataclasses.replace(A100, memory_bytes=1))
     assert nothing.best is None
     small.to_svg(tmp_path / "meshes.svg")
-    text = (tmp_path / "meshes.svg").read_text()
+    text = (tmp_path / "meshes.svg").read_text(encoding="utf-8")
     assert ElementTree.fromstring(text).tag.endswith("svg")
     assert text.count(": too much") == 2
     assert "data=12, model=1" in str(found)
@@ -215,7 +215,7 @@ def test_shipped_hardware_names_its_sources(name):
 )
 def test_a_hardware_file_with_a_fault(old, new, text, tmp_path: Path):
     folder = Path(hf.analysis.__file__).parent / "simulation" / "machines"
-    whole = (folder / "a100-80gb.toml").read_text()
+    whole = (folder / "a100-80gb.toml").read_text(encoding="utf-8")
     assert old in whole
     path = tmp_path / "own.toml"
     path.write_text(whole)
@@ -264,11 +264,11 @@ def test_the_command(program: str, tmp_path: Path, capsys: pytest.CaptureFixture
     assert "data=256, model=8" in printed
     assert "all-reduce" in printed
     assert "Assumed" in printed
-    assert "H100" in out.read_text()
+    assert "H100" in out.read_text(encoding="utf-8")
     picture = tmp_path / "meshes.svg"
     assert main(["simulate", f"{program}:plain", "--shapes", "f32[64,8]", "--devices", "8", "--axes", "data", "--batch",
                  "data", "--hardware", "tpu-v4", "--out", str(picture)]) == 0  # fmt: skip
-    assert "data=8" in picture.read_text()
+    assert "data=8" in picture.read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize(

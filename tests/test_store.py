@@ -683,7 +683,7 @@ REPLACED = """
     stored_programs._WORTH_KEEPING = 0
     if sys.argv[1] == "replaced":
         path = Path(hf.__file__).parent / "ops" / "nn" / "softmax.py"
-        path.write_text(path.read_text() + "# another version\\n")
+        path.write_text(path.read_text(encoding="utf-8") + "# another version\\n")
     f = hf.compile(hf.nn.softmax)
     f(hf.asarray([1.0, 2.0]))
     print(*f.explain()[0].store)

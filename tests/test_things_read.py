@@ -443,7 +443,7 @@ OUTSIDE = {
         lambda path: float(netrc.netrc(path).hosts["a"][2]),
     ),
     "types": (lambda path, n: path.write_text("a/b c\n" + "a/d e\n" * (n > 2)), lambda path: len(kinds_in(path))),
-    "copy": (lambda path, n: path.write_text(str(n)), lambda path: float(copied(path).read_text())),
+    "copy": (lambda path, n: path.write_text(str(n)), lambda path: float(copied(path).read_text(encoding="utf-8"))),
     "process": (
         lambda path, n: path.write_text(str(n)),
         lambda path: float(subprocess.run(["cat", path], capture_output=True, check=True).stdout),

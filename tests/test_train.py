@@ -456,7 +456,7 @@ def test_many_models_are_evaluated_without_a_warning():
 
 
 def records(directory: Path) -> list[dict]:
-    return [json.loads(line) for line in (directory / "log.jsonl").read_text().splitlines()]
+    return [json.loads(line) for line in (directory / "log.jsonl").read_text(encoding="utf-8").splitlines()]
 
 
 def test_a_run_logs_one_line_a_step(tmp_path: Path):

@@ -50,7 +50,7 @@ def text_of(call: Callable[[], Any]) -> str:
 
 def line_of(function: Any, part: str) -> str:
     """Return ``FILE:LINE: SOURCE`` of the line of this file that has a text."""
-    with open(__file__) as file:
+    with open(__file__, encoding="utf-8") as file:
         lines = file.read().splitlines()
     number = next(number for number, line in enumerate(lines) if part in line and number >= first_line(function))
     return f"{__file__}:{number + 1}: {lines[number].strip()}"

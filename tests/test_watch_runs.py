@@ -98,7 +98,7 @@ def test_a_run_tells_what_it_is_doing(tmp_path: Path):
     run = hf.train.Run(tmp_path, data=[hf.asarray(1.0)] * 3, variables=[w], progress=False)
     for x in run.steps(6):
         run.log(loss=step(x))
-    lines = [json.loads(line) for line in (tmp_path / "activity.jsonl").read_text().splitlines()]
+    lines = [json.loads(line) for line in (tmp_path / "activity.jsonl").read_text(encoding="utf-8").splitlines()]
     assert [(line["state"], line["step"]) for line in lines] == [
         ("running", 0), ("tracing", 1), ("running", 1), ("compiling", 1), ("running", 1), ("finished", 6),
     ]  # fmt: skip
@@ -107,7 +107,7 @@ def test_a_run_tells_what_it_is_doing(tmp_path: Path):
     again = hf.train.Run(tmp_path, data=[hf.asarray(1.0)] * 3, variables=[w], progress=False)
     with pytest.raises(ZeroDivisionError), again.loop(9):
         1 / 0  # noqa: B018
-    last = (tmp_path / "activity.jsonl").read_text().splitlines()[-1]
+    last = (tmp_path / "activity.jsonl").read_text(encoding="utf-8").splitlines()[-1]
     assert json.loads(last)["state"] == "failed: ZeroDivisionError"
     assert not LISTENERS
     assert Runs([tmp_path]).shown()["runs"][0]["step"] == 6
@@ -119,7 +119,7 @@ def test_the_log_is_written_during_short_epochs(tmp_path: Path):
         run.log(loss=1.0)
         time.sleep(0.25)
         if run.step == 7:
-            assert len((tmp_path / "log.jsonl").read_text().splitlines()) >= 2
+            assert len((tmp_path / "log.jsonl").read_text(encoding="utf-8").splitlines()) >= 2
 
 
 def test_the_load_of_the_machine(tmp_path: Path):

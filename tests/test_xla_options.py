@@ -337,7 +337,7 @@ def test_every_row_has_a_reason_and_a_test():
     for row in itertools.chain(OPTIONS, EAGER_OPTIONS, CALL_OPTIONS, *extra):
         assert row.why
         file, _, test = row.test.partition("::")
-        assert f"def {test}(" in (Path(__file__).parent.parent / file).read_text()
+        assert f"def {test}(" in (Path(__file__).parent.parent / file).read_text(encoding="utf-8")
         assert row.until is None or row.since < row.until
 
 
@@ -536,7 +536,7 @@ print(jax.device_count(), bare_call(program, program) is None)
 def test_only_the_shim_imports_what_is_semi_public():
     package = Path(hf.__file__).parent
     for path in package.rglob("*.py"):
-        text = path.read_text()
+        text = path.read_text(encoding="utf-8")
         if path.name != "jax_shim.py":
             assert "jax.extend" not in text, path
             assert "jax.experimental" not in text, path

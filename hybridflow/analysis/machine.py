@@ -62,7 +62,7 @@ def _busy_seconds(stat: Path, cores: frozenset[int]) -> float | None:
         Linux's documentation: "The /proc Filesystem", section 1.7.
     """
     try:
-        lines = stat.read_text().splitlines()
+        lines = stat.read_text(encoding="utf-8").splitlines()
     except OSError:
         return None
     ticks = 0

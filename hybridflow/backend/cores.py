@@ -46,7 +46,7 @@ def quota_of_group(root: str = "/") -> float | None:
 
 def _limits(root: Path) -> Iterator[float]:
     try:
-        groups = (root / "proc/self/cgroup").read_text().splitlines()
+        groups = (root / "proc/self/cgroup").read_text(encoding="utf-8").splitlines()
     except OSError:  # another system than Linux
         return
     for line in groups:
@@ -77,6 +77,6 @@ def _limit_v1(directory: Path) -> float | None:
 
 def _text(path: Path) -> str:
     try:
-        return path.read_text().strip()
+        return path.read_text(encoding="utf-8").strip()
     except OSError:
         return ""

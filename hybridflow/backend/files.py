@@ -25,11 +25,16 @@ _NO_LINKS = {errno.EPERM, errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOTSUP, errno.E
 def write_bytes(path: str | os.PathLike[str], content: bytes) -> None:
     """Write a file completely or not at all: the old file stays until the new one is complete."""
     target = Path(path)
-    if target.exists() and not target.is_file() and not target.is_dir():
-        target.write_bytes(content)  # a terminal or a pipe: there is no old file to keep
+    if is_device(target):
+        target.write_bytes(content)  # there is no old file to keep
         return
     with whole_file(target) as file:
         file.write(content)
+
+
+def is_device(path: Path) -> bool:
+    """Whether a name belongs to a device, a terminal, a pipe or a socket, which no file may replace."""
+    return path.exists() and not path.is_file() and not path.is_dir()
 
 
 def write_text(path: str | os.PathLike[str], text: str) -> None:
@@ -52,10 +57,12 @@ def whole_file(
         durable: whether to wait until the file and its name are on the disk, not only in the system's memory.
 
     Raises:
-        FileExistsError: if the file exists and may not be replaced.
-        OSError: for any other error of the system.
+        FileExistsError: if the file exists and may not be replaced, or is a device, a pipe or a socket.
+        OSError: for any other error of the system; it names the file.
     """
     target = Path(path)
+    if is_device(target):
+        raise FileExistsError(errno.EEXIST, "is no regular file", str(target))
     part, handle = _part_of(target)
     try:
         with os.fdopen(handle, "wb") as file:
@@ -69,8 +76,10 @@ def whole_file(
             _name(part, target, replace)
         if durable:
             sync_directory(target.parent)
-    except BaseException:
+    except BaseException as error:
         part.unlink(missing_ok=True)
+        if isinstance(error, OSError) and error.errno is not None and error.filename is None:
+            error.filename = str(target)  # the system names none where a disk is full
         raise
 
 

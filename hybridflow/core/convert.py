@@ -40,6 +40,8 @@ class Wide:
 
 
 NUMBERS = frozenset({bool, int, float, complex})
+_DEEPEST = 64
+"""The most axes of an array of NumPy, and so the deepest nesting of lists."""
 Sequences = (list, tuple, range)
 
 
@@ -122,17 +124,27 @@ def _from_dlpack(obj: Any) -> Any:
             raise error from None
 
 
+def require_shallow(depth: int) -> None:
+    """Raise if lists are nested deeper than any array has axes."""
+    if depth > _DEEPEST:
+        raise ShapeError(
+            message(f"asarray: lists are nested more than {_DEEPEST} deep, which is the most axes of an array",
+                    hint="A list that holds itself has no end.")
+        )  # fmt: skip
+
+
 def _nested(obj: Any, dtype: DType | None) -> np.ndarray[Any, Any]:
     """Return a nested sequence as one array."""
     numbers: list[Any] = []
     arrays: list[np.ndarray[Any, Any]] = []
 
-    def walk(item: Any) -> Any:
+    def walk(item: Any, depth: int = 0) -> Any:
         if isinstance(item, Sequences):
+            require_shallow(depth)
             if NUMBERS.issuperset(map(type, item)):
                 numbers.extend(item)
                 return item
-            return [walk(child) for child in cast("list[Any]", item)]
+            return [walk(child, depth + 1) for child in cast("list[Any]", item)]
         if is_number(item):
             numbers.append(item)
             return item

@@ -114,6 +114,25 @@ class DimScope:
         """Whether every guard holds for other sizes of the symbols."""
         return all(guard.holds(sizes) for guard in self.guards)
 
+    def within(self, sizes: Mapping[str, int], bounds: Mapping[str, int]) -> dict[str, int]:
+        """Return the given bounds, or the largest below them for which every guard holds, found symbol by symbol.
+
+        Args:
+            sizes: sizes for which the guards hold; no bound becomes smaller.
+            bounds: as many, as large or larger.
+        """
+        wanted = {name: max(bounds[name], size) for name, size in sizes.items()}
+        if self.holds(wanted):
+            return wanted
+        found = dict(sizes)
+        for name, most in wanted.items():
+            holds, fails = found[name], most + 1
+            while fails - holds > 1:
+                middle = (holds + fails) // 2
+                holds, fails = (middle, fails) if self.holds({**found, name: middle}) else (holds, middle)
+            found[name] = holds
+        return found
+
     def first_equals(self) -> dict[str, Dim]:
         """Return, for each symbol that a guard says is equal to an earlier one, the first that it is equal to."""
         first = {name: name for name in self.hints}

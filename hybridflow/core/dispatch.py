@@ -43,7 +43,7 @@ def bind(  # noqa: C901 (every call would cost)
     Args:
         op: the record.
         inputs: tensors, already converted and promoted.
-        attrs: hashable attributes.
+        attrs: hashable attributes; ``residuals=True`` asks for the hidden outputs too, if the op has any.
 
     Returns:
         The output tensor, or a tuple of them if the op has several visible outputs.
@@ -95,11 +95,13 @@ def bind_eagerly(
 ) -> Any:
     """Bind an op eagerly, wherever its values are; `run` replaces `execute`."""
     edges = connected_edges(op, inputs, context)
+    whole = False
     if op.saves.hidden:
-        attrs = {**attrs, "residuals": edges is not None}
+        whole = bool(attrs.get("residuals"))
+        attrs = {**attrs, "residuals": whole or edges is not None}
     outputs, values, backend = (run or execute)(op, inputs, attrs)
     if edges is not None:
-        return record(op, edges, attrs, values, outputs, backend)
+        return record(op, edges, attrs, values, outputs, backend, whole)
     if type(outputs) is tuple:
         return tuple([make_tensor(output) for output in outputs])
     return make_tensor(outputs)
@@ -129,9 +131,10 @@ def _passes(op: Op, outputs: tuple[Any, ...]) -> bool:
 
 @inlined(recorded_node, make_tensor)
 def record(
-    op: Op, edges: tuple[Edge | None, ...], attrs: dict[str, Any], values: list[Any], outputs: Any, backend: str
-) -> Any:
-    """Make the node of an executed op, and return the visible outputs connected to it."""
+    op: Op, edges: tuple[Edge | None, ...], attrs: dict[str, Any], values: list[Any], outputs: Any, backend: str,
+    whole: bool = False,
+) -> Any:  # fmt: skip
+    """Make the node of an executed op, and return its visible outputs, or all if `whole`, connected to it."""
     saves = op.saves
     many = type(outputs) is tuple
     kept: Container[int]
@@ -169,7 +172,7 @@ def record(
     if hidden and not saves.y:
         visible = len(outputs) - hidden
         node.saved = ((None,) * visible + outputs[visible:], *kept_values[1:])
-    return visible_outputs(hidden, tuple([make_tensor(y, (node, i)) for i, y in enumerate(outputs)]))
+    return visible_outputs(0 if whole else hidden, tuple([make_tensor(y, (node, i)) for i, y in enumerate(outputs)]))
 
 
 def visible_outputs(hidden: int, outputs: tuple[Tensor, ...]) -> Any:

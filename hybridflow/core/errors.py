@@ -208,10 +208,24 @@ class WatchWarning(UserWarning):
 
 
 def message(what: str, *, got: str | None = None, hint: str | None = None) -> str:
-    """Compose an error message: what is wrong, the call as it was, and what to do."""
-    lines = [what]
+    """Compose an error message: what is wrong, the call as it was, and what to do.
+
+    A part that is very long, such as a name of a million characters, is shown by its beginning and its end.
+    """
+    lines = [_shortened(what)]
     if got is not None:
-        lines.append(f"  got: {got}")
+        lines.append(f"  got: {_shortened(got)}")
     if hint is not None:
-        lines.append(f"  {hint}")
+        lines.append(f"  {_shortened(hint)}")
     return "\n".join(lines)
+
+
+_LONGEST = 4000
+"""The most characters of a part of a message."""
+
+
+def _shortened(text: str) -> str:
+    if len(text) <= _LONGEST:
+        return text
+    half = _LONGEST // 2
+    return f"{text[:half]} ... {len(text) - 2 * half} characters more ... {text[-half:]}"

@@ -12,7 +12,7 @@ import numpy as np
 
 from hybridflow.core.attached import attached
 from hybridflow.core.context import context_now
-from hybridflow.core.convert import NUMBERS, common_dtype, is_number
+from hybridflow.core.convert import NUMBERS, common_dtype, is_number, require_shallow
 from hybridflow.core.convert import to_numpy as to_numpy
 from hybridflow.core.device import (
     DeviceLike,
@@ -549,11 +549,17 @@ def immutable(what: str, got: str, hint: str) -> MutationError:
 _TRACED = frozenset({TracedNumber, TracedArray, StagedNumber, Dim, SizeFloat})
 
 
-def tensors_in(obj: Any) -> bool:
-    """Whether a value is, or a nested sequence contains, a tensor, a Variable or a traced number."""
+def tensors_in(obj: Any, depth: int = 0) -> bool:
+    """Whether a value is, or a nested sequence contains, a tensor, a Variable or a traced number.
+
+    Raises:
+        ShapeError: a sequence is nested deeper than any array has axes.
+    """
     if not isinstance(obj, list | tuple):
         return isinstance(obj, TensorMethods) or type(obj) in _TRACED
-    return not NUMBERS.issuperset(map(type, cast("list[Any]", obj))) and any(map(tensors_in, cast("list[Any]", obj)))
+    require_shallow(depth)
+    items = cast("list[Any]", obj)
+    return not NUMBERS.issuperset(map(type, items)) and any([tensors_in(one, depth + 1) for one in items])
 
 
 def _stacked(obj: Any, dtype: DType | None) -> Tensor:

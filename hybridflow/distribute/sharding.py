@@ -33,7 +33,7 @@ LARGE_MATRIX = 4096
 def shard(
     model: M,
     mesh: Mesh,
-    layouts: Mapping[str, Layout] | None = None,
+    layouts: Mapping[str, Layout | None] | None = None,
     *,
     fsdp: str | tuple[str, ...] | None = None,
     reshard: bool = True,
@@ -46,8 +46,9 @@ def shard(
     Args:
         model: a module, or any structure of Variables, whose paths are its keys, joined by dots.
         mesh: the mesh.
-        layouts: layouts by pattern, such as ``"*.query.weight"``; the first one that matches a path counts. A layer
-            that was given ``layouts=`` needs no pattern.
+        layouts: layouts by pattern, such as ``"*.query.weight"``; the first one that matches a path counts. None in
+            place of a layout leaves what matches whole on every device, whatever its number of dimensions; so a last
+            ``"*": None`` replicates the rest. A layer that was given ``layouts=`` needs no pattern.
         fsdp: the mesh axis (or a tuple of several) over which every Variable is split, along the largest of its
             dimensions that can be; what cannot be split is whole on every device. Functions gather the parts where they
             read them, and reduce gradients to the parts. With `layouts`, it splits a further dimension.
@@ -85,7 +86,8 @@ def shard(
         check_axes(checked_layout((fsdp,), "shard: fsdp"), mesh, "shard: fsdp")
     variables, own = _variables(model), _layouts_of_layers(model, mesh)
     patterns = {
-        pattern: checked_layout(layout, f"shard: {pattern!r}") for pattern, layout in (layouts or {}).items()
+        pattern: None if layout is None else checked_layout(layout, f"shard: {pattern!r}")
+        for pattern, layout in (layouts or {}).items()
     }
     used: set[str] = set()
     placements: dict[str, Placement] = {}
@@ -93,8 +95,10 @@ def shard(
     for path, variable in variables.items():
         pattern = next((one for one in patterns if fnmatchcase(path, one)), None)
         used |= set() if pattern is None else {pattern}
-        layout = own.get(path) if pattern is None else patterns[pattern]
         shape = variable.shape
+        layout = own.get(path) if pattern is None else patterns[pattern]
+        if pattern is not None and layout is None:
+            layout = (None,) * len(shape)
         if layout is None and patterns and fsdp is None and len(shape) > 1 and math.prod(shape) >= LARGE_MATRIX:
             unmatched.append(f"{path}: {shape}")
         placements[path] = _placement(path, shape, layout, mesh, fsdp, reshard, min_size)
@@ -102,7 +106,7 @@ def shard(
     if unmatched:
         raise LayoutError(
             message(f"shard: {len(unmatched)} large matrices match no pattern", got="; ".join(unmatched[:3]),
-                    hint='Add patterns for them; (None, None), or "*": None for all dimensions, leaves one whole.')
+                    hint='Add patterns for them; a last "*": None leaves the rest whole on every device.')
         )  # fmt: skip
     _require_equal(variables, mesh)
     for path, variable in variables.items():
@@ -149,7 +153,7 @@ def _placement(
     return split_over(fsdp, layout, shape, mesh, again=reshard)
 
 
-def _require_used(patterns: Mapping[str, Layout], used: set[str], variables: Mapping[str, Variable]) -> None:
+def _require_used(patterns: Mapping[str, Layout | None], used: set[str], variables: Mapping[str, Variable]) -> None:
     for pattern in patterns:
         if pattern in used:
             continue

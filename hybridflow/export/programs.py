@@ -51,12 +51,7 @@ class Programs:
 
     def bounds_for(self, sizes: Sizes) -> dict[str, int]:
         """Return the tightest bounds for some sizes: powers of two, or what the function takes at most."""
-        bounds = {name: next_bound(size) for name, size in sizes.items()}
-        for guard in self._function.graph().dims.guards:
-            name = guard.left.symbol
-            if name in bounds and guard.compare == "<=" and guard.answer and type(guard.right) is int:
-                bounds[name] = min(bounds[name], guard.right)
-        return bounds
+        return self._function.graph().dims.within(sizes, {name: next_bound(size) for name, size in sizes.items()})
 
     def call(self, tensors: Mapping[str, Any]) -> dict[str, Tensor]:
         """Compute the results, by name, with the tightest program that takes the tensors.

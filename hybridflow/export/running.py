@@ -42,19 +42,17 @@ def run(graph: Graph, tensors: Sequence[Tensor], sizes: Mapping[str, Any]) -> tu
 
     def rebind(node: Node, inputs: list[Any], attrs: dict[str, Any]) -> Any:
         with _hybridflows_errors(lambda: format_node(node)):
-            sized = {
-                name: _sized_in(value, sizes, scope)
-                for name, value in attrs.items()
-                if name != "residuals"  # binding an op sets it anew
-            }
+            sized = {name: _sized_in(value, sizes, scope) for name, value in attrs.items()}
             if tracer is None:
-                step = _STEP_BY_STEP.get(node.op)
+                step = None if attrs.get("residuals") else _STEP_BY_STEP.get(node.op)
                 computed = None if step is None else step(inputs, node.attrs, sizes)
-                return _padded(bind(node.op, tuple(inputs), sized) if computed is None else computed, len(node.outputs))
+                if computed is None:
+                    return bind(node.op, tuple(inputs), sized)
+                return computed[0] if len(computed) == 1 else computed
             outer, tracer.place = tracer.place, node.where
             try:
                 _try_lowering(node.op, inputs, sized, tried)
-                return _padded(bind(node.op, tuple(inputs), sized), len(node.outputs))
+                return bind(node.op, tuple(inputs), sized)
             finally:
                 tracer.place = outer
 
@@ -74,10 +72,9 @@ def _try_lowering(op: Op, inputs: list[Any], attrs: dict[str, Any], tried: set[A
     if key in tried or op.has("nested") or not all([type(size) is int for one in specs for size in one.shape]):
         return
     tried.add(key)
-    residuals = {"residuals": False} if op.saves.hidden else {}
     with enable_x64(True):
         shapes = [jax.ShapeDtypeStruct(one.shape, one.dtype) for one in specs]
-        jax.eval_shape(lambda *xs: op.lower(*xs, **attrs, **residuals), *shapes)
+        jax.eval_shape(lambda *xs: op.lower(*xs, **attrs), *shapes)
 
 
 @contextmanager
@@ -133,13 +130,6 @@ _STEP_BY_STEP = {COND: _branch, WHILE: _loop, SCAN: _scan}
 
 Each returns None for a case that it does not handle; that case runs as one op.
 """
-
-
-def _padded(outputs: Any, count: int) -> Any:
-    """Return a node's outputs, padded with None for hidden outputs, which nothing reads."""
-    visible = outputs if isinstance(outputs, tuple) else (outputs,)
-    padded = (*visible, *[None] * (count - len(visible)))
-    return padded[0] if count == 1 else padded
 
 
 def sized(graph: Graph, sizes: Mapping[str, Any], scope: DimScope) -> Graph:

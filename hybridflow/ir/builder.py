@@ -414,12 +414,15 @@ class GraphBuilder:
     # -- operations -------------------------------------------------------------------------------------------
 
     def bind(self, op: Op, inputs: tuple[Tensor, ...], attrs: dict[str, Any]) -> Any:
-        """Add a node and return its visible outputs."""
-        residuals = bool(op.saves.hidden) and (bool(current().tapes) or any(requires(t._edge) for t in inputs))
+        """Add a node and return its visible outputs, or all if the attributes ask for the hidden ones."""
+        whole = bool(op.saves.hidden) and bool(attrs.get("residuals"))
+        residuals = whole or (
+            bool(op.saves.hidden) and (bool(current().tapes) or any(requires(t._edge) for t in inputs))
+        )
         outputs = self.bind_all(op, inputs, attrs, residuals=residuals)
         if len(outputs) == 1:
             return outputs[0]
-        return visible_outputs(op.hidden_outputs({**attrs, "residuals": residuals}), outputs)
+        return visible_outputs(0 if whole else op.hidden_outputs({**attrs, "residuals": residuals}), outputs)
 
     def bind_all(
         self, op: Op, inputs: Sequence[Tensor], attrs: dict[str, Any], *, residuals: bool

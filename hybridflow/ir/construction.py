@@ -134,9 +134,10 @@ class Construction(GraphBuilder):
         )  # fmt: skip
 
     def bind(self, op: Op, inputs: tuple[Tensor, ...], attrs: dict[str, Any]) -> Any:
-        """Add a node, including the hidden outputs for its gradient rule, and return its visible outputs."""
+        """Add a node, including the hidden outputs for its gradient rule, and return those that `bind` returns."""
         outputs = self.bind_all(op, inputs, attrs, residuals=bool(op.saves.hidden))
-        hidden = op.hidden_outputs({**attrs, "residuals": True}) if op.saves.hidden else 0
+        asked = not op.saves.hidden or attrs.get("residuals")
+        hidden = 0 if asked else op.hidden_outputs({**attrs, "residuals": True})
         visible = outputs[: len(outputs) - hidden]
         return visible[0] if len(visible) == 1 else visible
 

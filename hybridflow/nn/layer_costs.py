@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -67,7 +68,7 @@ def rows_of(calls: ModuleCalls, traced: Graph, sizes: Sizes | None) -> tuple[Lay
         if one.taken:
             number = module_number(scope_of(one.node.where))
             (outside if number is None else sums[number]).add(one, sizes)
-    sized = _parameters(calls)
+    sized = parameters_of(calls.modules)
     rows = [
         LayerRow(
             path, type(module).__name__, _shapes(calls.results[number]), sized[number], own.macs, own.flops,
@@ -92,14 +93,17 @@ def _paths(calls: ModuleCalls) -> list[str]:
     return paths
 
 
-def _parameters(calls: ModuleCalls) -> list[int]:
-    """Return the number of elements of each module's own parameters; one that several have counts for the first."""
+def parameters_of(modules: Sequence[Any]) -> list[int]:
+    """Return the number of elements of each module's own parameters; one that several have counts for the first.
+
+    A module's own are also those of the modules inside it that are not among the given ones.
+    """
     counted: set[int] = set()
     sizes: list[int] = []
-    numbers = {id(module): number for number, module in enumerate(calls.modules)}
-    for module in calls.modules:
+    given = {*map(id, modules)}
+    for module in modules:
         found = found_in(module, reads=False)
-        inner = {id(one): path for path, one in found.modules.items() if path and id(one) in numbers}
+        inner = {id(one): path for path, one in found.modules.items() if path and id(one) in given}
         size = 0
         for path, leaf in zip(found.plan.names, found.leaves, strict=True):
             owned = not any(path.startswith(f"{where}.") for where in inner.values())

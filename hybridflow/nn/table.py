@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, cast
 
 from rich.table import Table
@@ -14,10 +14,9 @@ from hybridflow.core.errors import ArgumentTypeError, message
 from hybridflow.core.functions import Whole
 from hybridflow.core.module_calls import module_calls
 from hybridflow.core.report import Report
-from hybridflow.core.variable import Variable
 from hybridflow.nn import init
-from hybridflow.nn.layer_costs import rows_of
-from hybridflow.nn.tree import found_in, is_buffer, named
+from hybridflow.nn.layer_costs import parameters_of, rows_of
+from hybridflow.nn.tree import found_in, named
 from hybridflow.tracing.compile import compile as compiled
 
 
@@ -89,11 +88,8 @@ def summary(model: Any, *specs: Any) -> Summary:
         report = cast(Any, compiled(copied)).cost(*specs)
     rows = {row.path: row for row in rows_of(calls, report._costing.traced, report.sizes) if row.type}
     after = found_in(copied)
-    listed = [rows.get(path) or _not_called(path, one) for path, one in after.modules.items()]
+    listed = [
+        replace(rows.get(path) or LayerRow(path, type(module).__name__, "", 0), parameters=count)
+        for (path, module), count in zip(after.modules.items(), parameters_of([*after.modules.values()]), strict=True)
+    ]
     return Summary(tuple(listed), report)
-
-
-def _not_called(path: str, module: Any) -> LayerRow:
-    """Return the row of a module that is not called by itself; its parameters may be read all the same."""
-    own = [one for one in vars(module).values() if isinstance(one, Variable)]
-    return LayerRow(path, type(module).__name__, "", sum(one.size for one in own if not is_buffer(one)))

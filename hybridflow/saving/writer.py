@@ -6,11 +6,12 @@ import errno
 import hashlib
 import os
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from hybridflow.backend.files import whole_file
+from hybridflow.backend.files import is_device, whole_file
 from hybridflow.core.dtypes import complex128
 from hybridflow.core.errors import ArgumentError, DTypeError, FileError, FileThereError, message
 from hybridflow.saving.format import METADATA, NAMES, header_of, planned, shown
@@ -77,8 +78,11 @@ def write(
 
 
 def there(what: str, path: PathLike) -> FileError:
-    """Return the error for a file that already exists."""
-    made = FileThereError(message(f"{what}: {os.fspath(path)!r} is there already", hint="overwrite=True replaces it."))
+    """Return the error for a file that already exists, or for what no file replaces."""
+    said, hint = "is there already", "overwrite=True replaces it."
+    if is_device(Path(path)):
+        said, hint = "is a device, a pipe or a socket", "Give the name of a file."
+    made = FileThereError(message(f"{what}: {os.fspath(path)!r} {said}", hint=hint))
     made.errno = errno.EEXIST
     return made
 

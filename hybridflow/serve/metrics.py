@@ -96,7 +96,7 @@ class Metrics:
         if self._folder is not None:
             path = self._folder / f"{os.getpid()}.json"
             fresh = path.with_suffix(".new")
-            fresh.write_text(json.dumps(self.snapshot()))
+            fresh.write_text(json.dumps(self.snapshot()), encoding="utf-8")
             fresh.replace(path)
 
     def total(self) -> dict[str, dict[str, float]]:
@@ -115,7 +115,7 @@ class Metrics:
         yield self.snapshot(), True
         for path in sorted(self._folder.glob("*.json")) if self._folder is not None else ():
             if (pid := int(path.stem)) != os.getpid():
-                yield json.loads(path.read_text()), Path(f"/proc/{pid}").exists()
+                yield json.loads(path.read_text(encoding="utf-8")), Path(f"/proc/{pid}").exists()
 
     def text(self) -> str:
         """Return the numbers in the text format of Prometheus."""

@@ -26,7 +26,7 @@ def _good(op: Op, seed: int) -> list[Sample]:
     return good[:2] if op.has("random") else good
 
 
-def _together(op: Op, samples: list[Sample]) -> tuple[Callable[..., Any], list[Tensor]]:
+def together(op: Op, samples: list[Sample]) -> tuple[Callable[..., Any], list[Tensor]]:
     """Return one function that applies the op to every sample, and the function's arguments."""
     flattened = [arrays_of(sample) for sample in samples]
     tensors = [asarray(array) for arrays, _, _, _ in flattened for array in arrays]
@@ -50,11 +50,11 @@ def compiled_is_eager(op: Op, seed: int) -> None:
     """Every good sample gives the same value compiled and eagerly, and the same gradient if it has one."""
     samples = _good(op, seed)
     if samples:
-        function, tensors = _together(op, samples)
+        function, tensors = together(op, samples)
         assert_same(function, *tensors)
     smooth = [sample for sample in samples if sample.gradient]
     if smooth:
-        function, tensors = _together(op, smooth)
+        function, tensors = together(op, smooth)
         assert_same(function, *tensors, gradients=True)
 
 

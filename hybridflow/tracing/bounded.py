@@ -12,8 +12,6 @@ import jax
 import numpy as np
 
 from hybridflow.core.dims import evaluate, substitute
-from hybridflow.core.errors import RetraceWarning, message
-from hybridflow.core.node import user_place, warn_at
 from hybridflow.core.padding import Axes, NoRule, Open
 from hybridflow.core.spec import SizeName
 from hybridflow.guards.dynamic import is_open
@@ -58,7 +56,6 @@ class BoundedSizes:
         self.first = first
         self.always = always
         self.serve(trace)
-        self._name = trace.raw_graph.name
         self._choice: Choice[Compiled, Executable] = Choice(
             [trace.raw_graph], first, self._compile_bounds, self._compile_exact, trace.executables.clear,
             always=always,
@@ -87,10 +84,7 @@ class BoundedSizes:
         program = self._choice.program(sizes)
         if program is not None:
             return self._fitted(program, sizes)
-        made = self._choice.exact(sizes)
-        if self.why_not is not None and self._choice.exact_count == _WARNED_SIZES:
-            _warn(self._name, self.why_not)
-        return made
+        return self._choice.exact(sizes)
 
     def _caller(self) -> Trace:
         trace = self._trace()
@@ -149,19 +143,6 @@ def compile_bounded(
         raise NoRule("a Variable has an open size")
     passed, _ = run_passes(graph_for_bounds.graph, differentiable=False)
     return Compiled(graph_for_bounds, compile_graph(passed, donate=donate, sizes={}))
-
-
-_WARNED_SIZES = 5
-"""The number of exact sizes that a function is compiled for before a warning names what keeps it from using bounds."""
-
-
-def _warn(name: str, why: str) -> None:
-    text = message(
-        f"{name} was compiled for {_WARNED_SIZES} sizes, one by one",
-        got=f"no program for all sizes up to a bound, because of {why}",
-        hint="Pad what is passed to a few sizes; or hf.compile(sizes='exact') says that it is meant.",
-    )
-    warn_at(user_place(2), text, RetraceWarning)
 
 
 def padding_to(made: Bounded, sizes: Sizes) -> Callable[[Sequence[Any]], list[Any]]:

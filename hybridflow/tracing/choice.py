@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Generic, TypeVar
 
 import numpy as np
 
-from hybridflow.core.dims import Dim
+from hybridflow.core.errors import RetraceWarning, message
+from hybridflow.core.node import user_place, warn_at
 from hybridflow.core.padding import NoRule
 from hybridflow.ir.graph import Graph
 from hybridflow.tracing.executables import Padding
@@ -18,6 +20,8 @@ Sizes = Mapping[str, int]
 
 EXECUTABLES = 64
 """The most executables that are kept of one kind, one per concrete shape; the oldest makes room."""
+WARNED_SIZES = 5
+"""The number of exact sizes that a function is compiled for before a warning names what keeps it from using bounds."""
 
 P = TypeVar("P")
 E = TypeVar("E")
@@ -102,6 +106,8 @@ class Choice(Generic[P, E]):
             self.exact_count += 1
             make_room(self._exact)
             self._exact[key] = executable
+            if self.why_not is not None and self.exact_count == WARNED_SIZES:
+                _warn(self._graphs[0].name, self.why_not)
         return self._exact[key]
 
     def program(self, sizes: Sizes) -> Program[P] | None:
@@ -136,11 +142,14 @@ class Choice(Generic[P, E]):
             return found
         if self._predicted is None:
             self._predicted = Predicted(*self._graphs)
-        largest = _largest(self._graphs[0])
-        bounds = _least(sizes, largest)
+        bounds = self._least(sizes)
         if found is None:
-            bounds = self._predicted.bounds(sizes, bounds, largest)
+            bounds = self._predicted.bounds(sizes, bounds, partial(self._graphs[0].dims.within, sizes))
         elif found.bounds == bounds:
+            return None
+        if bounds == sizes and not self._graphs[0].dims.holds(_next(sizes)):
+            if self.exact_count >= WARNED_SIZES - 1:
+                raise NoRule("what the trace relied on does not hold for larger sizes")
             return None
         padding = Padding()
         program = Program(self._compile_bounds(bounds, padding), bounds, padding)
@@ -153,7 +162,7 @@ class Choice(Generic[P, E]):
         key, price = tuple(sizes.values()), self._predicted.compiling
         seconds_padded, seconds_needed = self._predicted.seconds(program.bounds), self._predicted.seconds(sizes)
         lost, padding = seconds_padded - seconds_needed, program.padding
-        tightest = program.bounds == _least(sizes, _largest(self._graphs[0]))
+        tightest = program.bounds == self._least(sizes)
         final = lost <= 0 or (tightest and self._always)
 
         def count() -> None:
@@ -171,23 +180,25 @@ class Choice(Generic[P, E]):
 
         return count
 
+    def _least(self, sizes: Sizes) -> dict[str, int]:
+        """Return the tightest bounds that a program for given sizes has."""
+        return self._graphs[0].dims.within(sizes, _next(sizes))
+
+
+def _next(sizes: Sizes) -> dict[str, int]:
+    return {name: next_bound(size) for name, size in sizes.items()}
+
+
+def _warn(name: str, why: str) -> None:
+    text = message(
+        f"{name} was compiled for {WARNED_SIZES} sizes, one by one",
+        got=f"no program for all sizes up to a bound, because of {why}",
+        hint="Pad what is passed to a few sizes; or hf.compile(sizes='exact') says that it is meant.",
+    )
+    warn_at(user_place(2), text, RetraceWarning)
+
 
 def make_room(executables: dict[Any, Any]) -> None:
     """Drop the oldest entries until there is room for one more."""
     while len(executables) >= EXECUTABLES:
         del executables[next(iter(executables))]
-
-
-def _largest(graph: Graph) -> dict[str, int]:
-    """Return the largest size that a trace takes for each symbol that has one."""
-    largest: dict[str, int] = {}
-    for guard in graph.dims.guards:
-        name = guard.left.symbol
-        if name is not None and guard.compare == "<=" and guard.answer and not isinstance(guard.right, Dim):
-            largest[name] = min(guard.right, largest.get(name, guard.right))
-    return largest
-
-
-def _least(sizes: Sizes, largest: Sizes) -> dict[str, int]:
-    """Return the tightest bounds that a program for given sizes has."""
-    return {name: max(size, min(next_bound(size), largest.get(name, next_bound(size)))) for name, size in sizes.items()}

@@ -13,7 +13,7 @@ from hybridflow.autodiff.recorded_graph import RecordedGraph, Unkept, recorded_g
 from hybridflow.core.context import current
 from hybridflow.core.dispatch import bind
 from hybridflow.core.errors import ArgumentTypeError, GradientError, TraceError, message
-from hybridflow.core.node import Edge, Node
+from hybridflow.core.node import Edge
 from hybridflow.core.spec import TensorSpec, make_spec
 from hybridflow.core.tensor import Tensor, as_tensor, asarray, describe
 from hybridflow.core.variable import VARIABLE, Variable
@@ -136,12 +136,4 @@ def _variables(made: RecordedGraph, first: int) -> list[Variable]:
 def _run(made: RecordedGraph, tensors: list[Tensor]) -> list[Tensor]:
     if current().tracer is not None:
         return inline(made.graph, tensors)
-    return list(evaluate(made.graph, tensors, _bind_node))
-
-
-def _bind_node(node: Node, inputs: list[Any], attrs: dict[str, Any]) -> Any:
-    """Run a node eagerly, without the residuals, which only its gradient rule would read."""
-    outputs = bind(node.op, tuple(inputs), {name: value for name, value in attrs.items() if name != "residuals"})
-    visible = outputs if isinstance(outputs, tuple) else (outputs,)
-    padded = (*visible, *[None] * (len(node.outputs) - len(visible)))
-    return padded[0] if len(padded) == 1 else padded
+    return list(evaluate(made.graph, tensors, lambda node, inputs, attrs: bind(node.op, tuple(inputs), attrs)))

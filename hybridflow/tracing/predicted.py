@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from hybridflow.core.dims import evaluate
 from hybridflow.ir.costs import Cost, graph_cost, seconds_on_cpu
@@ -43,7 +43,7 @@ class Predicted:
         """Return the seconds of a call."""
         return seconds_on_cpu(Cost(*[evaluate(count, sizes) for count in self._cost]))
 
-    def bounds(self, sizes: Sizes, least: Sizes, largest: Sizes) -> dict[str, int]:
+    def bounds(self, sizes: Sizes, least: Sizes, taken: Callable[[Sizes], dict[str, int]]) -> dict[str, int]:
         """Return the bounds of the program to compile for given sizes.
 
         They are as large as padding is cheaper than compiling again, if sizes grow by one from call to call.
@@ -51,11 +51,11 @@ class Predicted:
         Args:
             sizes: the sizes of a call that no program takes.
             least: the smallest bounds to choose.
-            largest: the largest size of each symbol that has one.
+            taken: returns the largest bounds up to given ones that a program can have.
         """
         chosen, seconds = dict(least), self.seconds(sizes)
         for _ in range(_DOUBLINGS):
-            larger = {name: min(2 * bound, largest.get(name, 2 * bound)) for name, bound in chosen.items()}
+            larger = taken({name: 2 * bound for name, bound in chosen.items()})
             calls = max([bound - sizes[name] for name, bound in larger.items()])
             if larger == chosen or calls * (self.seconds(larger) - seconds) / 2 > self.compiling:
                 return chosen

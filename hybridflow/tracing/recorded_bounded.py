@@ -47,6 +47,11 @@ class BoundedGradients:
             [graph, graph], first, self._compile_bounds, self._compile_exact, forget, always=always
         )
 
+    @property
+    def why_not(self) -> str | None:
+        """Why the programs are compiled for exact sizes; None if they are not."""
+        return self._choice.why_not
+
     def op(self, sizes: dict[str, int]) -> Op:
         """Return the op of calls with given sizes."""
         program = self._choice.program(sizes)

@@ -18,6 +18,7 @@ from hybridflow.backend.host import run_quietly
 from hybridflow.backend.jax_shim import looks_at_results
 from hybridflow.core.context import Context, context_of, current
 from hybridflow.core.device import require_on
+from hybridflow.core.dims import Dim
 from hybridflow.core.dispatch import record as record_node
 from hybridflow.core.errors import GradientError, message
 from hybridflow.core.mesh import SEVERAL
@@ -392,9 +393,14 @@ class Trace(Fit):
         return held[0]
 
     def _fit(self, values: Sequence[Any]) -> bool:
-        """Whether the inputs before the Variables are jax arrays of the compiled shapes and dtypes."""
+        """Whether the inputs before the Variables are jax arrays of the compiled shapes and dtypes.
+
+        Open sizes are those of the executable, which was chosen by them: the trace would rely on one that is compared.
+        """
         for value, spec in zip(values, self.graph.input_specs, strict=False):
-            if not isinstance(value, jax.Array) or value.shape != spec.shape or value.dtype != spec.dtype:
+            if not isinstance(value, jax.Array) or value.dtype != spec.dtype or value.ndim != spec.ndim:
+                return False
+            if any([type(size) is not Dim and size != now for size, now in zip(spec.shape, value.shape, strict=True)]):
                 return False
         return True
 
@@ -438,6 +444,9 @@ class Trace(Fit):
         if self._changes is not None:  # changes to Python's state must be undone before the call returns
             pending.settle()
             self._changes = None
+            return pending
+        if any([type(one._value) is np.ndarray for one in results]):  # it was waited for, to cut it to its real size
+            pending.settle()
             return pending
         pending.later()
         for tensor in results:
@@ -566,7 +575,9 @@ class Trace(Fit):
                         asked = self._asked if seldom else None
                         op = gradient_op(self._to_record(), wanted, device, sizes, note, self.placing, asked)
                     else:
-                        op = self._gradients_for_bounds(wanted).op(sizes)
+                        gradients = self._gradients_for_bounds(wanted)
+                        op = gradients.op(sizes)
+                        self.record.unbounded = gradients.why_not
                     self.gradient_ops[key] = op
         return op
 

@@ -39,7 +39,7 @@ from hybridflow.ir.fusion import reads_never
 from hybridflow.ir.graph import Graph
 from hybridflow.xla.chain import Chain, Lowerings, Part, holds_much
 from hybridflow.xla.joint import Joint, member_on
-from hybridflow.xla.pieces import cut
+from hybridflow.xla.pieces import cut, is_too_long
 from hybridflow.xla.placing import MeshCall, Placing, run_alone_with, runs_on_several
 from hybridflow.xla.scopes import Namer, fusions, naming
 from hybridflow.xla.store.stored_programs import Entry, entry_for
@@ -120,7 +120,7 @@ def compile_graph(
     """Compile a graph: as one program, or as several if it is a large one with repeated parts.
 
     It becomes one program if several would hold much more memory between them (`holds_much`), or if nodes are named
-    for a profile.
+    for a profile. A graph that `is_too_long` becomes several even so.
 
     Args:
         graph: the graph, after its passes.
@@ -145,7 +145,7 @@ def _compiled(
     whole = _Compilation(graph, donate, sizes, device)
     may_be_cut = needs_never(whole.backend) and not whole.calls_host and NAMER.get() is None
     pieces = cut(graph, sizes) if may_be_cut else None
-    if pieces is None or holds_much(graph, pieces, whole.donated, sizes):
+    if pieces is None or (holds_much(graph, pieces, whole.donated, sizes) and not is_too_long(graph)):
         return whole.executable(note)
 
     def make(piece: Graph, given: tuple[int, ...]) -> Executable:

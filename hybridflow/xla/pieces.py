@@ -19,6 +19,10 @@ SECONDS = 4e-3
 """About how many seconds the calls in one piece take together; much shorter pieces do not pay for their overhead."""
 GAIN = 4
 """A graph is cut if this divides the number of nodes that XLA compiles by this factor or more."""
+LONGEST = 10_000
+"""The most nodes of one program: XLA's recursion ends the process at some length of a chain."""
+LENGTH = 1_000
+"""The nodes of each piece of a graph that is longer; the time to compile a program grows faster than its length."""
 
 
 class Piece(NamedTuple):
@@ -43,21 +47,33 @@ def cut(graph: Graph, sizes: Sizes) -> list[Piece] | None:
     few of its nodes (see `GAIN`), counting a called graph once per call. XLA compiles, and later processes load, less.
     Pieces of one short call each would make the step slower than one program.
 
+    A graph that `is_too_long` is cut in any case, into pieces of `LENGTH` nodes.
+
     Args:
         graph: the graph, after its passes, without calls of Python functions.
         sizes: the size of each symbol.
     """
     calls = [node for node in graph.nodes if node.op is OUTLINED]
-    if not calls:
+    too_long = is_too_long(graph)
+    if not calls and not too_long:
         return None
     read_by_calls = {edge[0] for node in calls for edge in edges_of(node)}
     recomputed = {node for node in graph.nodes if "source" in node.op.traits} - read_by_calls
     if any(node in recomputed or node in graph.inputs for node, _ in graph.outputs):
         return None
+    if too_long:
+        nodes = [node for node in graph.nodes if node not in recomputed]
+        parts = [nodes[start : start + LENGTH] for start in range(0, len(nodes), LENGTH)]
+        return _pieces(graph, parts, recomputed, sizes)
     parts = _parts(graph, recomputed, {called: _calls_per_piece(called, sizes) for called in set(map(_called, calls))})
     pieces = _pieces(graph, parts, recomputed, sizes)
     compiled = sum([_nodes(piece) for piece in {piece.graph for piece in pieces}])
     return pieces if compiled * GAIN <= _nodes(graph) else None
+
+
+def is_too_long(graph: Graph) -> bool:
+    """Whether XLA may not survive a graph as one program."""
+    return len(graph.nodes) > LONGEST
 
 
 def _nodes(graph: Graph) -> int:

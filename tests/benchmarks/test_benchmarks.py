@@ -104,7 +104,7 @@ def test_the_command_writes_json(tmp_path: Path, capsys: pytest.CaptureFixture[s
     path = tmp_path / "figures.json"
     assert main(["add", "call_f*", "--smoke", "--json", str(path)]) == 0
     assert "a + b, 64 floats" in capsys.readouterr().out
-    figures = json.loads(path.read_text())
+    figures = json.loads(path.read_text(encoding="utf-8"))
     assert {row["name"] for row in figures["rows"]} == {"add", "call_float"}
     add = next(row for row in figures["rows"] if row["name"] == "add")
     assert add["hybridflow"]["median"] > 0

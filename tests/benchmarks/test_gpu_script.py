@@ -20,7 +20,7 @@ from .registry import Row
 
 
 def lines_of(path: Path, kind: str) -> list[dict[str, Any]]:
-    return [line for line in map(json.loads, path.read_text().splitlines()) if line["kind"] == kind]
+    return [line for line in map(json.loads, path.read_text(encoding="utf-8").splitlines()) if line["kind"] == kind]
 
 
 def test_rows_run_and_are_written(tmp_path: Path, capsys: pytest.CaptureFixture[str]):

@@ -65,5 +65,5 @@ history = hf.train.fit(
 losses = hf.distribute.broadcast(np.array(history["loss"])).tolist()
 assert losses == history["loss"], (losses, history)
 hf.distribute.barrier("written")
-assert len((directory / "run" / "log.jsonl").read_text().splitlines()) == 2
+assert len((directory / "run" / "log.jsonl").read_text(encoding="utf-8").splitlines()) == 2
 print("all right", flush=True)

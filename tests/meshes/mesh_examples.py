@@ -26,7 +26,7 @@ IMAGES = (IMAGES / 16).astype(np.float32)
 
 def classes_of(example: str, **names: Any) -> SimpleNamespace:
     """Return the classes of an example, which is not run."""
-    tree = ast.parse((EXAMPLES / example).read_text())
+    tree = ast.parse((EXAMPLES / example).read_text(encoding="utf-8"))
     tree.body = [one for one in tree.body if isinstance(one, ast.ClassDef)]
     space = {"nn": nn, "hf": hf, **names}
     exec(compile(tree, str(EXAMPLES / example), "exec"), space)

@@ -25,7 +25,7 @@ def test_layouts_on_edges(tmp_path):
     assert "f32[8,12] (-, model)" in text
     assert "f32[16,12] (data, model)" in text
     graph.to_svg(tmp_path / "graph.svg")
-    assert "f32[16,12] (data, model)" in (tmp_path / "graph.svg").read_text()
+    assert "f32[16,12] (data, model)" in (tmp_path / "graph.svg").read_text(encoding="utf-8")
     one = hf.compile(lambda x: hf.tanh(x)).graph(X)
     assert one.layouts is None
     assert "f32[16,8]" in one.to_mermaid()

@@ -228,6 +228,17 @@ def test_bad_patterns_change_nothing(mesh, layouts, options, text):
     assert {one.layout for one in net.parameters()} == {None}
 
 
+@pytest.mark.parametrize("options", [{}, {"fsdp": "data"}], ids=["", "fsdp"])
+def test_none_leaves_the_rest_whole_whatever_its_dimensions(mesh, options):
+    net = {"a": hf.Variable(np.zeros((8, 64))), **{
+        f"rank {rank}": hf.Variable(np.zeros((64, 64, 8, 2)[:rank])) for rank in range(5)
+    }}  # fmt: skip
+    hf.distribute.shard(net, mesh, {"a": (None, "data"), "*": None}, **options)
+    assert net["a"].layout == (None, "data")
+    split = ("data",) if options else (None,)
+    assert [net[f"rank {rank}"].layout for rank in range(5)] == [(), *[split + (None,) * rest for rest in range(4)]]
+
+
 def test_what_cannot_be_sharded(mesh):
     pair = {"a": hf.Variable(np.zeros(8)), "b": hf.Variable(np.zeros((64, 64)))}
     with pytest.raises(hf.LayoutError, match=r"1 large matrices match no pattern[\s\S]*b: \(64, 64\)"):

@@ -63,7 +63,7 @@ def run(arguments: argparse.Namespace, console: Console) -> bool:
     if arguments.token_file is not None:
         if not arguments.token_file.is_file():
             raise FileMissingError(message(f"serve: there is no file {str(arguments.token_file)!r}"))
-        token = arguments.token_file.read_text().strip()
+        token = arguments.token_file.read_text(encoding="utf-8").strip()
         if not token:
             raise ArgumentError(message(f"serve: {str(arguments.token_file)!r} has no token"))
     options = Options(

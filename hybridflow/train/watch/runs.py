@@ -168,7 +168,7 @@ class Load:
     def _ticks(self) -> tuple[int, int] | None:
         """Return the ticks of all cores: those with work, and all."""
         try:
-            words = (self._proc / "stat").read_text().split("\n", 1)[0].split()[1:9]
+            words = (self._proc / "stat").read_text(encoding="utf-8").split("\n", 1)[0].split()[1:9]
         except OSError:
             return None
         numbers = [int(word) for word in words]
@@ -176,7 +176,7 @@ class Load:
 
     def _memory(self) -> dict[str, int]:
         try:
-            lines = (self._proc / "meminfo").read_text().splitlines()
+            lines = (self._proc / "meminfo").read_text(encoding="utf-8").splitlines()
         except OSError:
             return {}
         pairs = [line.split()[:2] for line in lines]
