@@ -178,7 +178,7 @@ def to_lists(array: Array) -> Any:
     return wide.tolist() if finite.all() else np.where(finite, wide.astype(object), cast(Any, None)).tolist()
 
 
-_PIECE = 1 << 16
+_PIECE = 1 << 13
 """The number of elements that are written at a time: meanwhile no other thread runs."""
 
 
