@@ -19,10 +19,10 @@ _HIDDEN = tuple(
 def trimmed(error: Exception) -> Exception:
     """Return an error with only the user's lines in its traceback and in those of its causes.
 
-    Errors that are no causes, and were handled without a line of the user's, are left out. jax's error for memory that
-    ran out becomes an `OutOfMemoryError`.
+    Errors that are no causes, and were handled without a line of the user's, are left out. jax's and NumPy's errors
+    for memory that ran out become an `OutOfMemoryError`.
     """
-    if isinstance(error, jax.errors.JaxRuntimeError) and ran_out(error):
+    if ran_out(error) and type(error).__module__.partition(".")[0] in ("jax", "jaxlib", "numpy"):
         error = explained("a compiled call", error).with_traceback(error.__traceback__)
     if not SETTINGS.full_tracebacks:
         seen: set[int] = set()

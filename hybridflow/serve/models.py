@@ -179,7 +179,8 @@ class Servable:
         self._compiling = threading.Thread(
             target=self.programs.compile, args=(bounds,), name="hybridflow-compile", daemon=True
         )
-        self._compiling.start()
+        with suppress(RuntimeError):  # there is no room for a thread now; a later request tries again
+            self._compiling.start()
 
     def run_rows(self, tensors: Tensors, rows: int) -> dict[str, Array]:
         """Compute a batch, padded with its first row up to the next bucket if that is within the limits."""
