@@ -8,6 +8,7 @@ and recover; and nothing may be left behind.
 from __future__ import annotations
 
 import argparse
+import http.client
 import json
 import os
 import random
@@ -81,6 +82,7 @@ class Soak:
         self.good: set[float] = set()
         self.environment = {"HYBRIDFLOW_CACHE_DIR": str(folder / "store")}
         self.server: Any = None
+        self.killed_at = 0.0
 
     @property
     def over(self) -> bool:
@@ -163,14 +165,20 @@ class Soak:
         self.counts[f"exported, {fault}"] += 1
         time.sleep(rng.random())
 
+    def asked(self, path: str, inputs: Any) -> tuple[int, Any]:
+        """Ask the server; the status is 0 if the connection ends, which may be only if a worker was just killed."""
+        began = time.monotonic()
+        try:
+            return self.server.ask(path, {"inputs": inputs}, timeout=120)
+        except (OSError, http.client.HTTPException) as error:
+            assert self.killed_at > began - PATIENCE, repr(error)
+            return 0, repr(error)
+
     def ask(self, rng: random.Random) -> None:
         """Ask for a prediction until it is answered, which may take a while after a worker was killed."""
-        body, until = {"inputs": X.tolist()}, time.monotonic() + PATIENCE
+        until = time.monotonic() + PATIENCE
         while True:
-            try:
-                status, answer = self.server.ask("/v1/models/m:predict", body)
-            except OSError:
-                status, answer = 0, "the connection ended"
+            status, answer = self.asked("/v1/models/m:predict", X.tolist())
             self.counts[f"asked: {status}"] += 1
             if status == 200:
                 break
@@ -185,10 +193,7 @@ class Soak:
     def ask_for_much(self, rng: random.Random) -> None:
         """Ask for something of any size: it is right, or refused by its size."""
         length = int(10 ** rng.uniform(0, 5.3))
-        try:
-            status, answer = self.server.ask("/v1/models/outer:predict", {"inputs": [1.0] * length}, timeout=120)
-        except OSError:
-            status, answer = 0, {}
+        status, answer = self.asked("/v1/models/outer:predict", [1.0] * length)
         self.counts[f"asked for much: {status}"] += 1
         assert status in (0, 200, 413, 503, 504), (status, answer)
         assert (status == 413) == (4 * length**2 > 256 << 20) or status in (0, 503, 504), (status, length)
@@ -206,6 +211,7 @@ class Soak:
         """Kill one of the server's workers now and then."""
         time.sleep(rng.uniform(10, 40))
         if workers := self.server.workers():
+            self.killed_at = time.monotonic()
             os.kill(rng.choice(workers), signal.SIGKILL)
             self.counts["killed workers"] += 1
 
