@@ -37,7 +37,7 @@ PATIENCE = 90.0
 X = np.arange(8, dtype=np.float32).reshape(2, 4)
 
 
-LIMITS = {"full disk": (resource.RLIMIT_FSIZE, 100, 12_000), "memory": (resource.RLIMIT_AS, 1 << 29, 6 << 30)}
+LIMITS = {"full disk": (resource.RLIMIT_FSIZE, 100, 4000), "memory": (resource.RLIMIT_AS, 1 << 29, 3 << 30)}
 """The limits that stand for faults, each between two sizes."""
 
 
@@ -51,11 +51,13 @@ def run(arguments: Sequence[Any], fault: str, rng: random.Random, environment: d
         limit, least, most = LIMITS[fault]
         size = rng.randrange(least, most)
         resource.prlimit(process.pid, limit, (size, size))
-    try:
-        printed = process.communicate(timeout=rng.uniform(2, 25) if fault == "kill" else 600)[0]
-    except subprocess.TimeoutExpired:
+    if fault == "kill":
+        assert process.stdout is not None
+        for _ in range(rng.randrange(1, killed.STEPS) if "train" in arguments else 1):  # a training says each step; an export says that it begins
+            process.stdout.readline()
+        time.sleep(rng.random() * 0.05)
         process.kill()
-        printed = process.communicate()[0]
+    printed = process.communicate(timeout=600)[0]
     return process.returncode, printed
 
 
@@ -189,7 +191,7 @@ class Soak:
         values = np.float32(answer["outputs"])
         assert np.array_equal(values, X * values[0, 1]), values
         assert float(values[0, 1]) in self.good, values
-        time.sleep(0.01 * rng.random())
+        time.sleep(0.1 * rng.random())
 
     def ask_for_much(self, rng: random.Random) -> None:
         """Ask for something of any size: it is right, or refused by its size."""
@@ -227,6 +229,7 @@ def export(path: Path, factor: float) -> None:
 def main() -> None:
     """Run for some minutes; print what happened."""
     if sys.argv[1:2] == ["export"]:
+        print("begin", flush=True)
         export(Path(sys.argv[2]), float(sys.argv[3]))
         return
     parser = argparse.ArgumentParser(description=__doc__)

@@ -276,7 +276,7 @@ def test_versions_a_broken_one_and_one_that_is_replaced(tmp_path: Path, artifact
     models = Repository([tmp_path], 2)
 
     def refresh() -> list[str]:
-        return models.refresh(lambda work: work())
+        return models.refresh(lambda work, model: work())
 
     shutil.copytree(artifacts / "mlp.hf", tmp_path / "m" / "1")
     assert refresh() == ["model m version 1 is ready"]
