@@ -53,7 +53,8 @@ def run(arguments: Sequence[Any], fault: str, rng: random.Random, environment: d
         resource.prlimit(process.pid, limit, (size, size))
     if fault == "kill":
         assert process.stdout is not None
-        for _ in range(rng.randrange(1, killed.STEPS) if "train" in arguments else 1):  # a training says each step; an export says that it begins
+        # A training says each step; an export says that it begins.
+        for _ in range(rng.randrange(1, killed.STEPS) if "train" in arguments else 1):
             process.stdout.readline()
         time.sleep(rng.random() * 0.05)
         process.kill()
