@@ -51,14 +51,15 @@ def run(arguments: Sequence[Any], fault: str, rng: random.Random, environment: d
         limit, least, most = LIMITS[fault]
         size = rng.randrange(least, most)
         resource.prlimit(process.pid, limit, (size, size))
+    printed = ""
     if fault == "kill":
         assert process.stdout is not None
         # A training says each step; an export says that it begins.
         for _ in range(rng.randrange(1, killed.STEPS) if "train" in arguments else 1):
-            process.stdout.readline()
+            printed += process.stdout.readline()
         time.sleep(rng.random() * 0.05)
         process.kill()
-    printed = process.communicate(timeout=600)[0]
+    printed += process.communicate(timeout=600)[0]
     return process.returncode, printed
 
 
