@@ -243,7 +243,7 @@ def test_a_failed_check_is_the_error_of_its_request_alone(artifacts: Path):
     repository.refresh(batcher.compute)
     servable = repository.model("gpt").function()
     hold = threading.Event()
-    threading.Thread(target=batcher.compute, args=(lambda: hold.wait(30) and None,)).start()
+    threading.Thread(target=batcher.compute, args=(lambda: hold.wait(30) and None, "gpt")).start()
     time.sleep(0.1)
     futures = [batcher.submit(servable, {"tokens": np.array([[1, one]], np.int32)}) for one in (2, 99, 3)]
     hold.set()
@@ -258,7 +258,7 @@ def test_a_full_queue_refuses_and_a_cancelled_request_frees_its_place(artifacts:
     batcher = Batcher(8, 0, 2)
     servable = Servable(hf.export.load(artifacts / "mlp.hf").predict, 8)
     hold = threading.Event()
-    threading.Thread(target=batcher.compute, args=(lambda: hold.wait(30) and None,)).start()
+    threading.Thread(target=batcher.compute, args=(lambda: hold.wait(30) and None, "")).start()
     time.sleep(0.1)
     first, _ = [batcher.submit(servable, {"x": numbers(1, 12)}) for _ in range(2)]
     with pytest.raises(Refused, match="queue is full") as refused:
@@ -276,7 +276,7 @@ def test_versions_a_broken_one_and_one_that_is_replaced(tmp_path: Path, artifact
     models = Repository([tmp_path], 2)
 
     def refresh() -> list[str]:
-        return models.refresh(lambda work: work())
+        return models.refresh(lambda work, model: work())
 
     shutil.copytree(artifacts / "mlp.hf", tmp_path / "m" / "1")
     assert refresh() == ["model m version 1 is ready"]

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import base64
+import hashlib
 import json
 import re
 import shutil
 import subprocess
 import threading
 import time
+import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -20,8 +23,10 @@ from served import Running
 import hybridflow as hf
 from hybridflow.cli.main import main
 from hybridflow.core.errors import ArgumentError
+from hybridflow.serve.batcher import Batcher
 from hybridflow.serve.load import Figures, load, sample_request, target
 from hybridflow.serve.messages import messages
+from hybridflow.serve.models import Servable
 from hybridflow.serve.protocol import Refused
 from hybridflow.serve.rpc import as_v2
 from hybridflow.serve.supervisor import Server, serve
@@ -246,6 +251,10 @@ def test_tritonclient_over_grpc(calls: Any):
             one.set_data_from_numpy(value)
         return client.infer("pairs", given, headers=headers, **more)
 
+    def garbage(method: str) -> Any:
+        call = client._channel.unary_unary(f"/inference.GRPCInferenceService/{method}")
+        return call(b"\xff\xff garbage", metadata=[("authorization", "Bearer secret")])
+
     result = infer(x, y, request_id="7")
     assert result.get_response().id == "7"
     np.testing.assert_array_equal(result.as_numpy("sum"), x + y)
@@ -257,6 +266,8 @@ def test_tritonclient_over_grpc(calls: Any):
         ("must be FP32, got FP64", lambda: infer(x.astype(np.float64), y)),
         ("NOT_FOUND", lambda: client.infer("none", [], headers=mine)),
         ("UNAUTHENTICATED", lambda: infer(x, y, None)),
+        ("INVALID_ARGUMENT", lambda: garbage("ModelInfer")),
+        ("INVALID_ARGUMENT", lambda: garbage("ModelMetadata")),
     ):
         with pytest.raises(Exception, match=says):
             bad()
@@ -284,3 +295,140 @@ def test_contents_that_are_typed_and_raw_ones_that_are_too_few():
     one.contents.bytes_contents.append(b"text")
     with pytest.raises(Refused, match="must be numbers"):
         as_v2(request)
+
+
+# -- a request against all --------------------------------------------------------------------------------------------
+
+
+def outer(x: Any) -> Any:
+    return hf.reshape(x, (-1, 1)) * hf.reshape(x, (1, -1))
+
+
+def spin(x: Any) -> Any:
+    """As many steps as the first value says, which no compiler makes fewer."""
+    count, i, value = x[0].astype("int32"), hf.zeros((), dtype="int32"), hf.zeros((), dtype="uint32")
+    while i < count:
+        i = i + 1
+        value = value * 1664525 + 1013904223
+        value = value ^ (value >> 7)
+    return x + value.astype("float32")
+
+
+@pytest.fixture(scope="module")
+def several(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+    """A server of models that take memory, operations, and time; and of one that takes little of all."""
+    pytest.importorskip("uvicorn")
+    folder = tmp_path_factory.mktemp("several")
+    hf.export.save(folder / "outer.hf", outer, hf.TensorSpec([None]))
+    hf.export.save(folder / "spin.hf", spin, hf.TensorSpec([4]))
+    hf.export.save(folder / "square.hf", lambda x: hf.sum(x @ x), hf.TensorSpec(["n", "n"]))
+    saved(folder / "m.hf", 2.0)
+    limits = ("--max-memory", "64MiB", "--max-flops", "1e6", "--timeout", "4s")
+    running = Running(folder, *limits, "--allow-host", "Me.Org")
+    yield running
+    assert running.end() == 0
+
+
+@pytest.mark.parametrize(
+    ("model", "value", "says"),
+    [
+        ("outer", [1.0] * 60_000, r"a call takes about 14400000000 bytes at once, more than 67108864 .*--max-memory"),
+        ("square", np.ones((100, 100)).tolist(), r"operations, more than 1000000 .*--max-flops"),
+    ],
+)
+def test_a_request_beyond_the_limits_is_refused_before_it_runs(several: Running, model: str, value: Any, says: str):
+    status, answer = several.ask(f"/v1/models/{model}:predict", {"inputs": value})
+    assert status == 413
+    assert re.search(says, answer["error"])
+    assert several.ask(f"/v1/models/{model}:predict", {"inputs": [1.0] if model == "outer" else [[1.0]]})[0] == 200
+
+
+def test_no_model_waits_for_another(several: Running):
+    answers: list[tuple[int, Any]] = []
+    path = "/v1/models/spin:predict"
+    slow = threading.Thread(target=lambda: answers.append(several.ask(path, {"inputs": [2e9] * 4}, timeout=60)))
+    slow.start()
+    while "hybridflow_queue 0\n" in several.ask("/metrics")[1]:
+        time.sleep(0.01)
+    for _ in range(5):
+        assert several.ask(PATH, ROW)[0] == 200
+        assert not answers
+    slow.join()
+    assert answers[0][0] == 504
+    assert several.ask(PATH, ROW)[0] == 200
+
+
+def test_a_large_answer_is_written_in_pieces(several: Running):
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=300).astype(np.float32)
+    body = {"inputs": [{"name": "x", "datatype": "FP32", "shape": [300], "data": x.tolist()}]}
+    status, answer = several.ask("/v2/models/outer/infer", body)
+    assert status == 200
+    (output,) = answer["outputs"]
+    assert output["shape"] == [300, 300]
+    np.testing.assert_array_equal(np.float32(output["data"]), (x[:, None] * x).reshape(-1))
+    answer = several.ask("/v1/models/outer:predict", {"inputs": x.tolist()})[1]
+    np.testing.assert_array_equal(np.float32(answer["outputs"]), x[:, None] * x)
+
+
+@pytest.mark.parametrize(
+    ("host", "status"),
+    [("localhost:8000", 200), ("127.0.0.1", 200), ("[::1]:9", 200), ("me.org", 200), ("evil.org", 403),
+     ("evil.org:8000", 403), ("127.0.0.1.evil.org", 403)],
+)  # fmt: skip
+def test_a_request_for_another_host_is_refused(several: Running, host: str, status: int):
+    assert several.ask("/v2/health/ready", Host=host)[0] == status
+
+
+def test_the_page_has_a_policy(several: Running):
+    with urllib.request.urlopen(f"http://127.0.0.1:{several.port}/") as response:
+        policy = response.headers["content-security-policy"]
+        assert response.headers["x-content-type-options"] == "nosniff"
+        text = response.read().decode()
+    for tag in ("style", "script"):
+        inside = text.partition(f"<{tag}>")[2].partition(f"</{tag}>")[0]
+        digest = base64.b64encode(hashlib.sha256(inside.encode()).digest()).decode()
+        assert f"{tag}-src 'sha256-{digest}'" in policy
+    assert "style=" not in text
+
+
+def test_numbers_are_there_from_the_start(tmp_path: Path):
+    pytest.importorskip("uvicorn")
+    running = Running(saved(tmp_path / "m.hf", 2.0))
+    text = running.ask("/metrics")[1]
+    assert running.end() == 0
+    for line in ('hybridflow_requests_total{model="m",version="1",status="200"} 0',
+                 'hybridflow_request_seconds_count{model="m",version="1"} 0', "hybridflow_queue 0",
+                 'hybridflow_refused_total{status="404"} 0', "hybridflow_batch_rows_count 0"):  # fmt: skip
+        assert line in text
+
+
+@pytest.mark.parametrize(
+    ("option", "says"),
+    [("--max-body=4 MX", "no size, such as 64MiB"), ("--max-memory=0", "no size"), ("--max-flops=many", "no number"),
+     ("--max-batch=x", "not a whole number")],
+)  # fmt: skip
+def test_limits_that_are_none(option: str, says: str, capsys: pytest.CaptureFixture[str]):
+    with pytest.raises(SystemExit):
+        main(["serve", ".", option])
+    assert says in capsys.readouterr().err
+
+
+def test_a_batch_stays_within_the_limits(tmp_path: Path):
+    hf.export.save(tmp_path / "m.hf", lambda x: hf.sum(hf.sin(x), axis=1), hf.TensorSpec([None, None]))
+    limits = hf.export.Limits(memory=3 * 1000 * 8)  # three rows, at most
+    rows: list[int] = []
+    batcher = Batcher(8, 0.2, 100, rows.append)
+    servable = Servable(hf.export.load(tmp_path / "m.hf", limits=limits).predict, 8)
+    hold = threading.Event()
+    threading.Thread(target=batcher.compute, args=(lambda: hold.wait(30) and None, "")).start()
+    x = np.random.default_rng(0).normal(size=(6, 1, 1000)).astype(np.float32)
+    futures = [batcher.submit(servable, {"x": one}) for one in x]
+    hold.set()
+    for one, future in zip(x, futures, strict=True):
+        np.testing.assert_allclose(next(iter(future.result(60).values())), np.sin(one).sum(axis=1), rtol=1e-5)
+    with pytest.raises(Refused, match="more than 24000") as refused:
+        servable.require_sizes({"x": np.zeros((8, 1000), np.float32)})
+    assert refused.value.status == 413
+    assert rows == [1] * 6
+    batcher.stop()

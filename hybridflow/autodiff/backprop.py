@@ -26,10 +26,11 @@ from hybridflow.core.context import current
 from hybridflow.core.device import place
 from hybridflow.core.dispatch import as_arrays, quick_to_compile, run_raw
 from hybridflow.core.dtypes import LOW_PRECISION, is_differentiable
-from hybridflow.core.errors import GradientError, message
+from hybridflow.core.errors import GradientError, HybridflowError, message
 from hybridflow.core.forked import require_xla
 from hybridflow.core.node import Edge, Node, in_gradient
 from hybridflow.core.op import REGISTRY, Flat, Joint, No, Op, Stops
+from hybridflow.core.out_of_memory import explained, ran_out
 from hybridflow.core.profiling import PROFILER
 from hybridflow.core.settings import SETTINGS
 from hybridflow.core.slice_gradient import SliceGradient, SliceSum, add_slice, whole
@@ -126,8 +127,13 @@ def _walked(
     profiler = PROFILER.get()
     if profiler is not None and current().tracer is None:
         engine, pull = profiler.engine(engine), False
-    with without_autocast():  # a gradient is computed in the dtype of its value
-        return engine.walk(lambda: walk(targets, sources, order, engine, visit, pull=pull), users_rules)
+    try:
+        with without_autocast():  # a gradient is computed in the dtype of its value
+            return engine.walk(lambda: walk(targets, sources, order, engine, visit, pull=pull), users_rules)
+    except Exception as error:
+        if ran_out(error) and not isinstance(error, HybridflowError):
+            raise explained("the gradient", error) from error
+        raise
 
 
 def rule_of(op: Op) -> Callable[..., Any]:

@@ -9,6 +9,7 @@ from collections.abc import Generator
 from contextlib import contextmanager
 
 from hybridflow.core.errors import ArgumentError, HybridflowError, message
+from hybridflow.core.out_of_memory import ran_out
 
 _PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 
@@ -32,14 +33,13 @@ def machine_errors(command: str) -> Generator[None]:
         yield
     except (HybridflowError, BrokenPipeError):
         raise
-    except MemoryError as error:
-        raise _too_large(command, error) from error
     except OSError as error:
         name = "" if error.filename is None else f" {error.filename!r}"
         raise ArgumentError(message(f"{command}: the system says of{name or ' a file'}: {error.strerror}")) from error
-    except RuntimeError as error:
-        if _NO_MEMORY in str(error):
-            raise _too_large(command, error) from error
+    except (MemoryError, RuntimeError) as error:
+        if ran_out(error):
+            text = message(f"{command}: there is not enough memory", got=str(error), hint="Take smaller sizes.")
+            raise ArgumentError(text) from error
         if _NO_DEVICE in str(error):
             raise ArgumentError(
                 message(f"{command}: jax finds no device", got=str(error), hint="Unset JAX_PLATFORMS.")
@@ -47,14 +47,8 @@ def machine_errors(command: str) -> Generator[None]:
         raise
 
 
-_NO_MEMORY, _NO_DEVICE = "RESOURCE_EXHAUSTED", "Unable to initialize backend"
-"""Parts of the messages by which XLA and jax report these errors."""
-
-
-def _too_large(command: str, error: BaseException) -> ArgumentError:
-    return ArgumentError(
-        message(f"{command}: there is not enough memory", got=str(error), hint="Take smaller sizes.")
-    )
+_NO_DEVICE = "Unable to initialize backend"
+"""A part of the message by which jax reports this error."""
 
 
 @contextmanager

@@ -24,6 +24,7 @@ from hybridflow.core.forked import require_xla
 from hybridflow.core.inline import inlined
 from hybridflow.core.node import FOREVER, Edge, user_place
 from hybridflow.core.op import No, Op, Stops
+from hybridflow.core.out_of_memory import explained, ran_out, read_array
 from hybridflow.core.recording import recorded_node
 from hybridflow.core.settings import SETTINGS
 from hybridflow.core.tensor import Tensor, describe, host_array, leaked, make_tensor
@@ -209,6 +210,8 @@ def execute(op: Op, inputs: tuple[Tensor, ...], attrs: dict[str, Any]) -> tuple[
         raise
     except Exception as error:
         _explain(op, inputs, attrs, error)
+        if ran_out(error):
+            raise explained(f"{op.name}({', '.join(map(describe, inputs))})", error) from error
         raise
     return (outputs if type(outputs) is _ndarray else as_arrays(outputs)), values, "xla" if low else "host"
 
@@ -291,8 +294,8 @@ def _run_lowered(op: Op, inputs: tuple[Tensor, ...], values: list[Any], attrs: d
         outputs = jitted(op, attrs, values)(*values)
     if isinstance(outputs, list | tuple):
         items = tuple(cast("list[Any]", outputs))
-        return tuple([np.asarray(y) for y in items]) if on_host else items
-    return np.asarray(outputs) if on_host else outputs
+        return tuple([read_array(y) for y in items]) if on_host else items
+    return read_array(outputs) if on_host else outputs
 
 
 def _check_devices(op: Op, inputs: tuple[Tensor, ...], values: list[Any]) -> None:

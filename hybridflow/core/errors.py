@@ -142,6 +142,10 @@ class MemoryBudgetError(HybridflowError, MemoryError):
     """A memory budget that a compiled function cannot keep."""
 
 
+class OutOfMemoryError(HybridflowError, MemoryError):
+    """Memory that ran out, or is known not to suffice; no Variable was changed."""
+
+
 class ExportError(HybridflowError, ValueError):
     """A graph that another format cannot express."""
 

@@ -14,6 +14,7 @@ import numpy as np
 
 from hybridflow.backend.jax_shim import xla_has_started
 from hybridflow.core.errors import ForkError, message
+from hybridflow.core.out_of_memory import read_array
 from hybridflow.core.settings import SETTINGS
 
 
@@ -29,7 +30,7 @@ class _Process:
 
     def __init__(self) -> None:
         self.lost = False
-        self.read: Callable[[Any], np.ndarray[Any, Any]] = np.asarray
+        self.read: Callable[[Any], np.ndarray[Any, Any]] = read_array
 
     def forked(self) -> None:
         """In the child: note that XLA's threads are lost, if it had started."""
@@ -72,4 +73,4 @@ def require_xla(what: str) -> None:
 def _read_if_there(value: Any) -> np.ndarray[Any, Any]:
     if not value.is_ready():
         require_xla("a result that was not computed yet when the process was forked")
-    return np.asarray(value)
+    return read_array(value)

@@ -134,9 +134,14 @@ class Mesh:
         return is_host(self.devices[0])
 
     @cached_property
+    def processes(self) -> frozenset[int]:
+        """The numbers of the processes whose devices belong to it."""
+        return frozenset([device.process_index for device in self.devices])
+
+    @property
     def spans_processes(self) -> bool:
         """Whether devices of several processes belong to it."""
-        return len({device.process_index for device in self.devices}) > 1
+        return len(self.processes) > 1
 
     @cached_property
     def of_jax(self) -> Any:

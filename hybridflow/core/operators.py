@@ -39,6 +39,10 @@ _FLOATS = "f4 f8"
 _REALS = frozenset({np.dtype(name).num for name in _FLOATS.split()})
 
 
+_BETTER_SAID = (ValueError, RuntimeError, MemoryError)
+"""Errors of kernels for which the general path, which runs the op again, raises a better error."""
+
+
 def _accepted(op: Op, operands: int, dtypes: str) -> frozenset[int]:
     """Return the numbers of the dtypes that the op takes without a cast."""
     good: set[int] = set()
@@ -116,8 +120,8 @@ def _binary(op: Op, public: Callable[..., Any]) -> Callable[[Any, Any], Any]:  #
         if (edge_a is None and edge_b is None) or (context is None and not passes):
             try:
                 y = run(kernel if a.size < LARGE else large_kernel, a, b)
-            except (ValueError, RuntimeError):
-                return public(self, other)  # it raises a better error
+            except _BETTER_SAID:
+                return public(self, other)
             if type(y) is not _ndarray:
                 y = np.asarray(y)
             return make_tensor(y)
@@ -129,7 +133,7 @@ def _binary(op: Op, public: Callable[..., Any]) -> Callable[[Any, Any], Any]:  #
                 y = run(kernel if a.size < LARGE else large_kernel, a, b)
                 usual_call = _call_like(a, b, y, kernel if a.size < LARGE else large_kernel, for_a, for_b)
                 _, _, _, _, shape, outputs, specs_a, specs_b = usual_call
-        except (ValueError, RuntimeError):
+        except _BETTER_SAID:
             return public(self, other)
         if not shape:
             y = np.asarray(y)  # it came as a scalar
@@ -196,7 +200,7 @@ def _unary(op: Op, public: Callable[..., Any]) -> Callable[[Any], Any]:
         if edge is None or (context is None and not passes):
             try:
                 y = run(kernel if value.size < LARGE else large_kernel, value)
-            except (ValueError, RuntimeError):
+            except _BETTER_SAID:
                 return public(x)
             if type(y) is not _ndarray:
                 y = np.asarray(y)
@@ -210,7 +214,7 @@ def _unary(op: Op, public: Callable[..., Any]) -> Callable[[Any], Any]:
                 y = run(chosen, value)
                 shape, outputs = value.shape, ((y.shape, y.dtype),)
                 usual_call = shape, dtype, chosen, outputs
-        except (ValueError, RuntimeError):
+        except _BETTER_SAID:
             return public(x)
         if not shape:
             y = np.asarray(y)  # it came as a scalar

@@ -7,6 +7,7 @@ from types import TracebackType
 
 import jax
 
+from hybridflow.core.out_of_memory import explained, ran_out
 from hybridflow.core.settings import SETTINGS
 
 _HIDDEN = tuple(
@@ -18,8 +19,11 @@ _HIDDEN = tuple(
 def trimmed(error: Exception) -> Exception:
     """Return an error with only the user's lines in its traceback and in those of its causes.
 
-    Errors that are no causes, and were handled without a line of the user's, are left out.
+    Errors that are no causes, and were handled without a line of the user's, are left out. jax's and NumPy's errors
+    for memory that ran out become an `OutOfMemoryError`.
     """
+    if ran_out(error) and type(error).__module__.partition(".")[0] in ("jax", "jaxlib", "numpy"):
+        error = explained("a compiled call", error).with_traceback(error.__traceback__)
     if not SETTINGS.full_tracebacks:
         seen: set[int] = set()
         one: BaseException | None = error

@@ -14,6 +14,7 @@ from hybridflow.backend.jax_shim import enable_x64, join_processes, xla_has_star
 from hybridflow.core.errors import ArgumentError, DeviceError, ShapeError, message
 from hybridflow.core.forked import PROCESS
 from hybridflow.core.mesh import Layout, Mesh, check_axes, check_rank, checked_layout, require_local
+from hybridflow.core.out_of_memory import read_array
 from hybridflow.core.processes.environment import place_of
 from hybridflow.core.processes.host import start_beside
 from hybridflow.core.processes.member import MEMBER, Member, member
@@ -75,7 +76,7 @@ def _read(value: Any) -> Any:
     """Return a `jax.Array` as a NumPy array, or say why that cannot be done here."""
     require_local(value)
     with MEMBER[0].running():
-        return np.asarray(value)
+        return read_array(value)
 
 
 def _seconds(given: Any) -> float:

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from hybridflow.core.dims import evaluate
 from hybridflow.core.errors import FileFormatError
-from hybridflow.ir.costs import bodies, concrete
+from hybridflow.ir.costs import bodies, concrete, graph_cost
 from hybridflow.ir.graph import Graph
 from hybridflow.ir.liveness import liveness
 from hybridflow.ir.parser import DEEPEST, MOST_TOKENS
@@ -29,6 +29,7 @@ class Limits(NamedTuple):
         bytes: the largest size, in bytes, of the weights.
         elements: the largest number of elements of a value.
         memory: the largest number of bytes alive at once in a call, estimated; None for no limit.
+        flops: the largest number of floating-point operations of a call; None for no limit.
         steps: the largest number of steps of all loops together; those of nested loops are multiplied, and a ``while``
             without a bound exceeds it. None for no limit.
     """
@@ -40,6 +41,7 @@ class Limits(NamedTuple):
     bytes: int = 1 << 40
     elements: int = 1 << 36
     memory: int | None = None
+    flops: int | None = None
     steps: int | None = None
 
     def require(self, name: str, graph: Graph, sizes: Sizes | None = None) -> None:
@@ -48,7 +50,7 @@ class Limits(NamedTuple):
         Args:
             name: the function.
             graph: its graph.
-            sizes: the open sizes; by default, those with which it was traced, for the memory alone.
+            sizes: the open sizes; by default, those with which it was traced, for the memory and the operations alone.
 
         Raises:
             FileFormatError: naming the operation, what it takes and the limit.
@@ -62,6 +64,8 @@ class Limits(NamedTuple):
             _require_steps(name, graph, sizes, 0, 1, self.steps)
         if self.memory is not None and (peak := liveness(graph, sizes).peak) > self.memory:
             raise FileFormatError(f"{name}: a call takes about {peak} bytes at once, more than {self.memory}")
+        if self.flops is not None and (flops := graph_cost(graph, sizes or graph.dims.hints).flops) > self.flops:
+            raise FileFormatError(f"{name}: a call takes {flops} floating-point operations, more than {self.flops}")
 
 
 def _require_steps(name: str, graph: Graph, sizes: Sizes | None, before: int, runs: int, most: int) -> int:

@@ -13,6 +13,7 @@ from typing import Any, cast
 import numpy as np
 
 from hybridflow.backend.host import run_quietly
+from hybridflow.core.out_of_memory import explained
 from hybridflow.core.tensor import Tensor
 from hybridflow.core.variable import WRITES, Variable
 from hybridflow.optim.groups import Parameter
@@ -35,26 +36,36 @@ def write(
         rates: the rate of each group, by its identity.
         steps: the Variable that counts updates.
     """
+    try:
+        with WRITES:
+            run_quietly(run_steps, _steps(parameters, gradients, step, rates, steps))
+    except MemoryError as error:
+        raise explained("the update", error) from error
+
+
+def _steps(
+    parameters: list[Parameter], gradients: list[Tensor], step: int, rates: dict[int, float], steps: Variable
+) -> list[Step]:
+    """Return all changes of an update; nothing that can fail is left to them."""
     constants: dict[Any, tuple[Any, ...]] = {}
     scratch = Scratch()
     todo: list[Step] = []
     stored: list[Step] = [(setattr, steps, "_value", np.asarray(step + 1, np.int32))]
-    with WRITES:
-        for one, gradient in zip(parameters, gradients, strict=True):
-            g, rule = cast(Any, gradient)._value, one.rule
-            rate = rates[id(one.group)]
-            variables = (one.variable, *one.slots)
-            if rule.host is None:
-                made = _made(rule, one, g, step, rate)
-            else:
-                made = [_own(variable) for variable in variables]
-                key = id(one.group), id(rule), g.dtype
-                if key not in constants:
-                    constants[key] = rule.constants(g.dtype, step, rate, one.attrs)
-                g = g if g.flags.c_contiguous else np.ascontiguousarray(g)
-                todo += rule.steps([made[0], g, *made[1:]], constants[key], scratch)
-            stored += [(setattr, variable, "_value", array) for variable, array in zip(variables, made, strict=True)]
-        run_quietly(run_steps, [*todo, *stored])
+    for one, gradient in zip(parameters, gradients, strict=True):
+        g, rule = cast(Any, gradient)._value, one.rule
+        rate = rates[id(one.group)]
+        variables = (one.variable, *one.slots)
+        if rule.host is None:
+            made = _made(rule, one, g, step, rate)
+        else:
+            made = [_own(variable) for variable in variables]
+            key = id(one.group), id(rule), g.dtype
+            if key not in constants:
+                constants[key] = rule.constants(g.dtype, step, rate, one.attrs)
+            g = g if g.flags.c_contiguous else np.ascontiguousarray(g)
+            todo += rule.steps([made[0], g, *made[1:]], constants[key], scratch)
+        stored += [(setattr, variable, "_value", array) for variable, array in zip(variables, made, strict=True)]
+    return [*todo, *stored]
 
 
 def _made(rule: Rule, one: Parameter, g: Any, step: int, rate: float) -> list[Any]:

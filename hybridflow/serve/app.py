@@ -14,15 +14,16 @@ import traceback
 import uuid
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
+from hybridflow.backend.free_memory import free_memory
 from hybridflow.core.errors import HybridflowError
 from hybridflow.export.limits import Limits
 from hybridflow.serve import protocol
 from hybridflow.serve.batcher import Batcher
 from hybridflow.serve.metrics import Metrics
 from hybridflow.serve.models import Model, Repository, Servable
-from hybridflow.serve.page import PAGE
+from hybridflow.serve.page import PAGE, POLICY
 from hybridflow.serve.protocol import Array, Refused
 
 JSON = {"content-type": "application/json"}
@@ -46,6 +47,10 @@ class Options(NamedTuple):
         token: the bearer token that requests must have; None for none.
         reload: the seconds between checks of the artifacts' directories; None to load them once.
         log: whether each request is written to stderr, as a line of JSON.
+        memory: the bytes that a request may take at once, by its sizes; more get 413. None for half of those that are
+            free at the start.
+        flops: the floating-point operations that a request may take; more get 413.
+        hosts: the names by which requests may ask for this server (their header ``Host``); None for any.
     """
 
     max_batch: int = 32
@@ -56,6 +61,9 @@ class Options(NamedTuple):
     token: str | None = None
     reload: float | None = 2.0
     log: bool = False
+    memory: int | None = None
+    flops: int = 10**12
+    hosts: Sequence[str] | None = None
 
 
 class Response(NamedTuple):
@@ -79,7 +87,7 @@ class App:
     def __init__(self, paths: Sequence[Path], options: Options, limits: Limits | None, metrics: Metrics) -> None:
         self.options = options
         self.metrics = metrics
-        self.models = Repository(paths, options.max_batch, limits)
+        self.models = Repository(paths, options.max_batch, _limited(limits or Limits(), options))
         self.batcher = Batcher(
             options.max_batch, options.max_delay, options.queue,
             lambda rows: metrics.observe("hybridflow_batch_rows", rows),
@@ -107,6 +115,9 @@ class App:
     def _refresh(self) -> None:
         for line in self.models.refresh(self.batcher.compute):
             self.log({"event": line})
+        for name, versions in self.models.models.items():
+            for version in versions:
+                self.metrics.begin(name, version)
 
     def _reload(self, seconds: float) -> None:
         while not self._stop.wait(seconds):
@@ -155,6 +166,7 @@ class App:
         headers = {k.decode("latin-1").lower(): v.decode("latin-1") for k, v in scope["headers"]}
         identity = self.identity(headers.get("x-request-id", ""))
         try:
+            self._require_host(headers)
             self._authorize(path, headers)
             body = await self._body(receive)
             response = await self._routed(scope["method"], path, headers, body, receive)
@@ -171,6 +183,7 @@ class App:
         fields = {"id": identity, "method": scope["method"], "path": path[:200]}
         self.log({**fields, "status": response.status, "seconds": round(took, 6), "bytes": len(response.body)})
         response_headers = {**response.headers, "x-request-id": identity, "content-length": str(len(response.body))}
+        response_headers |= {"x-content-type-options": "nosniff"}
         response_headers |= {"retry-after": "1"} if response.status == 503 else {}
         response_headers |= {"www-authenticate": "Bearer"} if response.status == 401 else {}
         encoded = [(k.encode("latin-1"), v.encode("latin-1")) for k, v in response_headers.items()]
@@ -185,6 +198,12 @@ class App:
             self.metrics.observe("hybridflow_request_seconds", took, **of)
         elif response.status >= 400:
             self.metrics.count("hybridflow_refused_total", status=str(response.status))
+
+    def _require_host(self, headers: Mapping[str, str]) -> None:
+        """Raise if a request names another host: that of a page elsewhere whose name was pointed to this machine."""
+        host = re.sub(r":\d+$", "", headers.get("host", "")).lower()
+        if host and self.options.hosts is not None and host not in self.options.hosts:
+            raise Refused(f"this server is not {host[:80]!r}: --allow-host makes it answer to that name", 403)
 
     def _authorize(self, path: str, headers: Mapping[str, str]) -> None:
         """Raise unless a request has the token; health checks need none, since load balancers have none."""
@@ -233,7 +252,8 @@ class App:
         if path == "/models":
             return _json([_described(one) for versions in self.models.models.values() for one in versions.values()])
         if path == "/":
-            return Response(200, PAGE.encode(), {"content-type": "text/html; charset=utf-8"})
+            headers = {"content-type": "text/html; charset=utf-8", "content-security-policy": POLICY}
+            return Response(200, PAGE.encode(), headers)
         raise Refused(f"there is nothing at {path[:80]!r}", 404)
 
     async def _v2(
@@ -246,11 +266,13 @@ class App:
             versions = [*self.models.models[name]]
             return _json(protocol.metadata_v2(name, versions, model.function().signature))
         try:
-            self.batcher.require_room()  # before the body is read, which takes longer
+            self.batcher.require_room(name)  # before the body is read, which takes longer
             servable = model.function()
-            parsed = protocol.read_v2(body, headers.get("inference-header-content-length"), servable.signature)
+            length = headers.get("inference-header-content-length")
+            parsed = await _aside(len(body), protocol.read_v2, body, length, servable.signature)
             results = await self.computed(servable, parsed.tensors, receive)
-            return Response(200, *protocol.write_v2(name, model.version, parsed, results), model)
+            written = await _aside(_size(results), protocol.write_v2, name, model.version, parsed, results)
+            return Response(200, *written, model)
         except Refused as error:
             return _refusal(error, model)
 
@@ -264,15 +286,15 @@ class App:
             functions = {key: one.signature for key, one in model.functions.items()}
             return _json(protocol.metadata_tf(name, model.version, functions))
         try:
-            self.batcher.require_room()
-            request = protocol.loads(body)
+            self.batcher.require_room(name)
+            request = await _aside(len(body), protocol.loads, body)
             signature_name = request.get("signature_name")
             if signature_name is not None and type(signature_name) is not str:
                 raise Refused("'signature_name' must be a text")
             servable = model.function(None if signature_name in ("", "serving_default") else signature_name)
-            tensors, rows = protocol.read_tf(request, servable.signature)
+            tensors, rows = await _aside(len(body), protocol.read_tf, request, servable.signature)
             results = await self.computed(servable, tensors, receive)
-            return Response(200, protocol.write_tf(results, rows), JSON, model)
+            return Response(200, await _aside(_size(results), protocol.write_tf, results, rows), JSON, model)
         except Refused as error:
             return _refusal(error, model)
 
@@ -293,6 +315,35 @@ class App:
         finally:
             starts.cancel()
             watch.end()
+
+
+def _limited(limits: Limits, options: Options) -> Limits:
+    """Return limits with those of the options, where they have none."""
+    memory = memory_for_requests(1) if options.memory is None else options.memory
+    memory = memory if limits.memory is None else limits.memory
+    return limits._replace(memory=memory, flops=options.flops if limits.flops is None else limits.flops)
+
+
+def memory_for_requests(workers: int) -> int | None:
+    """Return how many bytes a request may take by default; None if the system does not tell what is free."""
+    free = free_memory()
+    return None if free is None else free // 2 // workers
+
+
+_LARGE = 1 << 18
+"""The size of a request or of results, in bytes, from which they are read and written in a thread of their own."""
+
+
+def _size(results: Mapping[str, Array]) -> int:
+    return sum([one.nbytes for one in results.values()])
+
+
+T = TypeVar("T")
+
+
+async def _aside(size: int, work: Callable[..., T], *arguments: Any) -> T:
+    """Call a function of something of a size; other requests do not wait for it if that is large."""
+    return await asyncio.to_thread(work, *arguments) if size >= _LARGE else work(*arguments)
 
 
 _WATCH_DELAY = 0.02

@@ -1,4 +1,4 @@
-"""The thread that owns the device: it computes requests, in batches if they are for the same function."""
+"""The threads that compute requests, one for each model, in batches if they are for the same function."""
 
 from __future__ import annotations
 
@@ -50,22 +50,82 @@ class _Outcome(NamedTuple):
 
 
 class Batcher:
-    """Computes requests in one thread.
+    """Computes requests: those of a model in one thread, so that no other model's requests wait for them.
 
     Args:
         max_batch: the largest number of rows that are computed together.
         max_delay: how many seconds a request waits at most for others. It waits only if others are there, or if the
             batch before had several: a client alone never waits.
-        queue: how many requests may wait.
+        queue: how many requests for a model may wait.
         observe: called with the number of rows of each batch.
-
-    Attributes:
-        busy_since: when the computation under way began; None if there is none.
     """
 
     def __init__(
         self, max_batch: int, max_delay: float, queue: int, observe: Callable[[int], None] = lambda rows: None
     ) -> None:
+        self._settings = max_batch, max_delay, queue, observe
+        self._lanes: dict[str, _Lane] = {}
+        self._starting = threading.Lock()
+
+    def _lane(self, model: str) -> _Lane:
+        lane = self._lanes.get(model)
+        if lane is None:
+            with self._starting:
+                lane = self._lanes.get(model)
+                if lane is None:
+                    lane = self._lanes[model] = _Lane(*self._settings)
+        return lane
+
+    @property
+    def waiting(self) -> int:
+        """How many requests wait or are computed."""
+        return sum([lane.waiting for lane in [*self._lanes.values()]])
+
+    @property
+    def busy_since(self) -> float | None:
+        """When the oldest computation under way began; None if there is none."""
+        return min([since for lane in [*self._lanes.values()] if (since := lane.busy_since) is not None], default=None)
+
+    def submit(self, servable: Servable, tensors: Mapping[str, Array], future: Result | None = None) -> Result:
+        """Queue a request; cancelling the future frees its place.
+
+        Args:
+            servable: what is called.
+            tensors: its arguments.
+            future: where the result goes; one of asyncio's gets it in its own loop.
+
+        Raises:
+            Refused: with 503, if the queue is full.
+        """
+        return self._lane(servable.model).submit(servable, tensors, future)
+
+    def require_room(self, model: str) -> None:
+        """Raise unless a model's queue has room for a request.
+
+        Raises:
+            Refused: with 503.
+        """
+        self._lane(model).require_room()
+
+    def compute(self, work: Callable[[], None], model: str) -> None:
+        """Run a function in a model's thread, between its requests, and wait for it."""
+        self._lane(model).compute(work)
+
+    def stop(self) -> None:
+        """Compute the waiting requests, and end the threads."""
+        with self._starting:
+            for lane in self._lanes.values():
+                lane.stop()
+
+
+class _Lane:
+    """The thread of one model; see `Batcher`.
+
+    Attributes:
+        busy_since: when the computation under way began; None if there is none.
+    """
+
+    def __init__(self, max_batch: int, max_delay: float, queue: int, observe: Callable[[int], None]) -> None:
         self._max_batch, self._max_delay, self._limit, self._observe = max_batch, max_delay, queue, observe
         self._jobs: deque[_Job] = deque()
         self._changed = threading.Condition()
@@ -81,17 +141,8 @@ class Batcher:
         """How many requests wait or are computed."""
         return self._waiting
 
-    def submit(self, servable: Servable, tensors: Mapping[str, Array], future: Result | None = None) -> Result:
-        """Queue a request; cancelling the future frees its place.
-
-        Args:
-            servable: what is called.
-            tensors: its arguments.
-            future: where the result goes; one of asyncio's gets it in its own loop.
-
-        Raises:
-            Refused: with 503, if the queue is full.
-        """
+    def submit(self, servable: Servable, tensors: Mapping[str, Array], future: Result | None) -> Result:
+        """Queue a request."""
         rows = servable.rows(tensors)
         batchable = 0 < rows <= self._max_batch
         key = (id(servable), *[one.shape[1:] for one in tensors.values()], *tensors) if batchable else None
@@ -104,16 +155,12 @@ class Batcher:
         return job.future
 
     def require_room(self) -> None:
-        """Raise unless the queue has room for a request.
-
-        Raises:
-            Refused: with 503.
-        """
+        """Raise unless the queue has room for a request."""
         if self._stopped or self._waiting >= self._limit:
-            raise Refused("the server is busy: its queue is full", 503)
+            raise Refused("the server is busy: the model's queue is full", 503)
 
     def compute(self, work: Callable[[], None]) -> None:
-        """Run a function in the device's thread, between requests, and wait for it."""
+        """Run a function between requests, and wait for it."""
         future: Future[None] = Future()
         with self._changed:
             self._put(_Job(future, None, {}, 0, None, work, time.monotonic()))
@@ -188,6 +235,7 @@ class Batcher:
         assert servable is not None
         rows = sum([job.rows for job in batch])
         try:
+            servable.require_batch(batch[0].tensors, rows)
             joined = {name: np.concatenate([job.tensors[name] for job in batch]) for name in batch[0].tensors}
             results = servable.run_rows(joined, rows)
         except Exception:  # one of them is at fault, and each gets its own error below
@@ -216,6 +264,8 @@ class Batcher:
             return job.servable.run(job.tensors)
         except job.servable.raises as error:  # the model's own check of the values failed
             raise Refused(str(error)[:2000]) from error
+        except MemoryError as error:
+            raise Refused(str(error)[:2000], 503) from error
 
 
 def _begins(future: Result) -> bool:

@@ -23,6 +23,10 @@ HELP = {
     "hybridflow_queue": ("gauge", "Requests that wait or are computed."),
     "hybridflow_memory_bytes": ("gauge", "Resident memory of the workers."),
 }
+STATUSES = ("200", "400", "413", "500", "503", "504")
+"""The statuses of predictions that are counted from the start."""
+REFUSALS = ("400", "401", "403", "404", "405", "413")
+"""The same of other requests."""
 BUCKETS = {"hybridflow_request_seconds": SECONDS, "hybridflow_batch_rows": ROWS}
 
 
@@ -62,7 +66,17 @@ class Metrics:
         self._lock = threading.Lock()
         self._counts: dict[Series, float] = {}
         self._histograms: dict[Series, _Histogram] = {}
-        self.gauges: dict[str, float] = {}
+        self.gauges: dict[str, float] = {"hybridflow_queue": 0.0}
+        self._histogram("hybridflow_batch_rows", ())
+        self._counts |= {("hybridflow_refused_total", (("status", one),)): 0 for one in REFUSALS}
+
+    def begin(self, model: str, version: str) -> None:
+        """Show a model's numbers from the start, as zeros."""
+        of = (("model", model), ("version", version))
+        with self._lock:
+            self._histogram("hybridflow_request_seconds", of)
+            for status in STATUSES:
+                self._counts.setdefault(("hybridflow_requests_total", (*of, ("status", status))), 0)
 
     def count(self, name: str, **labels: str) -> None:
         """Add one to a counter."""
@@ -72,12 +86,11 @@ class Metrics:
 
     def observe(self, name: str, value: float, **labels: str) -> None:
         """Add a value to a histogram."""
-        series = name, tuple(labels.items())
         with self._lock:
-            histogram = self._histograms.get(series)
-            if histogram is None:
-                histogram = self._histograms[series] = _Histogram(BUCKETS[name])
-            histogram.add(value)
+            self._histogram(name, tuple(labels.items())).add(value)
+
+    def _histogram(self, name: str, labels: Labels) -> _Histogram:
+        return self._histograms.setdefault((name, labels), _Histogram(BUCKETS[name]))
 
     def snapshot(self) -> dict[str, Any]:
         """Return this worker's numbers."""

@@ -42,15 +42,18 @@ class Servable:
         function: the function of the artifact.
         max_batch: the largest number of rows that are computed together.
         sample: arguments by name, of the sizes that are expected; None if there are none.
+        model: the model's name.
 
     Attributes:
+        model: the model's name.
         signature: what it takes and returns.
         alone: why requests cannot share a batch; None if they can.
         buckets: the sizes that batches are padded to.
         programs: the programs for bounds; None if no size is open but that of the batch.
     """
 
-    def __init__(self, function: Function, max_batch: int, sample: Tensors | None = None) -> None:
+    def __init__(self, function: Function, max_batch: int, sample: Tensors | None = None, model: str = "") -> None:
+        self.model = model
         outputs = dict(zip(function.outputs, function.graph().output_specs, strict=False))
         for name, spec in [*function.inputs.items(), *outputs.items()]:
             if str(spec.dtype) not in NAMES:
@@ -103,18 +106,39 @@ class Servable:
         """Raise unless the function takes tensors of these sizes.
 
         Raises:
-            Refused: sizes that differ where they must not, that it was not saved for, or beyond its limits.
+            Refused: sizes that differ where they must not, that it was not saved for, or, with 413, beyond its limits.
         """
         key = tuple([one.shape for one in tensors.values()])
         if key in self._taken:
             return
         try:
             self._function.require_sizes(tensors)
-        except (ShapeError, FileFormatError) as error:
+        except ShapeError as error:
             raise Refused(str(error)[:2000]) from None
+        except FileFormatError as error:
+            raise Refused(f"{str(error)[:2000]} (the server's limits: --max-memory, --max-flops)", 413) from None
         if len(self._taken) >= _REMEMBERED:
             self._taken.clear()
         self._taken.add(key)
+
+    def require_batch(self, tensors: Tensors, rows: int) -> None:
+        """Raise unless a batch of a number of rows, each like those of some tensors, is within the limits.
+
+        Raises:
+            Refused: with 413.
+        """
+        size = self._bucket(rows)
+        self.require_sizes({name: np.broadcast_to(one[:1], (size, *one.shape[1:])) for name, one in tensors.items()})
+
+    def _takes(self, tensors: Tensors, rows: int) -> bool:
+        try:
+            self.require_batch(tensors, rows)
+        except Refused:
+            return False
+        return True
+
+    def _bucket(self, rows: int) -> int:
+        return next(one for one in self.buckets if one >= rows)
 
     def run(self, tensors: Tensors) -> dict[str, Array]:
         """Compute the results: with a program if one takes these sizes, and eagerly otherwise.
@@ -155,12 +179,13 @@ class Servable:
         self._compiling = threading.Thread(
             target=self.programs.compile, args=(bounds,), name="hybridflow-compile", daemon=True
         )
-        self._compiling.start()
+        with suppress(RuntimeError):  # there is no room for a thread now; a later request tries again
+            self._compiling.start()
 
     def run_rows(self, tensors: Tensors, rows: int) -> dict[str, Array]:
-        """Compute a batch, padded with its first row up to the next bucket."""
-        size = next(one for one in self.buckets if one >= rows)
-        if size == rows:
+        """Compute a batch, padded with its first row up to the next bucket if that is within the limits."""
+        size = self._bucket(rows)
+        if size == rows or not self._takes(tensors, rows):
             return self.run(tensors)
         padded = {k: np.concatenate([v, np.repeat(v[:1], size - rows, axis=0)]) for k, v in tensors.items()}
         return {name: value[:rows] for name, value in self.run(padded).items()}
@@ -257,11 +282,11 @@ class Repository:
         self._failed: dict[Path, Any] = {}
         self._gone: set[tuple[str, str]] = set()
 
-    def refresh(self, compute: Callable[[Callable[[], None]], None]) -> list[str]:
+    def refresh(self, compute: Callable[[Callable[[], None], str], None]) -> list[str]:
         """Load what is new or was replaced, and forget what is gone; requests under way keep what they have.
 
         Args:
-            compute: runs a function where the device is used.
+            compute: runs a function in the thread of a model, given by name.
 
         Returns:
             What changed, as lines for the log.
@@ -276,7 +301,7 @@ class Repository:
             try:
                 model = self._load(name, version, path, stamp)
                 for warm_up in [one for function in model.functions.values() for one in function.warmups()]:
-                    compute(warm_up)
+                    compute(warm_up, name)
             except HybridflowError as error:
                 self._failed[path], self.faults[str(path)] = stamp, str(error)
                 if current is None:
@@ -298,7 +323,7 @@ class Repository:
     def _load(self, name: str, version: str, path: Path, stamp: Any) -> Model:
         artifact = load(path, copy=True, limits=self._limits)
         functions = {
-            key: Servable(one, self._max_batch, artifact.sample(key)) for key, one in artifact.functions.items()
+            key: Servable(one, self._max_batch, artifact.sample(key), name) for key, one in artifact.functions.items()
         }
         return Model(name, version, artifact, functions, stamp)
 

@@ -1,10 +1,16 @@
 """The page at ``/``: models, live figures, and a form that asks one. It loads nothing from elsewhere."""
 
+from __future__ import annotations
+
+import base64
+import hashlib
+
 PAGE = """<!doctype html>
-<html lang="en"><head><meta charset="utf-8"><title>hybridflow serve</title><style>
+<html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width">
+<title>hybridflow serve</title><style>
 body{font:15px/1.5 system-ui,sans-serif;max-width:60rem;margin:2rem auto;padding:0 1rem;color:#222}
-table{border-collapse:collapse}td,th{padding:.2rem .8rem .2rem 0;text-align:left}
-textarea{width:100%;height:7rem}
+#models{overflow-x:auto}table{border-collapse:collapse}td,th{padding:.2rem .8rem .2rem 0;text-align:left}
+textarea{width:100%;height:7rem;box-sizing:border-box}
 .bar{background:#4878d0;height:.8rem}pre{background:#f4f4f4;padding:.6rem;overflow:auto;max-height:20rem}
 </style></head><body><h1>hybridflow serve</h1><h2>Models</h2><div id="models"></div>
 <h2>Latency, seconds</h2><table id="latency"></table><h2>Rows in a batch</h2><table id="rows"></table>
@@ -65,3 +71,16 @@ fetch("/models").then(response => response.json()).then(found => { models = foun
 look(); setInterval(look, 2000);
 </script></body></html>
 """
+
+
+def _digest(tag: str) -> str:
+    """Return the digest by which a policy allows the page's element of a kind."""
+    text = PAGE.partition(f"<{tag}>")[2].partition(f"</{tag}>")[0]
+    return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"
+
+
+POLICY = (
+    f"default-src 'none'; style-src {_digest('style')}; script-src {_digest('script')}; connect-src 'self'; "
+    "frame-ancestors 'none'; base-uri 'none'; form-action 'none'"
+)
+"""The page's content security policy: its own style and script, and requests to this server."""

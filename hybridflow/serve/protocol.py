@@ -178,6 +178,21 @@ def to_lists(array: Array) -> Any:
     return wide.tolist() if finite.all() else np.where(finite, wide.astype(object), cast(Any, None)).tolist()
 
 
+_PIECE = 1 << 13
+"""The number of elements that are written at a time: meanwhile no other thread runs."""
+
+
+def _text(array: Array) -> bytes:
+    """Return an array as nested lists of JSON, written in pieces."""
+    if array.size <= _PIECE or not array.ndim:
+        return dumps(to_lists(array))
+    if array[0].size > _PIECE:
+        return b"[%b]" % b",".join(map(_text, array))
+    rows = _PIECE // array[0].size
+    pieces = [dumps(to_lists(array[start : start + rows]))[1:-1] for start in range(0, len(array), rows)]
+    return b"[%b]" % b",".join(pieces)
+
+
 def require_fit(tensors: Mapping[str, Array], signature: Signature) -> None:
     """Raise unless tensors have the names, dtypes and shapes that a function takes."""
     if {*tensors} != {*signature.inputs}:
@@ -249,7 +264,8 @@ def _v2_tensor(given: dict[str, Any], binary: memoryview, signature: Signature) 
     what = f"input {name!r}"
     kind = _member(given, "datatype", str, what, "")
     if kind not in DTYPES:
-        raise Refused(f"{what}: the datatype {_quoted(kind)} is not supported; it must be {', '.join(DTYPES)}")
+        wanted = NAMES[str(signature.inputs[name].dtype)]
+        raise Refused(f"{what}: the datatype {_quoted(kind)} is not supported; it must be {wanted}")
     dtype, shape = DTYPES[kind], _member(given, "shape", list, what, ())
     if len(shape) > DEEPEST or not all([type(size) is int and 0 <= size < 1 << 40 for size in shape]):
         raise Refused(f"{what}: the shape must be a list of sizes, got {_quoted(shape)}")
@@ -296,7 +312,7 @@ def write_v2(
     model: str, version: str, request: InferRequest, results: Mapping[str, Array]
 ) -> tuple[bytes, dict[str, str]]:
     """Return the body and headers of an inference response."""
-    tensors: list[dict[str, Any]] = []
+    tensors: list[bytes] = []
     parts: list[bytes] = []
     for name, binary in request.outputs.items():
         array = results[name]
@@ -304,13 +320,13 @@ def write_v2(
         if binary:
             parts.append(array.tobytes())
             output["parameters"] = {"binary_data_size": len(parts[-1])}
+            tensors.append(dumps(output))
         else:
-            output["data"] = to_lists(array.reshape(-1))
-        tensors.append(output)
-    response: dict[str, Any] = {"model_name": model, "model_version": version, "outputs": tensors}
+            tensors.append(b'%b,"data":%b}' % (dumps(output)[:-1], _text(array.reshape(-1))))
+    response = {"model_name": model, "model_version": version}
     if request.id is not None:
         response["id"] = request.id
-    head = dumps(response)
+    head = b'%b,"outputs":[%b]}' % (dumps(response)[:-1], b",".join(tensors))
     if not any(request.outputs.values()):
         return head, {"content-type": "application/json"}
     headers = {"content-type": "application/octet-stream", "inference-header-content-length": str(len(head))}
@@ -366,15 +382,17 @@ def read_tf(request: Mapping[str, Any], signature: Signature) -> tuple[dict[str,
 
 def write_tf(results: Mapping[str, Array], rows: bool) -> bytes:
     """Return the body of a ``:predict`` response."""
-    lists = {name: to_lists(array) for name, array in results.items()}
+    arrays = [*results.values()]
     if not rows:
-        return dumps({"outputs": next(iter(lists.values())) if len(lists) == 1 else lists})
-    lengths = {len(one) if isinstance(one, list) else -1 for one in cast("Sequence[Any]", [*lists.values()])}
+        members = b",".join([b"%b:%b" % (dumps(name), _text(array)) for name, array in results.items()])
+        return b'{"outputs":%b}' % (_text(arrays[0]) if len(arrays) == 1 else b"{%b}" % members)
+    lengths = {len(one) if one.ndim else -1 for one in arrays}
     if len(lengths) != 1 or -1 in lengths:
         raise Refused("the results are not one for each instance; ask with 'inputs' instead of 'instances'")
-    if len(lists) == 1:
-        return dumps({"predictions": next(iter(lists.values()))})
-    return dumps({"predictions": [dict(zip(lists, row, strict=True)) for row in zip(*lists.values(), strict=True)]})
+    if len(arrays) == 1:
+        return b'{"predictions":%b}' % _text(arrays[0])
+    row_lists = zip(*[to_lists(one) for one in arrays], strict=True)
+    return dumps({"predictions": [dict(zip(results, row, strict=True)) for row in row_lists]})
 
 
 def metadata_tf(model: str, version: str, functions: Mapping[str, Signature]) -> dict[str, Any]:

@@ -19,8 +19,8 @@ from hybridflow.serve.models import Model
 from hybridflow.serve.protocol import Refused
 
 Handler = Callable[[App, Any], Awaitable[Any]]
-_CODES = {400: "INVALID_ARGUMENT", 401: "UNAUTHENTICATED", 404: "NOT_FOUND", 503: "RESOURCE_EXHAUSTED",
-          504: "DEADLINE_EXCEEDED"}  # fmt: skip
+_CODES = {400: "INVALID_ARGUMENT", 401: "UNAUTHENTICATED", 404: "NOT_FOUND", 413: "INVALID_ARGUMENT",
+          503: "RESOURCE_EXHAUSTED", 504: "DEADLINE_EXCEEDED"}  # fmt: skip
 """The codes of gRPC by the status that HTTP has for the same."""
 
 
@@ -37,7 +37,7 @@ async def start(app: App, address: str, certificate: tuple[bytes, bytes] | None)
     classes = messages()
     handlers = {
         name: grpc.unary_unary_rpc_method_handler(
-            _answering(app, grpc, name, handler), classes[f"{name}Request"].FromString,
+            _answering(app, grpc, name, handler), _reading(classes[f"{name}Request"].FromString),
             classes[f"{name}Response"].SerializeToString,
         )
         for name, handler in _HANDLERS.items()
@@ -53,6 +53,18 @@ async def start(app: App, address: str, certificate: tuple[bytes, bytes] | None)
     return server
 
 
+def _reading(parse: Callable[[bytes], Any]) -> Callable[[bytes], Any]:
+    """Return a function that parses a message, or returns why it cannot: gRPC would call that the server's fault."""
+
+    def read(raw: bytes) -> Any:
+        try:
+            return parse(raw)
+        except Exception as error:
+            return Refused(f"the request is no message of the protocol: {error}")
+
+    return read
+
+
 def _answering(app: App, grpc: Any, name: str, handler: Handler) -> Callable[[Any, Any], Awaitable[Any]]:
     """Return the function that answers calls of a method."""
 
@@ -62,6 +74,8 @@ def _answering(app: App, grpc: Any, name: str, handler: Handler) -> Callable[[An
         try:
             if not name.startswith("Server"):
                 _authorize(app, dict(context.invocation_metadata()))
+            if isinstance(request, Refused):
+                raise request
             if name == "ModelInfer":
                 model = _model(app, request.model_name, request.model_version)
             return await handler(app, request)
@@ -123,7 +137,7 @@ async def _model_metadata(app: App, request: Any) -> Any:
 
 async def _infer(app: App, request: Any) -> Any:
     model = _model(app, request.model_name, request.model_version)
-    app.batcher.require_room()
+    app.batcher.require_room(model.name)
     servable = model.function()
     head, binary = as_v2(request)
     parsed = protocol.read_v2(head + binary, str(len(head)), servable.signature)

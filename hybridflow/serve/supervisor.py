@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from hybridflow.core.errors import ArgumentError, MissingPackageError, message
-from hybridflow.serve.app import Options
+from hybridflow.serve.app import Options, memory_for_requests
 from hybridflow.serve.models import found_in
 
 DRAIN_SECONDS = 8
@@ -81,6 +81,8 @@ def serve(
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda got, frame: ended.append(got))
     with tempfile.TemporaryDirectory(prefix="hybridflow-serve-") as folder:
+        if options.memory is None:
+            options = options._replace(memory=memory_for_requests(server.workers))
         settings = {
             "paths": [str(one) for one in paths], "options": options._asdict(), "socket": listening.fileno(),
             "metrics": folder, "parent": os.getpid(), "drain": DRAIN_SECONDS, "max_seconds": server.max_seconds,

@@ -27,6 +27,7 @@ from hybridflow.backend.jax_shim import (
 from hybridflow.backend.options import MANY_PARTS, MANY_ROWS, SMALL_VALUE, call_options, compiler_options, lowered_on
 from hybridflow.backend.process_memory import return_free_memory
 from hybridflow.core.activity import doing
+from hybridflow.core.device import is_host
 from hybridflow.core.dims import evaluate as evaluate_size
 from hybridflow.core.dtypes import WIDE
 from hybridflow.core.forked import require_xla
@@ -41,6 +42,7 @@ from hybridflow.xla.chain import Chain, Lowerings, Part, holds_much
 from hybridflow.xla.joint import Joint, member_on
 from hybridflow.xla.pieces import cut, is_too_long
 from hybridflow.xla.placing import MeshCall, Placing, run_alone_with, runs_on_several
+from hybridflow.xla.room import guarded
 from hybridflow.xla.scopes import Namer, fusions, naming
 from hybridflow.xla.store.stored_programs import Entry, entry_for
 
@@ -133,9 +135,13 @@ def compile_graph(
     """
     require_xla("compiling")
     with doing("compiling", graph.name):
-        if placing is not None:
-            return _Compilation(graph, donate, sizes, device, placing=placing).executable(note)
-        return _compiled(graph, donate, sizes, device, note)
+        if placing is None:
+            made, copies = _compiled(graph, donate, sizes, device, note), 1
+        else:
+            made = _Compilation(graph, donate, sizes, device, placing=placing).executable(note)
+            device, copies = placing.mesh.devices[0], placing.mesh.size // len(placing.mesh.processes)
+        on_host = jax.default_backend() == "cpu" if device is None else is_host(device)
+        return guarded(made, graph.name, copies) if on_host else made
 
 
 def _compiled(
