@@ -335,6 +335,7 @@ NAMES = (
     Name("torch", "x.relu()", "hf.nn.relu(x)"),
     Name("torch", "x.softmax(axis)", "hf.nn.softmax(x, axis=axis)"),
     Name("torch", "x.log_softmax(axis)", "hf.nn.log_softmax(x, axis=axis)"),
+    Name("numpy", "x.tobytes()", "bytes(x)"),
     # -- methods: reductions and running sums
     Name("torch", "x.amax(axis=None, keepdims=False)", "hf.max(x, axis=axis, keepdims=keepdims)"),
     Name("torch", "x.amin(axis=None, keepdims=False)", "hf.min(x, axis=axis, keepdims=keepdims)"),

@@ -405,8 +405,23 @@ class Variable(TensorMethods):
         """Return the one element as a Python number."""
         return self.read().item()
 
+    def as_integer_ratio(self) -> tuple[int, int]:
+        """Return the one element as a fraction of two integers, as Python's numbers do."""
+        return self.read().as_integer_ratio()
+
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray[Any, Any]:
         return self.read().__array__(dtype, copy)
+
+    def __buffer__(self, flags: int) -> memoryview:
+        """Return the memory of the current value, which later assignments do not change."""
+        return self.read().__buffer__(flags)
+
+    @property
+    def __array_interface__(self) -> dict[str, Any]:
+        return self.read().__array_interface__
+
+    def __arrow_c_array__(self, requested_schema: Any = None) -> Any:
+        return self.read().__arrow_c_array__(requested_schema)
 
     def __dlpack__(self, **kwargs: Any) -> Any:
         return self.read().__dlpack__(**kwargs)

@@ -7,7 +7,6 @@ from typing import Any, Unpack
 import numpy as np
 from jax import lax
 
-from hybridflow.core.dims import same_shape
 from hybridflow.core.dispatch import bind
 from hybridflow.core.dtypes import as_dtype, float32, int32, kind_of
 from hybridflow.core.errors import DTypeError, IndexRangeError, ShapeError, message
@@ -105,7 +104,7 @@ def weights_by_class(name: str, class_weight: TensorLike, classes: Any, dtype: A
         ShapeError: there is not one weight for each class.
     """
     weights = as_tensor(class_weight)
-    if not same_shape(weights.shape, (classes,)):
+    if weights.shape != (classes,):
         raise ShapeError(
             message(f"{name}: class_weight has one weight for each of the {classes} classes",
                     got=f"class_weight of shape {weights.shape}")
