@@ -284,7 +284,7 @@ def test_what_arrow_does_not_have_is_refused():
             hf.asarray(given)
     assert np.isnan(hf.asarray(pa.array([1.5, None])).numpy()).tolist() == [False, True]
     f = hf.compile(lambda x: x.__arrow_c_array__())
-    with pytest.raises(TracedValueError, match="__arrow_c_array__: a traced tensor has no value"):
+    with pytest.raises(TracedValueError, match="numpy: a traced tensor has no value"):
         f(hf.asarray([1.0]))
 
 
@@ -564,7 +564,7 @@ def test_array_protocol():
     writable[0] = 9.0
     assert t.tolist() == [1.0, 2.0]
     assert np.shares_memory(np.asarray(t), t.numpy())
-    with pytest.raises(ValueError, match="float32 to float64 needs a copy, and copy=False"):
+    with pytest.raises(ValueError, match="needs a copy, and copy=False|Unable to avoid copy"):
         np.asarray(t, dtype=np.float64, copy=False)
     assert np.sum(np.asarray(hf.Variable([1.0, 2.0]))) == 3.0
 

@@ -11,6 +11,7 @@ import jax
 import numpy as np
 
 from hybridflow.core.attached import attached
+from hybridflow.core.called import SIZES, refuse_call
 from hybridflow.core.context import context_now
 from hybridflow.core.convert import NUMBERS, common_dtype, is_number
 from hybridflow.core.convert import to_numpy as to_numpy
@@ -137,6 +138,7 @@ class Tensor(TensorMethods):
     @property
     def size(self) -> Any:
         """The number of elements."""
+        refuse_call("size", SIZES)
         return self.spec.size
 
     @property
@@ -257,7 +259,6 @@ class Tensor(TensorMethods):
 
     def __buffer__(self, flags: int) -> memoryview:
         """Return the value's memory, which is read-only: ``memoryview(t)``, from Python 3.12 on."""
-        require_value(self, "memoryview")
         return buffer_of(self.numpy())
 
     @property
@@ -265,7 +266,6 @@ class Tensor(TensorMethods):
         return array_interface(self.numpy())
 
     def __arrow_c_array__(self, requested_schema: Any = None) -> Any:
-        require_value(self, "__arrow_c_array__")
         return arrow_of(self.numpy(), requested_schema)
 
     def __dlpack__(
