@@ -29,6 +29,7 @@ from hybridflow.core.foreign_names import NAMES, Hint, Name
 from hybridflow.core.keywords import meant
 from hybridflow.core.methods import TensorMethods
 from hybridflow.core.tensor import describe
+from hybridflow.ops.nn.labels import known_labels, label_weights
 
 _MODULES = (
     "hf", "hf.config", "hf.fft", "hf.ir", "hf.linalg", "hf.nn", "hf.nn.init", "hf.ops", "hf.random",
@@ -39,6 +40,8 @@ _PLACES: dict[str, ModuleType] = {}
 _OBJECTS = ("x", "model", "opt")
 _ASSIGNED = frozenset([("model", "trainable")])
 """Names that other packages assign, where an attribute of that name would be ignored."""
+_NO_LABEL = -100
+"""PyTorch's default for the label that is ignored."""
 _CALL = re.compile(r"(?P<name>[\w.]+)(?:\((?P<parameters>.*)\))?$")
 _TITLES = {
     "torch": "PyTorch", "numpy": "NumPy", "tensorflow": "TensorFlow", "jax": "JAX", "keras": "Keras", "optax": "optax",
@@ -127,10 +130,11 @@ def meaning(name: str) -> Any:
 def _evaluated(expression: str) -> Any:
     """Evaluate an expression of the table, in which `hf` is hybridflow; the text is always the package's own.
 
-    ``reduced[reduction]`` is what PyTorch calls the reduction of a loss; ``classes_last`` moves its axis of classes.
+    ``reduced[reduction]`` is what PyTorch calls the reduction of a loss; ``times`` multiplies losses by weights, if there
+    are any; ``of_classes`` gives losses and their weights for an axis of classes where PyTorch has it.
     """
     code = compile(expression, __file__, "eval")  # this file's name, so that its frames do not count as the user's
-    names = {"partial": functools.partial, "reduced": _Reductions(), "classes_last": _classes_last}
+    names = {"partial": functools.partial, "reduced": _Reductions(), "times": _times, "of_classes": _of_classes}
     return eval(code, {"hf": sys.modules["hybridflow"], "__name__": __name__, **names})
 
 
@@ -139,10 +143,36 @@ class _Reductions:
 
     def __getitem__(self, reduction: object) -> Callable[[Any], Any]:
         package: Any = sys.modules["hybridflow"]
-        known = {"mean": package.mean, "sum": package.sum, "none": package.asarray}
+        known = {"mean": _mean, "sum": lambda losses, weights=None: package.sum(losses),
+                 "none": lambda losses, weights=None: losses}  # fmt: skip
         if not isinstance(reduction, str) or reduction not in known:
             raise ArgumentError(message(f"reduction={reduction!r}", hint=f"It is one of {', '.join(known)}."))
         return known[reduction]
+
+
+def _mean(losses: Any, weights: Any = None) -> Any:
+    """Return the mean of losses, or their sum divided by that of the weights by which they were multiplied."""
+    package: Any = sys.modules["hybridflow"]
+    if weights is None:
+        return package.mean(losses)
+    return package.sum(losses) / package.sum(package.asarray(weights).astype(losses.dtype))
+
+
+def _times(losses: Any, weights: Any) -> Any:
+    package: Any = sys.modules["hybridflow"]
+    return losses if weights is None else losses * package.asarray(weights).astype(losses.dtype)
+
+
+def _of_classes(loss: Any, scores: Any, target: Any, weight: Any, ignored: int, **options: Any) -> tuple[Any, Any]:
+    """Return losses of classes and the weights of their labels, by which PyTorch's mean divides; None for 1 each."""
+    scores, labels = _classes_last(scores), _classes_last(target)
+    package: Any = sys.modules["hybridflow"]
+    dense = ignored == _NO_LABEL and not package.isdtype(labels.dtype, "integral")
+    losses = loss(scores, labels, class_weight=weight, ignored_id=None if dense else ignored, **options)
+    if dense:
+        return losses, None
+    classes, kept = known_labels(labels, ignored)
+    return losses, label_weights(loss.__name__, classes, scores.shape[-1], losses.dtype, weight, kept)
 
 
 def _classes_last(x: Any) -> Any:

@@ -125,6 +125,16 @@ F.smooth_l1_loss(x, y, beta=0.3)
 torch.nn.CrossEntropyLoss()(x, i)
 torch.nn.CrossEntropyLoss(weight=None, ignore_index=-100, label_smoothing=0.1)(x, i)
 F.cross_entropy(x, i, label_smoothing=0.2, reduction="none")
+F.cross_entropy(x, i, torch.abs(x[0]), ignore_index=1)
+F.cross_entropy(x, F.softmax(y, dim=1), weight=torch.abs(x[0]))
+F.cross_entropy(torch.stack([x, y], dim=2), torch.stack([i, i], dim=1), weight=torch.abs(x[0]), ignore_index=0)
+torch.nn.CrossEntropyLoss(torch.abs(x[0]), label_smoothing=0.1)(x, i)
+torch.nn.NLLLoss(weight=torch.abs(x[0]), ignore_index=1)(F.log_softmax(x, dim=1), i)
+F.binary_cross_entropy_with_logits(x, F.sigmoid(y), weight=torch.abs(x), pos_weight=torch.abs(x[0]))
+torch.nn.BCEWithLogitsLoss(pos_weight=torch.abs(x[0]))(x, F.sigmoid(y))
+F.mse_loss(x, y, weight=torch.abs(y))
+F.l1_loss(x, y, weight=torch.abs(y))
+F.huber_loss(x, y, weight=torch.abs(y))
 torch.nn.NLLLoss(reduction="sum")(F.log_softmax(x, dim=1), i)
 torch.nn.BCEWithLogitsLoss()(x, F.sigmoid(y))
 torch.nn.MSELoss()(x, y)
@@ -260,6 +270,7 @@ torch.nn.RNN(input_size=3, hidden_size=4, nonlinearity="relu", batch_first=True)
 """Layers with parameters, which compiled functions cannot make anew at every call; random values have their shape."""
 
 NUMPY = """
+x.tobytes()
 np.concatenate([x, y], axis=1)
 np.array([1.0, 2.0])
 np.swapaxes(x, 0, 1)
@@ -334,9 +345,6 @@ HINTS = {
     "F.max_pool2d(x, 2)": "hf.nn.max_pool",
     "F.normalize(x)": "hf.nn.l2_normalize",
     "F.pad(x, (1, 1))": "hf.pad",
-    "F.cross_entropy(x, i, weight=v)": "by weight[target] for classes",
-    "F.cross_entropy(x, i, ignore_index=0)": "kept = target != ignore_index",
-    "F.binary_cross_entropy_with_logits(x, y, pos_weight=v)": "1 + (pos_weight - 1) * target",
     "torch.optim.Adagrad([], lr_decay=0.1)": "Use a schedule",
     "torch.nn.Parameter(x)": "hf.Variable",
     "torch.nn.ReLU(inplace=True)": "Tensors are immutable",

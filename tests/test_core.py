@@ -8,6 +8,8 @@ import enum
 import math
 import operator
 import pickle
+import statistics
+import sys
 import threading
 import warnings
 from typing import Any
@@ -186,6 +188,104 @@ def test_an_object_with_the_array_interface_alone_is_converted():
         __array_interface__ = np.arange(6, dtype=np.uint8).reshape(2, 3).__array_interface__
 
     assert hf.asarray(Image()).shape == (2, 3)
+
+
+@pytest.mark.parametrize("dtype", ALL)
+@pytest.mark.parametrize("shape", [(), (0,), (3,), (2, 0), (2, 3, 4)])
+@pytest.mark.parametrize("kind", [hf.asarray, hf.Variable])
+def test_memory_is_given_to_others(kind: Any, shape: tuple[int, ...], dtype: Any):
+    value = (np.arange(math.prod(shape)).reshape(shape) % 3).astype(hf.asarray(0, dtype=dtype).dtype)
+    given = kind(value)
+    taken = [np.asarray(given), np.array(given, copy=None)]
+    if sys.version_info >= (3, 12):
+        if dtype == "bfloat16":
+            with pytest.raises(DTypeError, match="buffers have no format for bfloat16"):
+                memoryview(given)
+        else:
+            taken += [memoryview(given), np.frombuffer(bytes(given), dtype).reshape(shape)]
+            with pytest.raises((TypeError, NotImplementedError), match="read-only|unsupported|cannot modify"):
+                memoryview(given)[(0,) * len(shape)] = 1
+    if dtype != "bfloat16":
+        taken.append(np.asarray(type("Other", (), {"__array_interface__": given.__array_interface__})()))
+    assert hasattr(given, "__array_interface__") == (dtype != "bfloat16")
+    for one in taken:
+        found = np.asarray(one)
+        assert (found.dtype, found.shape) == (dtype, shape)
+        np.testing.assert_array_equal(found.astype("c16"), value.astype("c16"))
+    for one in taken[:2]:
+        assert not one.flags.writeable
+
+
+def test_a_view_of_memory_outlives_what_it_is_of():
+    for take in (memoryview, np.asarray) if sys.version_info >= (3, 12) else (np.asarray,):
+        variable = hf.Variable(np.arange(1000.0))
+        view = take(variable)
+        variable.assign(np.zeros(1000))
+        del variable
+        assert np.asarray(view)[-1] == 999.0
+
+
+def test_scalars_in_the_standard_library():
+    numbers = hf.asarray([1.0, 2.0, 3.5])
+    assert statistics.fmean(numbers) == pytest.approx(6.5 / 3)
+    assert statistics.pstdev(numbers) == pytest.approx(np.std([1, 2, 3.5]))
+    assert hf.Variable(0.5).as_integer_ratio() == hf.asarray(0.5).as_integer_ratio() == (1, 2)
+    with pytest.raises(ArgumentTypeError, match=r"statistics, take t\.tolist\(\)"):
+        statistics.mean(numbers)
+
+
+def test_images_of_pillow():
+    image = pytest.importorskip("PIL.Image")
+    pixels = np.arange(24, dtype=np.uint8).reshape(2, 4, 3)
+    made = image.fromarray(hf.asarray(pixels))
+    assert (made.mode, made.size) == ("RGB", (4, 2))
+    np.testing.assert_array_equal(hf.asarray(made).numpy(), pixels)
+
+
+@pytest.mark.parametrize("dtype", ["bool", "int8", "uint16", "int32", "uint64", "float16", "float32", "float64"])
+@pytest.mark.parametrize("shape", [(5,), (0,), (3, 2), (2, 3, 4)])
+def test_arrays_of_arrow_and_polars(shape: tuple[int, ...], dtype: str):
+    pa = pytest.importorskip("pyarrow")
+    value = (np.arange(math.prod(shape)).reshape(shape) % 2).astype(dtype)
+    made = pa.array(hf.asarray(value))
+    assert made.to_pylist() == value.tolist()
+    if len(shape) == 1:
+        assert made.type == pa.from_numpy_dtype(dtype)
+        assert pa.table({"a": hf.Variable(value)})["a"].to_pylist() == value.tolist()
+        for back in (made, pa.chunked_array([made, made[:0]])):
+            assert (hf.asarray(back).numpy() == value).all()
+            assert hf.asarray(back).dtype == dtype
+    else:
+        with pytest.raises(DTypeError, match="FixedSizeListArray of objects has no dtype of numbers"):
+            hf.asarray(made)
+    pl = pytest.importorskip("polars")
+    series = pl.Series("a", hf.asarray(value))
+    assert series.to_list() == value.tolist()
+    assert hf.asarray(series).dtype == dtype
+    assert hf.asarray(series).tolist() == value.tolist()
+    if len(shape) == 1:
+        both = {"a": hf.asarray(value), "b": hf.Variable(value)}
+        for table in (pl.DataFrame(both), pa.table(both)):
+            assert hf.asarray(table).tolist() == np.stack([value, value], 1).tolist()
+            (batch,) = hf.data.Batches((table, series), 5) if len(value) else [(table, series)]
+            assert np.shape(batch[0]) == (len(value), 2)
+
+
+def test_what_arrow_does_not_have_is_refused():
+    pa = pytest.importorskip("pyarrow")
+    for given, text in (
+        (hf.asarray([1j]), "no arrays of complex64"), (hf.asarray([1.0], dtype="bfloat16"), "no arrays of bfloat16"),
+        (hf.asarray(1.0), "an array has an axis"),
+    ):  # fmt: skip
+        with pytest.raises((TypeError, ValueError), match=text):
+            given.__arrow_c_array__()
+    for given in (pa.array(["a"]), pa.array([[1], [2, 3]])):
+        with pytest.raises(DTypeError, match="of objects has no dtype of numbers"):
+            hf.asarray(given)
+    assert np.isnan(hf.asarray(pa.array([1.5, None])).numpy()).tolist() == [False, True]
+    f = hf.compile(lambda x: x.__arrow_c_array__())
+    with pytest.raises(TracedValueError, match="numpy: a traced tensor has no value"):
+        f(hf.asarray([1.0]))
 
 
 def test_tensors_of_torch():
@@ -464,7 +564,7 @@ def test_array_protocol():
     writable[0] = 9.0
     assert t.tolist() == [1.0, 2.0]
     assert np.shares_memory(np.asarray(t), t.numpy())
-    with pytest.raises(ValueError, match="float32 to float64 needs a copy, and copy=False"):
+    with pytest.raises(ValueError, match="needs a copy, and copy=False|Unable to avoid copy"):
         np.asarray(t, dtype=np.float64, copy=False)
     assert np.sum(np.asarray(hf.Variable([1.0, 2.0]))) == 3.0
 

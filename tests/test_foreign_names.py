@@ -123,7 +123,8 @@ def _places(package, prefix):
     torch = pytest.importorskip("torch")
     return {
         "hf": [torch], "x": [torch.Tensor], "hf.nn": [torch.nn.functional, torch.nn], "hf.optim": [torch.optim],
-        "hf.data": [torch.utils.data], "hf.nn.init": [torch.nn.init], "model": [torch.nn.Module],
+        "hf.data": [torch.utils.data], "hf.nn.init": [torch.nn.init], "hf.nn.utils": [torch.nn.utils],
+            "model": [torch.nn.Module],
         "opt": [torch.optim.SGD([torch.nn.Parameter(torch.ones(1))])],
     }[prefix]  # fmt: skip
 

@@ -62,6 +62,86 @@ def test_unequal_batches_count_as_one(name: str, compiled: bool):
         metric.reset()
 
 
+WEIGHTS = np.where(RNG.random(23) < 0.2, 0.0, RNG.random(23) + 0.1)
+SPARSE = np.where(LABELS == 1, 2, LABELS)
+MISSED = np.where(FOUND == 1, 0, FOUND)
+
+
+def averaged(name: str, average: str | None) -> Any:
+    """Return scikit-learn's score of four classes of which class 1 does not occur; a value per class has it."""
+    classes = range(4) if average is None else None
+    return lambda w: sk(name, SPARSE, MISSED, average=average, labels=classes, zero_division=0, sample_weight=w)
+
+
+WEIGHTED = {
+    "mean": (lambda: hf.metrics.Mean(), SCORES, BINARY, lambda w: np.average(SCORES, weights=w)),
+    "accuracy": (lambda: hf.metrics.Accuracy(), LOGITS, LABELS, lambda w: sk("accuracy_score", LABELS, FOUND, sample_weight=w)),
+    "threshold": (
+        lambda: hf.metrics.Accuracy(threshold=0.3), SCORES, BINARY,
+        lambda w: sk("accuracy_score", BINARY, SCORES > 0.3, sample_weight=w),
+    ),
+    "precision from 0.3": (
+        lambda: hf.metrics.Precision(threshold=0.3), SCORES, BINARY,
+        lambda w: sk("precision_score", BINARY, SCORES > 0.3, sample_weight=w),
+    ),
+    "top": (
+        lambda: hf.metrics.TopK(2), LOGITS, LABELS,
+        lambda w: sk("top_k_accuracy_score", LABELS, LOGITS, k=2, sample_weight=w),
+    ),
+    "matrix": (
+        lambda: hf.metrics.ConfusionMatrix(4), LOGITS, LABELS,
+        lambda w: sk("confusion_matrix", LABELS, FOUND, sample_weight=w),
+    ),
+    "auc": (lambda: hf.metrics.AUC(), SCORES, BINARY, lambda w: sk("roc_auc_score", BINARY, SCORES, sample_weight=w)),
+    "mse": (lambda: hf.metrics.MSE(), SCORES, BINARY, lambda w: sk("mean_squared_error", BINARY, SCORES, sample_weight=w)),
+    "mse of several": (
+        lambda: hf.metrics.MSE(), LOGITS * 1.1, LOGITS,
+        lambda w: sk("mean_squared_error", LOGITS, LOGITS * 1.1, sample_weight=w),
+    ),
+    "mae": (lambda: hf.metrics.MAE(), SCORES, BINARY, lambda w: sk("mean_absolute_error", BINARY, SCORES, sample_weight=w)),
+    "r2": (lambda: hf.metrics.R2(), BIG + SCORES, BIG, lambda w: sk("r2_score", BIG, BIG + SCORES, sample_weight=w)),
+    "r2 of several": (
+        lambda: hf.metrics.R2(4), LOGITS * 1.1, LOGITS, lambda w: sk("r2_score", LOGITS, LOGITS * 1.1, sample_weight=w),
+    ),
+    "perplexity": (
+        lambda: hf.metrics.Perplexity(), LOGITS, LABELS,
+        lambda w: np.exp(sk("log_loss", LABELS, np.asarray(hf.nn.softmax(LOGITS.astype(float))), sample_weight=w)),
+    ),
+} | {
+    f"{kind} {average}": (
+        lambda kind=kind, average=average: getattr(hf.metrics, kind)(4, average=average), MISSED, SPARSE,
+        averaged(f"{kind.lower()}_score", average),
+    )
+    for kind in ("Precision", "Recall", "F1") for average in ("macro", "micro", "weighted", None)
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("compiled", [False, True])
+@pytest.mark.parametrize("weights", [None, WEIGHTS, np.arange(23) % 3])
+@pytest.mark.parametrize("name", WEIGHTED)
+def test_weighted_examples_and_averages_are_scikit_learns(name: str, weights: Any, compiled: bool):
+    make, predictions, targets, expected = WEIGHTED[name]
+    metric = make()
+    update = hf.compile(metric.update) if compiled else metric.update
+    for rows in (slice(0, 10), slice(10, 20), slice(20, 23)):
+        given = [] if weights is None else [hf.asarray(weights[rows])]
+        update(hf.asarray(predictions[rows]), hf.asarray(targets[rows]), *given)
+    np.testing.assert_allclose(metric.result().numpy(), expected(weights), rtol=1e-6, atol=1e-12)
+
+
+def test_weights_that_fit_no_examples_and_averages_that_are_none_are_refused():
+    for given in (1.0, np.ones(22), np.ones((1, 23)), np.ones((23, 3)), np.ones((23, 4, 1))):
+        with pytest.raises(ShapeError, match=r"MSE\.update: weights of shape .* for examples of shape \(23, 4\)"):
+            hf.metrics.MSE().update(LOGITS, LOGITS, given)
+    each = hf.metrics.MSE()
+    each.update(LOGITS, LOGITS + 1, np.ones((23, 4)))
+    assert each.result().item() == pytest.approx(1.0)
+    for average, classes in (("samples", 3), ("binary", 3)):
+        with pytest.raises(ArgumentError, match=f"F1: average='{average}' of 3 classes"):
+            hf.metrics.F1(classes, average=average)
+    assert repr(hf.metrics.F1(3, average="micro")) == "F1(classes=3, average='micro')"
+
+
 def test_nothing_yet_is_zero_and_wrong_shapes_are_refused():
     assert hf.metrics.Mean().result().item() == 0.0
     with pytest.raises(ShapeError, match=r"MSE\.update: predictions of shape \(3,\) for targets of shape \(3, 1\)"):

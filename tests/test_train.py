@@ -362,7 +362,7 @@ X, Y = examples(8)
         ((3,), {}, ArgumentTypeError, "a int cannot be iterated over"),
         (([],), {}, ArgumentError, "yields nothing in epoch 1"),
         ((iter([(X, Y)]),), {"epochs": 2}, ArgumentError, "yields nothing in epoch 2"),
-        (([X],), {}, ArgumentError, r"a batch is a pair \(input, target\)"),
+        (([X],), {}, ArgumentError, r"a batch is \(input, target\), or"),
         ((X, Y[:4]), {}, ShapeError, "one row per example"),
         ((hf.data.Batches((X, Y), 4), Y), {}, ArgumentError, "batches have targets of their own"),
         ((X, Y), {"epochs": 0}, ArgumentError, "epochs must be an int, 1 at least"),
@@ -373,6 +373,13 @@ X, Y = examples(8)
         ((X, Y), {"metrics": [hf.metrics.TopK(1), hf.metrics.TopK(2)]}, ArgumentError, "two metrics .* 'top_k'"),
         ((X, Y), {"metrics": {"loss": hf.metrics.MSE()}}, ArgumentError, "a metric is called 'loss'"),
         ((X, Y), {"validation": X}, ArgumentError, "fit: validation: there are no targets"),
+        (([(X, Y)],), {"sample_weight": Y}, ArgumentError, "batches have weights of their own"),
+        ((X, Y), {"sample_weight": np.ones((8, 2))}, ShapeError, r"fit: weights of shape \(8, 2\) for examples of"),
+        ((X, Y), {"sample_weight": np.ones(8), "loss": lambda p, y: hf.mean(hf.nn.softmax_cross_entropy(p, y))},
+         ShapeError, "Return a value for each example"),
+        (([(X, Y)],), {"class_weight": "balanced"}, ArgumentError, "or \"balanced\" for an array y of classes"),
+        ((X, Y), {"class_weight": "equal"}, ArgumentError, "class_weight='equal'"),
+        ((X, X), {"class_weight": "balanced", "loss": hf.nn.mse}, ArgumentError, "class_weight='balanced'"),
     ],
 )
 def test_bad_input_of_fit(arguments, options, error, text: str):
@@ -384,6 +391,88 @@ def test_bad_input_of_fit(arguments, options, error, text: str):
     if "epoch 2" not in text:
         assert_equal(model.state_dict(), before)
     assert model.training
+
+
+# -- weights ------------------------------------------------------------------------------------------------------
+
+
+def weighed(weights, targets=None, compile: bool = True, loss=hf.nn.softmax_cross_entropy, **options):
+    """Return the parameters and the history of a model without randomness, and those of a loop with these weights."""
+    x, y = examples(22)
+    targets = y if targets is None else targets
+    results = []
+    for loop in (False, True):
+        hf.random.seed(3)
+        model = hf.nn.Sequential(hf.nn.Linear(4, 8), hf.tanh, hf.nn.Linear(8, 3))
+        optimizer = hf.optim.SGD(model, rate=0.1, momentum=0.9)
+        if not loop:
+            history = fit(model, optimizer, x, targets, epochs=2, shuffle=False, compile=compile, loss=loss, **options)
+        else:
+            history = {"loss": []}
+            for _ in range(2):
+                total = 0.0
+                for rows in (slice(i, i + 8) for i in range(0, 22, 8)):
+                    with hf.GradientTape() as tape:
+                        value = hf.mean(loss(model(x[rows]), targets[rows]) * hf.asarray(weights[rows]))
+                    optimizer.update(tape.gradient(value, model))
+                    total += value.item() * len(x[rows])
+                history["loss"].append(total / 22)
+        results.append((model.state_dict(), history))
+    return results
+
+
+_, LABELS = examples(22)
+DENSE = np.random.default_rng(2).dirichlet(np.ones(3), 22).astype(np.float32)
+RANDOM = np.random.default_rng(4).choice([0.0, 0.5, 1.0, 3.0], 22).astype(np.float32)
+BY_CLASS = np.float32([2.0, 0.25, 1.0])
+COUNTS = np.bincount(LABELS)
+WEIGHTS = {
+    "examples": (RANDOM, {"sample_weight": RANDOM}),
+    "examples in float64": (RANDOM, {"sample_weight": RANDOM.astype(float)}),
+    "examples in a list": (RANDOM, {"sample_weight": RANDOM.tolist()}),
+    "nothing counts": (RANDOM * 0, {"sample_weight": RANDOM * 0}),
+    "a mapping of classes": (BY_CLASS[LABELS], {"class_weight": {1: 0.25, 0: 2.0}}),
+    "each class": (BY_CLASS[LABELS], {"class_weight": BY_CLASS}),
+    "both": (BY_CLASS[LABELS] * RANDOM, {"class_weight": [*BY_CLASS], "sample_weight": RANDOM}),
+    "balanced": ((22 / (3 * COUNTS[LABELS])).astype(np.float32), {"class_weight": "balanced"}),
+    "dense targets": (BY_CLASS[DENSE.argmax(-1)], {"class_weight": BY_CLASS, "targets": DENSE}),
+    "in parts": (BY_CLASS[LABELS] * RANDOM, {"class_weight": BY_CLASS, "sample_weight": RANDOM, "parts": 3}),
+    "each output": (np.float32([[1, 0, 2]]) * RANDOM[:, None], {
+        "sample_weight": np.float32([[1, 0, 2]]) * RANDOM[:, None], "targets": DENSE, "loss": hf.nn.mse,
+    }),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("compile", [True, False])
+@pytest.mark.parametrize("kind", WEIGHTS)
+def test_weights_are_factors_of_the_losses(kind: str, compile: bool):
+    weights, options = WEIGHTS[kind]
+    (found, history), (expected, losses) = weighed(weights, compile=compile, **options)
+    for name, value in expected.items():
+        np.testing.assert_allclose(found[name], value, rtol=1e-4, atol=1e-6)
+    np.testing.assert_allclose(history["loss"], losses["loss"], rtol=1e-4)
+
+
+@pytest.mark.parametrize("compile", [True, False])
+def test_metrics_and_validation_are_weighted(compile: bool):
+    (found, history), _ = weighed(
+        RANDOM, sample_weight=RANDOM, compile=compile, validation=(examples()[0], LABELS, RANDOM),
+        metrics={"accuracy": hf.metrics.Accuracy(), "surprise": hf.nn.softmax_cross_entropy},
+    )  # fmt: skip
+    model = hf.nn.Sequential(hf.nn.Linear(4, 8), hf.tanh, hf.nn.Linear(8, 3))
+    model.load_state_dict(found)
+    logits = model(examples()[0])
+    right = np.average(logits.numpy().argmax(-1) == LABELS, weights=RANDOM)
+    losses = hf.nn.softmax_cross_entropy(logits, LABELS).numpy()
+    assert history["val_accuracy"][-1] == pytest.approx(right)
+    assert history["val_surprise"][-1] == pytest.approx(np.average(losses, weights=RANDOM), rel=1e-5)
+    assert history["val_loss"][-1] == pytest.approx((losses * RANDOM).mean(), rel=1e-5)
+    assert history["surprise"][-1] == pytest.approx(history["loss"][-1] / RANDOM.mean(), rel=1e-5)
+    measured = hf.train.evaluate(model, examples()[0], LABELS, metrics=hf.metrics.Accuracy(), sample_weight=RANDOM,
+                                 batch_size=5, compile=compile)  # fmt: skip
+    assert measured == pytest.approx(right)
+    batches = hf.data.Batches((examples()[0], LABELS, RANDOM), 7)
+    assert hf.train.evaluate(model, batches, metrics=hf.metrics.Accuracy(), compile=compile) == pytest.approx(right)
 
 
 def test_an_optimizer_that_is_none():

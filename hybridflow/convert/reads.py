@@ -134,7 +134,10 @@ class Reads(ast.NodeTransformer):
             # As in Python, a call in a chain over several lines is on the line of its method.
             end: int = function.end_col_offset or 0
             node.lineno, node.col_offset = function.end_lineno or node.lineno, max(end - len(function.attr), 0)
-        node.func = runtime(function, "callee", self.visit(function))
+        if isinstance(function, ast.Attribute) and function.attr == "size":
+            node.func = runtime(function, "called_size", self.visit(function.value))
+        else:
+            node.func = runtime(function, "callee", self.visit(function))
         return node
 
     def spread(self, node: Any) -> Any:

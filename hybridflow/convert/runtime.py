@@ -23,8 +23,10 @@ from hybridflow.convert.rows import Rows, Stream, TensorRange, note_stopped, req
 from hybridflow.convert.staged import staged
 from hybridflow.convert.syntax import RUNTIME
 from hybridflow.convert.values import is_staged, is_tensor, negated, truth
+from hybridflow.core.called import SIZES, not_a_method
 from hybridflow.core.context import current
 from hybridflow.core.errors import CheckError, TraceError
+from hybridflow.core.methods import TensorMethods
 from hybridflow.core.staged_number import BOOL, StagedNumber, needed
 from hybridflow.core.traced_text import placeholder_of
 from hybridflow.guards import calls, observe
@@ -118,6 +120,12 @@ class Runtime:
     def callee(self, function: Any) -> Any:
         """Return what to call in place of a function."""
         return callees.callee(function)
+
+    def called_size(self, obj: Any) -> Any:
+        """Return what to call in place of an object's method `size`, which a tensor does not have."""
+        if isinstance(obj, TensorMethods):
+            raise not_a_method("size", SIZES)
+        return self.callee(self.read_attr(obj, "size"))
 
     made_class = staticmethod(observe.made_class)
 

@@ -98,10 +98,10 @@ def _array(obj: Any) -> np.ndarray[Any, Any]:
         warn_at(user_place(3), text, LayoutWarning)
     if isinstance(obj, np.ndarray | np.generic | jax.Array):
         return np.asarray(cast(Any, obj))
-    if hasattr(obj, "__dlpack__"):
+    if hasattr(obj, "__dlpack__") and not hasattr(obj, "__arrow_c_array__"):  # Arrow's has no bits, nulls and lists
         return _from_dlpack(obj)
     if hasattr(obj, "__array__") or hasattr(obj, "__array_interface__"):
-        return np.asarray(obj)
+        return _of_numbers(obj, np.asarray(obj))
     if not isinstance(obj, bytes | bytearray):
         try:
             return np.asarray(memoryview(obj))
@@ -111,6 +111,21 @@ def _array(obj: Any) -> np.ndarray[Any, Any]:
         message(f"asarray: cannot make a tensor of a {type(obj).__name__}", got=repr(obj)[:80],
                 hint="Pass a number, a nested list of numbers, an array or a tensor.")
     )  # fmt: skip
+
+
+def _of_numbers(obj: Any, array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """Return an array that was made of an object.
+
+    Raises:
+        DTypeError: it holds objects, such as lists, instead of numbers.
+    """
+    if array.dtype.kind == "O":
+        raise DTypeError(
+            message(f"asarray: a {type(obj).__name__} of objects has no dtype of numbers", got=repr(obj)[:80],
+                    hint="Give rows of one length as nested lists: obj.tolist(), to_list() or to_pylist(). Fill in what "
+                         "is missing.")
+        )  # fmt: skip
+    return array
 
 
 def _from_dlpack(obj: Any) -> Any:

@@ -103,7 +103,7 @@ FAMILIES = (
     Family("torch numpy jax", "x",
            "data_ptr stride storage untyped_storage storage_offset storage_type layout as_strided "
            "new_empty_strided is_contiguous is_set_to is_shared is_pinned pin_memory as_subclass module_load "
-           "strides flags base ctypes newbyteorder tostring dump dumps getfield tobytes tofile unfold "
+           "strides flags base ctypes newbyteorder tostring dump dumps getfield tofile unfold "
            "is_distributed resolve_conj resolve_neg conj_physical hash_tensor", "x.numpy(), whose memory is NumPy's",
            _NO_STRIDES),
     Family("torch", "x",

@@ -11,6 +11,7 @@ import jax
 import numpy as np
 
 from hybridflow.core.attached import attached
+from hybridflow.core.called import SIZES, refuse_call
 from hybridflow.core.context import context_now
 from hybridflow.core.convert import NUMBERS, common_dtype, is_number, require_shallow
 from hybridflow.core.convert import to_numpy as to_numpy
@@ -48,6 +49,7 @@ from hybridflow.core.errors import (
     TraceError,
     message,
 )
+from hybridflow.core.exchange import array_interface, arrow_of, buffer_of
 from hybridflow.core.forked import PROCESS
 from hybridflow.core.mesh import is_elsewhere
 from hybridflow.core.methods import TensorMethods
@@ -99,7 +101,11 @@ class Tensor(TensorMethods):
     _edge: Edge | None
 
     def __init__(self, *values: Any, **options: Any) -> None:
-        raise ArgumentTypeError(message("Tensor: not constructed directly", hint="Use hf.asarray(value)."))
+        raise ArgumentTypeError(
+            message("Tensor: not constructed directly",
+                    hint="Use hf.asarray(value). Modules that make numbers of the type they are given, such as "
+                         "statistics, take t.tolist().")
+        )  # fmt: skip
 
     # -- what it is -------------------------------------------------------------------------------------------
 
@@ -132,6 +138,7 @@ class Tensor(TensorMethods):
     @property
     def size(self) -> Any:
         """The number of elements."""
+        refuse_call("size", SIZES)
         return self.spec.size
 
     @property
@@ -164,6 +171,10 @@ class Tensor(TensorMethods):
             ShapeError: if there is not exactly one element.
         """
         return self._one_element("item")
+
+    def as_integer_ratio(self) -> tuple[int, int]:
+        """Return the one element as a fraction of two integers, as Python's numbers do."""
+        return self.item().as_integer_ratio()
 
     def _note_left(self) -> None:
         """Tell the tracer that the trace relies on the value, and the active tapes where it left, for `why_none`."""
@@ -245,6 +256,17 @@ class Tensor(TensorMethods):
                 )  # fmt: skip
             return array.astype(dtype)
         return array.copy() if copy else array
+
+    def __buffer__(self, flags: int) -> memoryview:
+        """Return the value's memory, which is read-only: ``memoryview(t)``, from Python 3.12 on."""
+        return buffer_of(self.numpy())
+
+    @property
+    def __array_interface__(self) -> dict[str, Any]:
+        return array_interface(self.numpy())
+
+    def __arrow_c_array__(self, requested_schema: Any = None) -> Any:
+        return arrow_of(self.numpy(), requested_schema)
 
     def __dlpack__(
         self, *, stream: Any = None, max_version: Any = None, dl_device: Any = None, copy: bool | None = None

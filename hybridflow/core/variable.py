@@ -15,6 +15,7 @@ import numpy as np
 
 from hybridflow.backend.host import run_quietly
 from hybridflow.backend.parallel import LARGE
+from hybridflow.core.called import SIZES, refuse_call
 from hybridflow.core.context import HOST_FUNCTION, Context, context_now, context_of, is_tracing
 from hybridflow.core.convert import Wide
 from hybridflow.core.device import DeviceLike, device_string
@@ -248,6 +249,7 @@ class Variable(TensorMethods):
     @property
     def size(self) -> int:
         """The number of elements."""
+        refuse_call("size", SIZES)
         return self.spec.size
 
     @property
@@ -399,8 +401,23 @@ class Variable(TensorMethods):
         """Return the one element as a Python number."""
         return self.read().item()
 
+    def as_integer_ratio(self) -> tuple[int, int]:
+        """Return the one element as a fraction of two integers, as Python's numbers do."""
+        return self.read().as_integer_ratio()
+
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray[Any, Any]:
         return self.read().__array__(dtype, copy)
+
+    def __buffer__(self, flags: int) -> memoryview:
+        """Return the memory of the current value, which later assignments do not change."""
+        return self.read().__buffer__(flags)
+
+    @property
+    def __array_interface__(self) -> dict[str, Any]:
+        return self.read().__array_interface__
+
+    def __arrow_c_array__(self, requested_schema: Any = None) -> Any:
+        return self.read().__arrow_c_array__(requested_schema)
 
     def __dlpack__(self, **kwargs: Any) -> Any:
         return self.read().__dlpack__(**kwargs)

@@ -19,7 +19,7 @@ from hybridflow.ops.transcendental import exp
 
 
 class Mean(Metric):
-    """The mean of all elements of the given values.
+    """The mean of all elements of the given values; with weights, the sum of the weighted values by that of the weights.
 
     Example:
         >>> import hybridflow as hf
@@ -33,14 +33,15 @@ class Mean(Metric):
     def __init__(self) -> None:
         super().__init__(total=(), count=())
 
-    def update(self, prediction: Any, target: Any = None) -> None:
+    def update(self, prediction: Any, target: Any = None, sample_weight: Any = None) -> None:
         """Add values; the target is ignored."""
         del target
-        self._take(as_tensor(prediction))
+        self._take(as_tensor(prediction), sample_weight)
 
-    def _take(self, values: Tensor) -> None:
-        self._add("total", values)
-        self._add("count", float(values.size))
+    def _take(self, values: Tensor, sample_weight: Any) -> None:
+        weights = self._weights(sample_weight, values)
+        self._add("total", values if weights is None else cast_to(values, float64) * weights)
+        self._add("count", float(values.size) if weights is None else weights)
 
     def result(self) -> Tensor:
         """Return the mean; 0 if there were no values."""
@@ -50,27 +51,27 @@ class Mean(Metric):
 class MSE(Mean):
     """The mean of the squares of the errors."""
 
-    def update(self, prediction: Any, target: Any = None) -> None:
+    def update(self, prediction: Any, target: Any = None, sample_weight: Any = None) -> None:
         """Add a batch."""
         a, b = self._alike(prediction, target)
-        self._take(square(cast_to(a, float64) - cast_to(b, float64)))
+        self._take(square(cast_to(a, float64) - cast_to(b, float64)), sample_weight)
 
 
 class MAE(Mean):
     """The mean of the absolute values of the errors."""
 
-    def update(self, prediction: Any, target: Any = None) -> None:
+    def update(self, prediction: Any, target: Any = None, sample_weight: Any = None) -> None:
         """Add a batch."""
         a, b = self._alike(prediction, target)
-        self._take(absolute(cast_to(a, float64) - cast_to(b, float64)))
+        self._take(absolute(cast_to(a, float64) - cast_to(b, float64)), sample_weight)
 
 
 class Perplexity(Mean):
     """e to the mean cross-entropy of logits and integer labels."""
 
-    def update(self, prediction: Any, target: Any = None) -> None:
+    def update(self, prediction: Any, target: Any = None, sample_weight: Any = None) -> None:
         """Add a batch of logits ``(..., classes)`` and labels."""
-        self._take(softmax_cross_entropy(prediction, target))
+        self._take(softmax_cross_entropy(prediction, target), sample_weight)
 
     def result(self) -> Tensor:
         """Return the perplexity."""
@@ -99,7 +100,7 @@ class R2(Metric):
         super().__init__(**dict.fromkeys(("errors", "offset", "total", "squares"), (outputs,)), count=())
         self._outputs = outputs
 
-    def update(self, prediction: Any, target: Any) -> None:
+    def update(self, prediction: Any, target: Any, sample_weight: Any = None) -> None:
         """Add a batch.
 
         Raises:
@@ -112,14 +113,15 @@ class R2(Metric):
                 message(f"R2.update: {last} values on the last axis of the targets, not {self._outputs}",
                         got=str(b.spec), hint=f"Use hf.metrics.R2(outputs={last}), or reshape to one axis.")
             )  # fmt: skip
+        weights = self._weights(sample_weight, b[..., 0] if b.ndim > 1 else b)
         a, b = cast_to(a, float64).reshape((-1, last)), cast_to(b, float64).reshape((-1, last))
         if b.size == 0:
             return
         self._sums["offset"].assign(where(self._read("count") > 0, self._read("offset"), b[0]))
         about = b - self._read("offset")
         for name, terms in (("errors", square(a - b)), ("total", about), ("squares", square(about))):
-            self._add(name, sum_of(terms, axis=0))
-        self._add("count", float(b.shape[0]))
+            self._add(name, sum_of(terms if weights is None else terms * weights.reshape((-1, 1)), axis=0))
+        self._add("count", float(b.shape[0]) if weights is None else weights)
 
     def result(self) -> Tensor:
         """Return the coefficient of determination."""

@@ -15,6 +15,7 @@ from hybridflow.core.variable import Variable
 from hybridflow.ops.choice import where
 from hybridflow.ops.common import cast_to
 from hybridflow.ops.reductions import sum as sum_of
+from hybridflow.ops.shape import broadcast_to
 
 
 class Metric:
@@ -33,12 +34,16 @@ class Metric:
     def __repr__(self) -> str:
         return f"{type(self).__name__}({', '.join(settings_of(self))})"
 
-    def update(self, prediction: Any, target: Any) -> None:
+    def update(self, prediction: Any, target: Any, sample_weight: Any = None) -> None:
         """Add a batch.
 
         Args:
             prediction: the model's output.
             target: the right values.
+            sample_weight: how much each example counts, with the examples' axes or the first of them; 1 if not given.
+
+        Raises:
+            ShapeError: weights of other axes.
         """
         raise NotImplementedError
 
@@ -65,6 +70,13 @@ class Metric:
         wide = cast_to(as_tensor(values), float64)
         variable.assign_add(wide if variable.shape else sum_of(wide))
 
+    def _weights(self, sample_weight: Any, values: Tensor) -> Any:
+        """Return the weights of values as float64, of the values' shape; None if there are none."""
+        if sample_weight is None:
+            return None
+        return broadcast_to(cast_to(weights_for(f"{type(self).__name__}.update", sample_weight, values), float64),
+                            values.shape)  # fmt: skip
+
     def _read(self, name: str) -> Any:
         return self._sums[name].read()
 
@@ -81,6 +93,27 @@ class Metric:
                         f"{second.shape}", hint="Reshape one of them; nothing is broadcast.")
             )  # fmt: skip
         return first, second
+
+
+def weights_for(what: str, sample_weight: Any, values: Tensor) -> Tensor:
+    """Return the weights of examples with an axis for each one of the examples' values.
+
+    Args:
+        what: the caller, for messages.
+        sample_weight: the weights.
+        values: the values of the examples, the examples first.
+
+    Raises:
+        ShapeError: the weights do not have the first axes of the values.
+    """
+    weights = as_tensor(sample_weight)
+    if not weights.shape or weights.shape != values.shape[: weights.ndim]:
+        raise ShapeError(
+            message(f"{what}: weights of shape {weights.shape} for examples of shape {values.shape}",
+                    hint="Give a weight for each example, or for each of its values." if values.shape else
+                    "Return a value for each example.")
+        )  # fmt: skip
+    return weights.reshape((*weights.shape, *[1] * (values.ndim - weights.ndim)))
 
 
 def ratio(above: Any, below: Any) -> Tensor:

@@ -14,10 +14,10 @@ from hybridflow.core.mesh import Axis, Mesh
 from hybridflow.ops.random import integers
 from hybridflow.saving.checkpoints import Checkpoints
 from hybridflow.train.best import Best
-from hybridflow.train.inputs import figure, metrics_of, pair, pairs_of
+from hybridflow.train.inputs import batches_of, figure, is_array, metrics_of, parts_of
 from hybridflow.train.loops import Metrics, figures, forward_of, mode
 from hybridflow.train.run import Run
-from hybridflow.train.step import Step, step_of
+from hybridflow.train.step import Step, step_of, weights_of_classes
 
 
 @with_foreign_keywords
@@ -33,6 +33,8 @@ def fit(
     shuffle: bool = True,
     metrics: Metrics = (),
     validation: Any = None,
+    sample_weight: Any = None,
+    class_weight: Any = None,
     parts: int = 1,
     compile: bool = True,
     callbacks: Sequence[Callable[[Run], Any]] = (),
@@ -48,7 +50,8 @@ def fit(
     Args:
         model: a module, or a function of an input.
         x: inputs with a row per example: an array, or a tuple or mapping of arrays; or an iterable of batches
-            ``(input, target)``, such as `hf.data.Batches`. Each epoch iterates over it once.
+            ``(input, target)`` or ``(input, target, sample_weight)``, such as `hf.data.Batches`. Each epoch iterates
+            over it once.
         y: the targets, if x are inputs.
         loss: a function from predictions and targets to a loss per example, such as `hf.nn.softmax_cross_entropy`, or
             to their mean. It is averaged over a batch.
@@ -57,8 +60,13 @@ def fit(
         batch_size: the number of examples in a batch of arrays; the last batch may have fewer.
         shuffle: whether each epoch has a new order of the arrays' rows; `hf.random.seed` makes it repeatable.
         metrics: the metrics beside the loss, as for `evaluate`. Copies of them are updated, not the objects themselves.
-        validation: a pair of arrays or an iterable of batches. The loss and the metrics are measured on it after each
-            epoch, not in training mode.
+        validation: inputs and targets, or inputs, targets and weights; or an iterable of batches. The loss and the
+            metrics are measured on it after each epoch, not in training mode.
+        sample_weight: factors of the examples' losses, if x are inputs; their sum is divided by the number of
+            examples. In metrics they say how much each example counts.
+        class_weight: factors of the losses by class, in training only: a mapping from classes (1 for those that it
+            lacks), or one for each class. Targets are classes, or weights of the classes on the last axis, of which
+            the largest counts. ``"balanced"`` makes all classes of the array `y` weigh the same.
         parts: the number of parts of a batch. They run one after the other, so that only one part's activations are in
             memory at a time. The gradient is that of the whole batch.
         compile: whether to compile steps and validation; the numbers are the same.
@@ -78,11 +86,12 @@ def fit(
         ``"val_"``. If the run was resumed, the earlier epochs are included.
 
     Raises:
-        ArgumentError: there are no targets, a batch is no pair, the data yields nothing, or `restore_best` names no
-            figure.
+        ArgumentError: there are no targets, a batch has other parts, the data yields nothing, or `restore_best` names
+            no figure.
         LayoutError: the mesh has no such axis, or there is a `batch` and no mesh.
         GradientError: the loss does not depend on a parameter of the optimizer.
-        ShapeError: the loss and the batch have different numbers of examples.
+        ShapeError: the loss and the batch have different numbers of examples, or the loss is one number and there are
+            weights.
 
     Example:
         >>> import hybridflow as hf
@@ -107,15 +116,16 @@ def fit(
     if mesh is not None and not compile:
         raise ArgumentError(message("fit: a mesh runs compiled steps", got="compile=False", hint="Leave one out."))
     over = mesh.axes[0] if mesh is not None and batch is None else batch
-    step = step_of(model, loss, optimizer, metrics_of("fit", metrics), parts, loss_scale, compile, mesh, over)
+    weights = weights_of_classes(class_weight, y)
+    step = step_of(model, loss, optimizer, metrics_of("fit", metrics), weights, parts, loss_scale, compile, mesh, over)
     if "loss" in step.metrics:
         raise ArgumentError(message("fit: a metric is called 'loss', as the loss is", hint="Give it another name."))
     seed = integers(0, 2**31 - 1).item() if y is not None and shuffle else None
-    data = pairs_of("fit", x, y, batch_size, shuffle=shuffle, seed=seed)
+    data = batches_of("fit", x, y, sample_weight, batch_size, shuffle=shuffle, seed=seed)
     held_out = None if validation is None else _validation(validation, batch_size)
     if directory is not None and Checkpoints(directory).newest() is not None:
         first, data = _first_of(data)
-        step.build(pair("fit", first)[0])
+        step.build(parts_of("fit", first)[0])
     run = _run_of(step, data, directory, progress)
     best = Best.of(restore_best, run, step, held_out is not None)
     forward = None if held_out is None else forward_of(model, compile, mesh, over)
@@ -131,9 +141,10 @@ def fit(
 
 
 def _validation(given: Any, batch_size: int) -> Any:
-    arrays = isinstance(given, tuple) and len(cast("tuple[Any, ...]", given)) == 2
-    x, y = given if arrays else (given, None)
-    return pairs_of("fit: validation", x, y, batch_size)
+    count = len(cast("tuple[Any, ...]", given)) if isinstance(given, tuple) else 0
+    arrays = count == 2 or (count == 3 and is_array(given[2]))
+    x, y, sample_weight = (*given, None)[:3] if arrays else (given, None, None)
+    return batches_of("fit: validation", x, y, sample_weight, batch_size)
 
 
 def _first_of(data: Any) -> tuple[Any, Any]:
@@ -170,7 +181,7 @@ def _epoch(
     if run.at_start_of_epoch:
         step.reset()
     for batch in run.rest_of_epoch():
-        run.show(loss=step(*pair("fit", batch)))
+        run.show(loss=step(*parts_of("fit", batch)))
     with run.undivided():
         measured = {"loss": step.mean, **step.metrics}
         results = {name: figure(one.result()) for name, one in measured.items()}

@@ -24,22 +24,27 @@ class MeanOf(Mean):
 
     Args:
         function: a function that returns a value per example, or the mean of a batch.
+        by_rows: whether the sum of the weighted values is divided by the number of examples, as a loss to minimize is,
+            and not by the sum of their weights.
     """
 
-    def __init__(self, function: Callable[[Any, Any], Any]) -> None:
+    def __init__(self, function: Callable[[Any, Any], Any], by_rows: bool = False) -> None:
         super().__init__()
-        self.function = function
+        self.function, self.by_rows = function, by_rows
 
-    def update(self, prediction: Any, target: Any = None) -> None:
+    def update(self, prediction: Any, target: Any = None, sample_weight: Any = None) -> None:
         """Add a batch."""
-        self.take(as_traced(self.function)(prediction, target), rows_of(prediction))
+        self.take(as_traced(self.function)(prediction, target), rows_of(prediction), sample_weight)
 
-    def take(self, values: Any, rows: int) -> None:
-        """Add the values of a batch; each example has the same weight."""
+    def take(self, values: Any, rows: int, sample_weight: Any = None) -> None:
+        """Add the values of a batch; each example has the same weight if none are given."""
         values = as_tensor(values)
         share = rows / values.size if values.size else 0.0
+        weights = self._weights(sample_weight, values)
+        if weights is not None:
+            values = values * weights
         self._add("total", values if share == 1 else values * share)
-        self._add("count", float(rows))
+        self._add("count", float(rows) if weights is None or self.by_rows else weights * share)
 
 
 def is_array(data: Any) -> bool:
@@ -47,26 +52,35 @@ def is_array(data: Any) -> bool:
     return isinstance(data, np.ndarray | Tensor | Variable) or hasattr(data, "__array__")
 
 
-def pairs_of(what: str, x: Any, y: Any, size: int, *, shuffle: bool = False, seed: int | None = None) -> Any:
-    """Return batches of inputs and targets.
+def batches_of(
+    what: str, x: Any, y: Any, sample_weight: Any, size: int, *, shuffle: bool = False, seed: int | None = None
+) -> Any:
+    """Return batches of inputs and targets, and of weights if there are any.
 
     Args:
         what: the caller, for messages.
         x: the inputs: an array with a row per example, or a tuple or mapping of such arrays; or an iterable of batches.
         y: the targets if `x` are arrays; None if it is an iterable.
+        sample_weight: weights of the examples if `x` are arrays.
         size, shuffle, seed: as for `hf.data.Batches`.
 
     Raises:
-        ArgumentError: arrays have no targets, or an iterable has targets beside it.
+        ArgumentError: arrays have no targets, or an iterable has targets or weights beside it.
         ArgumentTypeError: `x` is neither arrays nor an iterable.
     """
     if y is not None:
         if isinstance(x, Batches) or not (is_array(x) or isinstance(x, list | tuple | Mapping)):
             raise ArgumentError(
                 message(f"{what}: y is given, and x is a {type(x).__name__}, whose batches have targets of their own",
-                        hint="Leave y out; each batch is a pair (input, target).")
+                        hint="Leave y out; each batch is (input, target), or (input, target, sample_weight).")
             )  # fmt: skip
-        return Batches((_array(x), _array(y)), size, shuffle=shuffle, seed=seed)
+        arrays = (_array(x), _array(y)) if sample_weight is None else (_array(x), _array(y), _array(sample_weight))
+        return Batches(arrays, size, shuffle=shuffle, seed=seed)
+    if sample_weight is not None:
+        raise ArgumentError(
+            message(f"{what}: sample_weight is given, and no targets", got=f"x={type(x).__name__}, y=None",
+                    hint="An iterable's batches have weights of their own: (input, target, sample_weight).")
+        )  # fmt: skip
     if is_array(x) or isinstance(x, Mapping):
         raise ArgumentError(
             message(f"{what}: there are no targets", got=f"x={type(x).__name__}, y=None",
@@ -93,20 +107,20 @@ def _array(data: Any) -> Any:
     return np.asarray(data) if isinstance(data, list) else data
 
 
-def pair(what: str, batch: Any) -> tuple[Any, Any]:
-    """Return the input and target of a batch as tensors.
+def parts_of(what: str, batch: Any) -> tuple[Any, ...]:
+    """Return the input and target of a batch as tensors, and the weights of its examples if there are any.
 
     Raises:
-        ArgumentError: the batch is no pair.
+        ArgumentError: the batch has neither two nor three parts.
     """
-    if not isinstance(batch, tuple | list) or len(cast("tuple[Any, ...]", batch)) != 2:
+    if not isinstance(batch, tuple | list) or len(cast("tuple[Any, ...]", batch)) not in (2, 3):
         size = f" of {len(batch)}" if isinstance(batch, tuple | list) else ""
         raise ArgumentError(
-            message(f"{what}: a batch is a pair (input, target)", got=f"a {type(batch).__name__}{size}",
+            message(f"{what}: a batch is (input, target), or (input, target, sample_weight)",
+                    got=f"a {type(batch).__name__}{size}",
                     hint="Use .map(fn) to make pairs, or a loop of your own with hf.train.Run.")
         )  # fmt: skip
-    x, y = batch
-    return tensors(x), tensors(y)
+    return tuple([tensors(part) for part in batch])
 
 
 def tensors(batch: Any) -> Any:

@@ -21,12 +21,12 @@ from hybridflow.nn.layers.module import Module
 from hybridflow.tracing.compile import compile as compiled
 from hybridflow.tracing.function import CompiledFunction
 from hybridflow.train.inputs import (
+    batches_of,
     checked,
     figure,
     is_array,
     metrics_of,
-    pair,
-    pairs_of,
+    parts_of,
     require_iterable,
     rows_of,
     tensors,
@@ -97,8 +97,8 @@ def forward_of(model: Any, compile: bool, mesh: Mesh | None = None, batch: Axis 
 
 @with_foreign_keywords
 def evaluate(
-    model: Any, x: Any, y: Any = None, *, metrics: Metrics, batch_size: int = 256, compile: bool = True,
-    mesh: Mesh | None = None, batch: Axis = None,
+    model: Any, x: Any, y: Any = None, *, metrics: Metrics, sample_weight: Any = None, batch_size: int = 256,
+    compile: bool = True, mesh: Mesh | None = None, batch: Axis = None,
 ) -> Any:  # fmt: skip
     """Return the metrics of a model over data.
 
@@ -106,10 +106,12 @@ def evaluate(
 
     Args:
         model: a module, or a function of an input.
-        x: inputs with a row per example; or an iterable of batches ``(input, target)``.
+        x: inputs with a row per example; or an iterable of batches ``(input, target)`` or
+            ``(input, target, sample_weight)``.
         y: the targets, if x are inputs.
         metrics: a metric of `hf.metrics`, or a function of predictions and targets whose values are averaged; or a
             sequence of these, which are named after their classes and functions; or a mapping with names.
+        sample_weight: how much each example counts in the metrics, if x are inputs.
         batch_size: the number of examples in a batch of arrays.
         compile: whether to compile the model.
         mesh, batch: the devices that run it together, and the mesh axis over which batches are split, as for `fit`.
@@ -133,13 +135,13 @@ def evaluate(
     named = metrics_of("evaluate", metrics)
     if not named:
         raise ArgumentError(message("evaluate: there are no metrics", hint="Give one of hf.metrics, or several."))
-    data = pairs_of("evaluate", x, y, batch_size)
+    data = batches_of("evaluate", x, y, sample_weight, batch_size)
     results = figures(model, forward_of(model, compile, mesh, batch), data, named)
     return results if isinstance(metrics, Mapping | Sequence) else next(iter(results.values()))
 
 
 def figures(model: Any, forward: Any, data: Any, metrics: Mapping[str, Metric]) -> dict[str, Any]:
-    """Return metrics of a model by name, over batches of inputs and targets; see `evaluate`.
+    """Return metrics of a model by name, over batches of inputs, targets and weights; see `evaluate`.
 
     Args:
         model: the model.
@@ -151,10 +153,10 @@ def figures(model: Any, forward: Any, data: Any, metrics: Mapping[str, Metric]) 
         one.reset()
     with mode(model, False), no_grad():
         for batch in checked("evaluate", data):
-            inputs, targets = pair("evaluate", batch)
+            inputs, *rest = parts_of("evaluate", batch)
             prediction = forward(inputs)
             for one in metrics.values():
-                one.update(prediction, targets)
+                one.update(prediction, *rest)
     return {name: figure(one.result()) for name, one in metrics.items()}
 
 

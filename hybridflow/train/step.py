@@ -9,18 +9,26 @@ from types import MethodType
 from typing import Any, cast
 
 import jax
+import numpy as np
 
 from hybridflow.autodiff.requires_grad import no_grad
 from hybridflow.autodiff.tape import GradientTape
 from hybridflow.core.errors import ArgumentError, ArgumentTypeError, GradientError, ShapeError, message
 from hybridflow.core.functions import as_traced
 from hybridflow.core.mesh import Axis, Mesh
-from hybridflow.core.tensor import Tensor, as_tensor
+from hybridflow.core.tensor import Tensor, as_tensor, asarray
 from hybridflow.core.variable import Variable
-from hybridflow.metrics.metric import Metric
+from hybridflow.metrics.metric import Metric, weights_for
 from hybridflow.nested.accumulate import accumulate_gradients
+from hybridflow.ops.choice import where
+from hybridflow.ops.common import cast_to
+from hybridflow.ops.comparison import equal
 from hybridflow.ops.random import default_generator
+from hybridflow.ops.reductions import any as any_true
 from hybridflow.ops.reductions import mean as mean_of
+from hybridflow.ops.reductions import sum as sum_of
+from hybridflow.ops.shape import expand_dims
+from hybridflow.ops.statistics import argmax
 from hybridflow.tracing.compile import compile as compiled
 from hybridflow.train.inputs import MeanOf, rows_of
 from hybridflow.train.loops import mode
@@ -38,6 +46,7 @@ class Step:
         loss: a function from predictions and targets to losses per example, or to their mean.
         optimizer: an optimizer of `hf.optim`.
         metrics: metrics by name; every step updates copies of them.
+        class_weight: classes and the factors of their losses, or None.
         parts: the number of parts of a batch, which run one after the other.
         loss_scale: a `hf.LossScale`, or None.
         compile: whether to compile the step.
@@ -45,27 +54,32 @@ class Step:
     """
 
     def __init__(
-        self, model: Any, loss: Any, optimizer: Any, metrics: Mapping[str, Metric], parts: int, loss_scale: Any,
-        compile: bool, mesh: Mesh | None = None, batch: Axis = None,
+        self, model: Any, loss: Any, optimizer: Any, metrics: Mapping[str, Metric], class_weight: Any, parts: int,
+        loss_scale: Any, compile: bool, mesh: Mesh | None = None, batch: Axis = None,
     ) -> None:  # fmt: skip
         self.model, self.loss, self.optimizer, self.loss_scale = model, loss, optimizer, loss_scale
         self.metrics, self.parts = {name: _with_own_sums(one) for name, one in metrics.items()}, parts
-        self.mean = MeanOf(loss)
-        self.chosen = _step_key(model, loss, optimizer, metrics, parts, loss_scale, compile, mesh, batch)
+        self.mean, self.class_weight = MeanOf(loss, by_rows=True), class_weight
+        self.chosen = _step_key(model, loss, optimizer, metrics, class_weight, parts, loss_scale, compile, mesh, batch)
         self._compiled: Any = compiled(self._run, name="fit_step", mesh=mesh, batch=batch) if compile else None
         self._built = False
 
     def __deepcopy__(self, memo: dict[int, Any]) -> None:
         """Return None: a copied optimizer does not share the step of the original."""
 
-    def __call__(self, x: Any, y: Any) -> Tensor:
-        """Make a step on a batch of inputs and targets, and return the mean loss since the metrics were reset."""
+    def __call__(self, x: Any, *targets: Any) -> Tensor:
+        """Make a step on a batch, and return the mean loss since the metrics were reset.
+
+        Args:
+            x: the inputs.
+            targets: the targets, and the weights of the examples if there are any.
+        """
         if self.parts > 1:
             self.build(x)
         if self._compiled is not None:
-            return self._compiled(x, y)
+            return self._compiled(x, *targets)
         with _restored_on_failure(self._assigned_variables()):
-            return self._run(x, y)
+            return self._run(x, *targets)
 
     def reset(self) -> None:
         """Reset the metrics and the mean loss."""
@@ -92,8 +106,8 @@ class Step:
             variables += self.model.buffers()
         return variables + [variable for one in self.metrics.values() for variable in one.variables()]
 
-    def _run(self, x: Any, y: Any) -> Tensor:
-        gradients = self._whole(x, y) if self.parts == 1 else self._in_parts(x, y)
+    def _run(self, *batch: Any) -> Tensor:
+        gradients = self._whole(*batch) if self.parts == 1 else self._in_parts(*batch)
         if self.loss_scale is None:
             as_traced(self.optimizer.update)(gradients)
         else:
@@ -104,7 +118,7 @@ class Step:
         """Return the optimizer's parameters by its names for them."""
         return {one.name: one.variable for one in self.optimizer._parameters()}
 
-    def _loss_of(self, x: Any, y: Any) -> Tensor:
+    def _loss_of(self, x: Any, y: Any, *sample_weight: Any) -> Tensor:
         """Return the mean loss of some examples, scaled if there is a loss scale; this also updates the metrics."""
         prediction = as_traced(self.model)(x)
         losses = as_tensor(as_traced(self.loss)(prediction, y))
@@ -115,15 +129,19 @@ class Step:
                         got=f"loss={getattr(self.loss, '__name__', self.loss)!r}",
                         hint="Return one loss per example (rows first), or their mean.")
             )  # fmt: skip
-        self.mean.take(losses, rows)
         for metric in self.metrics.values():
-            as_traced(metric.update)(prediction, y)
+            as_traced(metric.update)(prediction, y, *sample_weight)
+        if self.class_weight is not None:
+            losses = losses * _of_targets(self.class_weight, y, losses)
+        for weights in sample_weight:
+            losses = losses * cast_to(weights_for("fit", weights, losses), losses.dtype)
+        self.mean.take(losses, rows)
         mean = mean_of(losses)
         return mean if self.loss_scale is None else self.loss_scale.scale(mean)
 
-    def _whole(self, x: Any, y: Any) -> dict[str, Any]:
+    def _whole(self, *batch: Any) -> dict[str, Any]:
         with GradientTape() as tape:
-            loss = self._loss_of(x, y)
+            loss = self._loss_of(*batch)
         parameters = self.parameters()
         gradients = tape.gradient(loss, parameters)
         missing = [name for name, gradient in gradients.items() if gradient is None]
@@ -135,25 +153,67 @@ class Step:
             )  # fmt: skip
         return gradients
 
-    def _in_parts(self, x: Any, y: Any) -> dict[str, Any]:
+    def _in_parts(self, *batch: Any) -> dict[str, Any]:
         """Return the gradients of the mean loss, computed part by part; the last part may have fewer rows."""
-        rows = rows_of(x)
+        rows = rows_of(batch[0])
         size = -(-rows // self.parts)
         count, rest = divmod(rows, size)
-        gradients = self._of_equal_parts(x, y, slice(0, count * size), count)
+        gradients = self._of_equal_parts(batch, slice(0, count * size), count)
         if rest == 0:
             return gradients
-        last = self._of_equal_parts(x, y, slice(count * size, rows), 1)
+        last = self._of_equal_parts(batch, slice(count * size, rows), 1)
         return {
             name: gradient * (count * size / rows) + last[name] * (rest / rows) for name, gradient in gradients.items()
         }
 
-    def _of_equal_parts(self, x: Any, y: Any, rows: slice, count: int) -> dict[str, Any]:
-        examples = jax.tree_util.tree_map(lambda leaf: leaf[rows], (x, y))
+    def _of_equal_parts(self, batch: tuple[Any, ...], rows: slice, count: int) -> dict[str, Any]:
+        examples = jax.tree_util.tree_map(lambda leaf: leaf[rows], batch)
         step = accumulate_gradients(
-            self._loss_of, count, None, batch_argnums=(0, 1), variables=self.parameters()
+            self._loss_of, count, None, batch_argnums=tuple(range(len(batch))), variables=self.parameters()
         )
         return step(*examples)[1]
+
+
+def weights_of_classes(class_weight: Any, y: Any) -> tuple[tuple[Any, ...], tuple[float, ...]] | None:
+    """Return classes and the factors of their losses.
+
+    Args:
+        class_weight: a mapping, a sequence with one for each class, ``"balanced"``, or None.
+        y: the targets, of which ``"balanced"`` counts the classes.
+
+    Raises:
+        ArgumentError: it is another string, or ``"balanced"`` without an array of classes.
+    """
+    if class_weight is None:
+        return None
+    if isinstance(class_weight, str):
+        labels = np.asarray(y) if y is not None else np.zeros(0)
+        if class_weight != "balanced" or labels.dtype.kind not in "iub" or not labels.size:
+            raise ArgumentError(
+                message(f"fit: class_weight={class_weight!r}", got=f"y: {type(y).__name__} of {labels.dtype}",
+                        hint='It is a mapping, one number for each class, or "balanced" for an array y of classes.')
+            )  # fmt: skip
+        classes, counts = np.unique(labels, return_counts=True)
+        return tuple(classes.tolist()), tuple((labels.size / (len(classes) * counts)).tolist())
+    if isinstance(class_weight, Mapping):
+        return tuple(class_weight), tuple(map(float, class_weight.values()))
+    factors = as_tensor(class_weight).numpy().tolist()
+    return tuple(range(len(factors))), tuple(map(float, factors))
+
+
+def _of_targets(class_weight: tuple[tuple[Any, ...], tuple[float, ...]], y: Any, losses: Tensor) -> Tensor:
+    """Return the factors of the losses of targets, with an axis for each one of the losses.
+
+    Raises:
+        ArgumentError: the targets are no tensor.
+    """
+    if not isinstance(y, Tensor):
+        raise ArgumentError(message("fit: class_weight is for one array of targets", got=type(y).__name__))
+    labels = argmax(y, axis=-1) if y.ndim == losses.ndim + 1 else y
+    classes, factors = class_weight
+    found = equal(expand_dims(labels, axis=-1), asarray(classes, dtype=labels.dtype))
+    factor = sum_of(where(found, asarray(factors, dtype=losses.dtype), 0.0), axis=-1)
+    return weights_for("fit: class_weight", where(any_true(found, axis=-1), factor, 1.0), losses)
 
 
 def _step_key(model: Any, loss: Any, optimizer: Any, metrics: Mapping[str, Metric], *rest: Any) -> list[Any]:
@@ -198,8 +258,8 @@ def _restored_on_failure(variables: Sequence[Variable]) -> Generator[None]:
 
 
 def step_of(
-    model: Any, loss: Callable[[Any, Any], Any], optimizer: Any, metrics: Mapping[str, Metric], parts: int,
-    loss_scale: Any, compile: bool, mesh: Mesh | None = None, batch: Axis = None,
+    model: Any, loss: Callable[[Any, Any], Any], optimizer: Any, metrics: Mapping[str, Metric], class_weight: Any,
+    parts: int, loss_scale: Any, compile: bool, mesh: Mesh | None = None, batch: Axis = None,
 ) -> Step:  # fmt: skip
     """Return the optimizer's last step if it is equal, so that nothing is traced again; else a new step.
 
@@ -217,7 +277,7 @@ def step_of(
         )  # fmt: skip
     if not isinstance(cast(object, parts), int) or parts < 1:
         raise ArgumentError(message("fit: parts must be an int, 1 at least", got=f"parts={parts!r}"))
-    step = Step(model, loss, optimizer, metrics, parts, loss_scale, compile, mesh, batch)
+    step = Step(model, loss, optimizer, metrics, class_weight, parts, loss_scale, compile, mesh, batch)
     last: Step | None = getattr(optimizer, "_fit_step", None)
     if last is not None and last.chosen == step.chosen:
         return last

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, ParamSpec, Protocol, Self, TypeVar, cast
 
 from hybridflow.core.attached import attached
+from hybridflow.core.errors import ArgumentTypeError, message
 from hybridflow.core.functions import Whole
 from hybridflow.core.keywords import take_foreign_keywords
 from hybridflow.core.module_calls import ACTIVE
@@ -22,6 +23,10 @@ P = ParamSpec("P")
 R_co = TypeVar("R_co", covariant=True)
 _LAYERS = "hybridflow.nn."
 """The package of the layers whose arguments are compared with other packages' names for them."""
+_IN_ORDER = (
+    ".parameters() has what is in it, of a module of gradients too: zip(net.parameters(), gradients.parameters()). "
+    "By path: .named_parameters() and .named_modules()."
+)
 
 
 class Forward(Protocol[P, R_co]):
@@ -96,6 +101,15 @@ class Module(Whole):
         if self.recomputed is not None or SETTINGS.observers or ACTIVE:
             return called(self, self.forward, args, kwargs)
         return self.forward(*args, **kwargs)
+
+    def __getitem__(self, key: Any) -> Any:
+        """Say that a module is no sequence of its parameters: Python asks for items to iterate, too."""
+        raise ArgumentTypeError(message(f"{type(self).__name__}: a module is no sequence", hint=_IN_ORDER))
+
+    def __mul__(self, other: Any) -> Any:
+        raise ArgumentTypeError(message(f"{type(self).__name__}: a module is no number", hint=_IN_ORDER))
+
+    __rmul__ = __mul__
 
     # -- what is in it --------------------------------------------------------------------------------------------
 

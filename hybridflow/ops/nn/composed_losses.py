@@ -11,7 +11,7 @@ from hybridflow.ops.choice import where
 from hybridflow.ops.common import Tensor, TensorLike, call_text, normalize_axis, promote_float
 from hybridflow.ops.elementwise import abs as magnitude
 from hybridflow.ops.nn.common import paired
-from hybridflow.ops.nn.labels import check_labels, integer_labels
+from hybridflow.ops.nn.labels import check_labels, integer_labels, known_labels, label_weights, weighted
 from hybridflow.ops.nn.normalization import l2_normalize
 from hybridflow.ops.nn.rectifiers import relu
 from hybridflow.ops.reductions import sum as total
@@ -76,19 +76,29 @@ def hinge(prediction: TensorLike, target: TensorLike, **other: Unpack[Other]) ->
     return relu(1.0 - second * first)
 
 
-def nll(log_probabilities: TensorLike, labels: TensorLike, **other: Unpack[Other]) -> Tensor:
+def nll(
+    log_probabilities: TensorLike,
+    labels: TensorLike,
+    *,
+    class_weight: TensorLike | None = None,
+    ignored_id: int | None = None,
+    **other: Unpack[Other],
+) -> Tensor:
     """Return minus the log-probability of the labels, one loss per example.
 
     Args:
         log_probabilities: ``(..., classes)``, floating-point, for example from `log_softmax`.
         labels: integers ``(...)`` from 0 to ``classes - 1``.
+        class_weight: ``(classes,)``, factors of the losses of the classes.
+        ignored_id: an integer that stands for no label: the loss of such an example is 0.
 
     Returns:
         ``(...)``, in the dtype of the log-probabilities.
 
     Raises:
-        ShapeError: the labels do not have the shape of the log-probabilities without the classes.
-        IndexRangeError: a label is not a class.
+        ShapeError: the labels do not have the shape of the log-probabilities without the classes, or there is not one
+            weight per class.
+        IndexRangeError: a label is neither a class nor ignored.
         DTypeError: the labels are not integers.
 
     Example:
@@ -105,8 +115,10 @@ def nll(log_probabilities: TensorLike, labels: TensorLike, **other: Unpack[Other
             message("nll: labels must have the shape of the log-probabilities without the classes",
                     got=call_text("nll", scores.spec, classes.spec))
         )  # fmt: skip
-    check_labels("nll", classes, scores.shape[-1])
-    return -squeeze(take_along_axis(scores, expand_dims(classes, axis=-1), axis=-1), axis=-1)
+    known, kept = known_labels(classes, ignored_id)
+    check_labels("nll", known, scores.shape[-1])
+    losses = -squeeze(take_along_axis(scores, expand_dims(known, axis=-1), axis=-1), axis=-1)
+    return weighted(losses, label_weights("nll", known, scores.shape[-1], scores.dtype, class_weight, None), kept)
 
 
 def cosine_similarity(

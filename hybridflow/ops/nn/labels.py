@@ -9,10 +9,12 @@ from jax import lax
 
 from hybridflow.core.dispatch import bind
 from hybridflow.core.dtypes import as_dtype, float32, int32, kind_of
-from hybridflow.core.errors import DTypeError, IndexRangeError, message
+from hybridflow.core.errors import DTypeError, IndexRangeError, ShapeError, message
 from hybridflow.core.keywords import Other, respelled
 from hybridflow.core.op import Bad, Sample, Stops, op
 from hybridflow.ir.builder import add_check
+from hybridflow.ops.arithmetic import multiply
+from hybridflow.ops.choice import where
 from hybridflow.ops.common import (
     Tensor,
     TensorLike,
@@ -26,8 +28,9 @@ from hybridflow.ops.common import (
     normals,
     require_kind,
 )
-from hybridflow.ops.comparison import greater_equal, less, logical_and
+from hybridflow.ops.comparison import greater_equal, less, logical_and, not_equal
 from hybridflow.ops.creation import full
+from hybridflow.ops.indexing import take
 from hybridflow.ops.onnx import in_range
 from hybridflow.ops.padding_nn import coded
 from hybridflow.ops.reductions import all as all_of
@@ -62,7 +65,7 @@ def check_labels(name: str, labels: Tensor, classes: Any) -> None:
         wide = labels if labels.dtype.itemsize == 8 else cast_to(labels, int32)
         inside = logical_and(greater_equal(wide, 0), less(wide, full((), classes, dtype=wide.dtype)))
         text = message(f"{name}: a label is not in 0 to {classes - 1}", got=str(labels.spec),
-                       hint="Labels count from 0; mask out the examples that have none.")  # fmt: skip
+                       hint="Labels count from 0; ignored_id= of a loss leaves out examples that have none.")  # fmt: skip
         add_check(all_of(inside), IndexRangeError, text)
     elif array.size and not _are_below(array, classes):
         position = tuple([int(i) for i in np.argwhere((array < 0) | (array >= classes))[0]])
@@ -70,7 +73,7 @@ def check_labels(name: str, labels: Tensor, classes: Any) -> None:
             message(
                 f"{name}: label {array[position]} at {list(position)} is not in 0 to {classes - 1}",
                 got=f"{name}: {labels.spec}, {classes} classes",
-                hint="Labels count from 0; mask out the examples that have none.",
+                hint="Labels count from 0; ignored_id= of a loss leaves out examples that have none.",
             )
         )
 
@@ -81,6 +84,60 @@ def _are_below(labels: Any, classes: int) -> bool:
     if classes <= 1 << (8 * dtype.itemsize - 1):
         return bool(np.maximum.reduce(labels.view(_UNSIGNED[dtype.itemsize]), axis=None) < classes)
     return bool(labels.min() >= 0 and labels.max() < classes)
+
+
+def known_labels(labels: Tensor, ignored_id: int | None) -> tuple[Tensor, Tensor | None]:
+    """Return labels with 0 in place of those that are ignored, and which are kept; None if all are."""
+    if ignored_id is None or not np.iinfo(labels.dtype).min <= ignored_id <= np.iinfo(labels.dtype).max:
+        return labels, None
+    array = known_value(labels)
+    if array is not None and not (array == ignored_id).any():
+        return labels, None
+    kept = not_equal(labels, ignored_id)
+    return where(kept, labels, 0), kept
+
+
+def weights_by_class(name: str, class_weight: TensorLike, classes: Any, dtype: Any) -> Tensor:
+    """Return the weights of classes in a dtype.
+
+    Raises:
+        ShapeError: there is not one weight for each class.
+    """
+    weights = as_tensor(class_weight)
+    if weights.shape != (classes,):
+        raise ShapeError(
+            message(f"{name}: class_weight has one weight for each of the {classes} classes",
+                    got=f"class_weight of shape {weights.shape}")
+        )  # fmt: skip
+    return cast_to(weights, dtype)
+
+
+def label_weights(
+    name: str, labels: Tensor, classes: Any, dtype: Any, class_weight: TensorLike | None, kept: Tensor | None
+) -> Tensor | None:
+    """Return the weight of each label, 0 for those that are ignored; None if all are 1.
+
+    Args:
+        name: the caller, for messages.
+        labels: the labels, which are classes.
+        classes: the number of classes.
+        dtype: the dtype of the weights.
+        class_weight: the weights of the classes.
+        kept: which labels are not ignored.
+
+    Raises:
+        ShapeError: there is not one weight for each class.
+    """
+    if class_weight is None:
+        return None if kept is None else cast_to(kept, dtype)
+    weights = take(weights_by_class(name, class_weight, classes, dtype), labels)
+    return weights if kept is None else where(kept, weights, 0)
+
+
+def weighted(losses: Tensor, weights: Tensor | None, kept: Tensor | None) -> Tensor:
+    """Return losses times the weights of their labels; 0 for labels that are ignored, whatever their losses are."""
+    known = losses if kept is None else where(kept, losses, 0)
+    return known if weights is None else multiply(known, weights)
 
 
 # -- one_hot ------------------------------------------------------------------------------------------------------

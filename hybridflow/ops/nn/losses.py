@@ -29,8 +29,9 @@ from hybridflow.ops.common import (
 )
 from hybridflow.ops.host_rows import extremum
 from hybridflow.ops.kinds import real_pair
+from hybridflow.ops.nn.activations import softplus
 from hybridflow.ops.nn.common import REAL_FLOAT, compute_dtype, lower_narrow, lower_wide, narrow, paired, wide
-from hybridflow.ops.nn.labels import check_labels, one_hot
+from hybridflow.ops.nn.labels import check_labels, known_labels, label_weights, one_hot, weighted, weights_by_class
 from hybridflow.ops.nn.softmax import lower_spread
 from hybridflow.ops.onnx import log_1p
 from hybridflow.ops.padding import per_row
@@ -236,7 +237,13 @@ def _dense_onnx(o: Any, logits: Any, labels: Any, *, residuals: bool = False) ->
     padded=per_row(),
 )
 def softmax_cross_entropy(
-    logits: TensorLike, labels: TensorLike, *, label_smoothing: float = 0.0, **other: Unpack[Other]
+    logits: TensorLike,
+    labels: TensorLike,
+    *,
+    label_smoothing: float = 0.0,
+    class_weight: TensorLike | None = None,
+    ignored_id: int | None = None,
+    **other: Unpack[Other],
 ) -> Tensor:
     """Return minus the log-probability of the labels under ``softmax(logits)``, one loss per example.
 
@@ -244,32 +251,57 @@ def softmax_cross_entropy(
         logits: ``(..., classes)``, floating-point.
         labels: integers ``(...)`` from 0 to ``classes - 1``, or weights ``(..., classes)`` of the classes.
         label_smoothing: the share of each example's weight that is spread evenly over all classes.
+        class_weight: ``(classes,)``, factors of the losses of the classes.
+        ignored_id: an integer that stands for no label: the loss of such an example is 0. `hf.mean` counts it;
+            `hf.nn.cross_entropy`, PyTorch's name, divides by the weights of the labels that are left.
 
     Returns:
         ``(...)``, in the logits' dtype. float16 and bfloat16 are computed in float32 and rounded once.
 
     Raises:
-        ShapeError: the labels do not have the shape of the logits, with or without the classes.
-        IndexRangeError: an integer label is not a class.
-        ArgumentError: a share outside 0 to 1.
+        ShapeError: the labels do not have the shape of the logits, with or without the classes; or there is not one
+            weight per class.
+        IndexRangeError: an integer label is neither a class nor ignored.
+        ArgumentError: a share outside 0 to 1, or an ignored label beside labels that are weights.
 
     Example:
         >>> import hybridflow as hf
         >>> hf.nn.softmax_cross_entropy([[0.0, 0.0], [0.0, 100.0]], [1, 1])
         Tensor([0.6931472, 0.       ], dtype=float32)
+        >>> hf.nn.softmax_cross_entropy([[0.0, 0.0], [0.0, 0.0]], [1, -1], class_weight=[1.0, 2.0], ignored_id=-1)
+        Tensor([1.3862944, 0.       ], dtype=float32)
     """
     if other:
         return respelled(softmax_cross_entropy, locals())
-    classes = as_tensor(labels)
-    integers = kind_of(classes.dtype) in ("int", "uint")
+    given = as_tensor(labels)
+    if kind_of(given.dtype) not in ("int", "uint"):
+        if ignored_id is not None:
+            raise ArgumentError(
+                message("softmax_cross_entropy: only an integer label can be ignored",
+                        got=f"labels {given.spec}, ignored_id={ignored_id}", hint="Give such examples weights of 0.")
+            )  # fmt: skip
+        return _dense_loss(*promote_float(logits, given), label_smoothing, class_weight)
+    classes, kept = known_labels(given, ignored_id)
     if label_smoothing:
         (scores,) = promote_float(logits)
-        if integers and scores.shape:
+        if scores.shape:
             classes = one_hot(classes, scores.shape[-1], dtype=scores.dtype)
-        return bind(softmax_cross_entropy.op, promote_float(scores, _smoothed(classes, label_smoothing)))
-    if integers:
-        return _with_integers(logits, classes)
-    return bind(softmax_cross_entropy.op, promote_float(logits, classes))
+        return weighted(_dense_loss(scores, classes, label_smoothing, class_weight), None, kept)
+    losses = _with_integers(logits, classes)
+    if class_weight is None:
+        return weighted(losses, None, kept)
+    count = as_tensor(logits).shape[-1]
+    return weighted(
+        losses, label_weights("softmax_cross_entropy", classes, count, losses.dtype, class_weight, None), kept
+    )
+
+
+def _dense_loss(logits: Tensor, labels: Tensor, smoothing: float, class_weight: TensorLike | None) -> Tensor:
+    """Return the losses for labels that are weights of the classes."""
+    weights: Any = _smoothed(labels, smoothing) if smoothing else labels
+    if class_weight is not None and labels.shape:
+        weights = weights * weights_by_class("softmax_cross_entropy", class_weight, labels.shape[-1], labels.dtype)
+    return bind(softmax_cross_entropy.op, promote_float(logits, weights))
 
 
 def _smoothed(labels: Tensor, smoothing: float) -> Tensor:
@@ -317,12 +349,16 @@ def _sigmoid_loss_vjp(F: Any, g: Any, y: Any, logits: Any, labels: Any) -> Any:
     flops=lambda y, logits, labels: 7 * y.size, ulp=16,
     onnx=lambda o, x, z: o.Relu(x) - x * z + log_1p(o, o.Exp(-o.Abs(x))),
 )  # fmt: skip
-def sigmoid_cross_entropy(logits: TensorLike, labels: TensorLike, **other: Unpack[Other]) -> Tensor:
+def sigmoid_cross_entropy(
+    logits: TensorLike, labels: TensorLike, *, pos_weight: TensorLike | None = None, **other: Unpack[Other]
+) -> Tensor:
     """Return ``-labels * log(p) - (1 - labels) * log(1 - p)`` for ``p = sigmoid(logits)``, elementwise.
 
     Args:
         logits: floating-point.
         labels: probabilities (0 or 1 for certain labels), of a shape that broadcasts.
+        pos_weight: a factor of the first term, of a shape that broadcasts; often one per class, negative examples for
+            each positive one.
 
     Returns:
         The losses, in the promoted dtype.
@@ -334,10 +370,16 @@ def sigmoid_cross_entropy(logits: TensorLike, labels: TensorLike, **other: Unpac
         >>> import hybridflow as hf
         >>> hf.nn.sigmoid_cross_entropy([0.0, -100.0], [1.0, 1.0])
         Tensor([  0.6931472, 100.       ], dtype=float32)
+        >>> hf.nn.sigmoid_cross_entropy([0.0, 0.0], [1.0, 0.0], pos_weight=3.0)
+        Tensor([2.0794415, 0.6931472], dtype=float32)
     """
     if other:
         return respelled(sigmoid_cross_entropy, locals())
-    return bind(sigmoid_cross_entropy.op, paired("sigmoid_cross_entropy", logits, labels))
+    scores, truth = paired("sigmoid_cross_entropy", logits, labels)
+    if pos_weight is None:
+        return bind(sigmoid_cross_entropy.op, (scores, truth))
+    x, z, weight = cast(Any, scores), cast(Any, truth), cast_to(as_tensor(pos_weight), scores.dtype)
+    return weight * z * softplus(-x) + (1 - z) * softplus(x)
 
 
 def _mse_kernel(prediction: Any, target: Any) -> Any:

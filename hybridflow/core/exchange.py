@@ -1,0 +1,70 @@
+"""Values for other libraries: the buffer protocol, NumPy's array interface, and Arrow."""
+
+from __future__ import annotations
+
+from functools import reduce
+from importlib import import_module
+from typing import Any
+
+import numpy as np
+
+from hybridflow.core.dtypes import bfloat16, kind_of
+from hybridflow.core.errors import DTypeError, MissingPackageError, ShapeError, message
+
+Array = np.ndarray[Any, Any]
+
+
+def buffer_of(array: Array) -> memoryview:
+    """Return a read-only view of a value's memory.
+
+    Raises:
+        DTypeError: buffers have no format for the dtype.
+    """
+    if array.dtype == bfloat16:
+        raise DTypeError(
+            message("memoryview: buffers have no format for bfloat16", hint="Use memoryview(t.astype(hf.float32)).")
+        )
+    return memoryview(array)
+
+
+def array_interface(array: Array) -> dict[str, Any]:
+    """Return what NumPy's array interface says of a value: the array itself is the memory, which is read-only.
+
+    Raises:
+        AttributeError: the interface has no name for the dtype; ``__array__`` gives such an array.
+    """
+    if array.dtype == bfloat16:
+        raise AttributeError("the array interface has no name for bfloat16")
+    return {
+        "shape": array.shape, "typestr": array.dtype.str, "strides": array.strides, "data": array, "version": 3,
+    }  # fmt: skip
+
+
+def arrow_of(array: Array, schema: Any) -> Any:
+    """Return the two capsules of a value as an Arrow array; axes after the first are lists of fixed sizes.
+
+    Args:
+        array: the value.
+        schema: the capsule of the type that the consumer asks for, or None.
+
+    Raises:
+        ShapeError: the value has no axis.
+        DTypeError: Arrow has no such numbers.
+        MissingPackageError: pyarrow is not installed.
+    """
+    if not array.shape:
+        raise ShapeError(message("arrow: an array has an axis", got=f"shape {array.shape}", hint="Use t.item()."))
+    if array.dtype == bfloat16 or kind_of(array.dtype) == "complex":
+        raise DTypeError(
+            message(f"arrow: there are no arrays of {array.dtype}",
+                    hint="Cast it with .astype(hf.float32), or take .real and .imag.")
+        )  # fmt: skip
+    try:
+        arrow = import_module("pyarrow")
+    except ImportError as error:
+        raise MissingPackageError(
+            message("arrow: an array of Arrow is made by the package pyarrow",
+                    hint="Install it: pip install pyarrow. Or pass t.numpy().")
+        ) from error  # fmt: skip
+    rows = arrow.array(array.reshape(-1))
+    return reduce(arrow.FixedSizeListArray.from_arrays, array.shape[:0:-1], rows).__arrow_c_array__(schema)
