@@ -130,8 +130,8 @@ def meaning(name: str) -> Any:
 def _evaluated(expression: str) -> Any:
     """Evaluate an expression of the table, in which `hf` is hybridflow; the text is always the package's own.
 
-    ``reduced[reduction]`` is what PyTorch calls the reduction of a loss; ``times`` multiplies losses by weights, if there
-    are any; ``of_classes`` gives losses and their weights for an axis of classes where PyTorch has it.
+    ``reduced[reduction]`` is what PyTorch calls the reduction of a loss; ``times`` multiplies losses by weights, if
+    there are any; ``of_classes`` gives losses and their weights for an axis of classes where PyTorch has it.
     """
     code = compile(expression, __file__, "eval")  # this file's name, so that its frames do not count as the user's
     names = {"partial": functools.partial, "reduced": _Reductions(), "times": _times, "of_classes": _of_classes}

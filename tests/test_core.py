@@ -203,7 +203,7 @@ def test_memory_is_given_to_others(kind: Any, shape: tuple[int, ...], dtype: Any
                 memoryview(given)
         else:
             taken += [memoryview(given), np.frombuffer(bytes(given), dtype).reshape(shape)]
-            with pytest.raises((TypeError, NotImplementedError), match="read-only|unsupported|cannot modify"):
+            with pytest.raises((TypeError, NotImplementedError), match=r"read-only|unsupported|cannot modify"):
                 memoryview(given)[(0,) * len(shape)] = 1
     if dtype != "bfloat16":
         taken.append(np.asarray(type("Other", (), {"__array_interface__": given.__array_interface__})()))
@@ -564,7 +564,7 @@ def test_array_protocol():
     writable[0] = 9.0
     assert t.tolist() == [1.0, 2.0]
     assert np.shares_memory(np.asarray(t), t.numpy())
-    with pytest.raises(ValueError, match="needs a copy, and copy=False|Unable to avoid copy"):
+    with pytest.raises(ValueError, match=r"needs a copy, and copy=False|Unable to avoid copy"):
         np.asarray(t, dtype=np.float64, copy=False)
     assert np.sum(np.asarray(hf.Variable([1.0, 2.0]))) == 3.0
 

@@ -9,6 +9,7 @@ import contextlib
 import contextvars
 import csv
 import ctypes
+import dataclasses
 import decimal
 import functools
 import gc
@@ -18,6 +19,7 @@ import importlib.util
 import inspect
 import io
 import itertools
+import json
 import locale
 import logging
 import math
@@ -32,6 +34,7 @@ import shutil
 import sys
 import tempfile
 import threading
+import typing
 import warnings
 import weakref
 from types import ModuleType, SimpleNamespace
@@ -736,6 +739,94 @@ def test_whether_objects_of_a_class_that_changes_can_be_called():
         lambda: delattr(Made, "__call__"),
         lambda: setattr(Base, "__call__", lambda self: 1),
     )
+
+
+SETS = {
+    "set": lambda held: {1, held},
+    "set of items": lambda held: {*[1, held]},
+    "dict": lambda held: {1: 2, held: 3},
+    "comprehension of a set": lambda held: {one for one in (1, held)},
+    "comprehension of a dict": lambda held: {one: 1 for one in (1, held)},
+    "set of a list": lambda held: set([1, held]),
+    "keys of a list": lambda held: dict.fromkeys([1, held]),
+}
+
+
+@pytest.mark.parametrize("kind", SETS)
+def test_elements_of_a_class_that_is_hashed_otherwise_later(kind):
+    class Held:
+        pass
+
+    def equal():
+        Held.__eq__ = lambda self, other: True
+        Held.__hash__ = lambda self: hash(1)
+
+    held, make = Held(), SETS[kind]
+    same(lambda x: x * len(make(held)), equal)
+
+
+METADATA = {
+    "hints": ("__annotations__", lambda f: len(typing.get_type_hints(f))),
+    "annotations": ("__annotations__", lambda f: len(inspect.get_annotations(f))),
+    "signature": ("__annotations__", lambda f: len(str(inspect.signature(f)))),
+    "wrapped": ("__annotations__", lambda f: len(functools.wraps(f)(lambda: 1).__annotations__)),
+    "name of a wrapper": ("__qualname__", lambda f: len(functools.wraps(f)(lambda: 1).__qualname__)),
+    "text": ("__qualname__", lambda f: len(str(f).split(" at ")[0])),
+    "module": ("__module__", lambda f: len(inspect.getmodule(f).__name__)),
+    "text of a class": ("__qualname__", lambda f: len(repr(f.made))),
+}
+
+
+@pytest.mark.parametrize("kind", METADATA)
+def test_what_libraries_read_of_functions_and_classes(kind):
+    def read(a: int):
+        pass
+
+    class Made:
+        pass
+
+    read.made = Made
+    name, look = METADATA[kind]
+    now = {"__annotations__": {"a": float, "return": int}, "__qualname__": "another", "__module__": "sys"}[name]
+    same(lambda x: x * look(read), lambda: [setattr(one, name, now) for one in (read, Made)])
+
+
+def test_numbers_that_come_from_functions_that_a_library_calls():
+    class Held:
+        v = 2
+
+    held = Held()
+    same(lambda x: x * len(json.dumps([held], default=lambda one: one.v)), lambda: setattr(Held, "v", 12345))
+    f = hf.compile(lambda x, n: x * len(collections.deque(range(10), maxlen=n)))
+    assert [f(hf.asarray(1.0), n).item() for n in (2, 3, 4)] == [2.0, 3.0, 4.0]
+    f = hf.compile(lambda x, n: x * len(json.dumps([held], default=lambda one: [n])))
+    assert [f(hf.asarray(1.0), n).item() for n in (1, 2.25, 10.5)] == [len(f"[[{n}]]") for n in (1, 2.25, 10.5)]
+
+
+@dataclasses.dataclass(frozen=True)
+class Inner:
+    n: int = 1
+
+
+@dataclasses.dataclass(frozen=True)
+class Outer:
+    inner: Inner = Inner()
+    rate: float = 0.5
+
+
+def test_texts_of_messages_leave_no_mark():
+    """A dataclass's ``__repr__`` notes in a cell that it runs: hybridflow's own text of it is no read of the trace."""
+    outer, counts = Outer(), {}
+
+    @hf.compile
+    def step(x):
+        counts["n"] = counts.get("n", 0) + 1
+        return x * outer.rate
+
+    for _ in range(3):
+        step(hf.asarray(1.0))
+    assert repr(outer) == "Outer(inner=Inner(n=1), rate=0.5)"
+    assert "repr_running" not in str(step.explain())
 
 
 def numbers_sent():

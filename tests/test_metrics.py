@@ -75,7 +75,9 @@ def averaged(name: str, average: str | None) -> Any:
 
 WEIGHTED = {
     "mean": (lambda: hf.metrics.Mean(), SCORES, BINARY, lambda w: np.average(SCORES, weights=w)),
-    "accuracy": (lambda: hf.metrics.Accuracy(), LOGITS, LABELS, lambda w: sk("accuracy_score", LABELS, FOUND, sample_weight=w)),
+    "accuracy": (
+        lambda: hf.metrics.Accuracy(), LOGITS, LABELS, lambda w: sk("accuracy_score", LABELS, FOUND, sample_weight=w),
+    ),
     "threshold": (
         lambda: hf.metrics.Accuracy(threshold=0.3), SCORES, BINARY,
         lambda w: sk("accuracy_score", BINARY, SCORES > 0.3, sample_weight=w),
@@ -93,12 +95,16 @@ WEIGHTED = {
         lambda w: sk("confusion_matrix", LABELS, FOUND, sample_weight=w),
     ),
     "auc": (lambda: hf.metrics.AUC(), SCORES, BINARY, lambda w: sk("roc_auc_score", BINARY, SCORES, sample_weight=w)),
-    "mse": (lambda: hf.metrics.MSE(), SCORES, BINARY, lambda w: sk("mean_squared_error", BINARY, SCORES, sample_weight=w)),
+    "mse": (
+        lambda: hf.metrics.MSE(), SCORES, BINARY, lambda w: sk("mean_squared_error", BINARY, SCORES, sample_weight=w),
+    ),
     "mse of several": (
         lambda: hf.metrics.MSE(), LOGITS * 1.1, LOGITS,
         lambda w: sk("mean_squared_error", LOGITS, LOGITS * 1.1, sample_weight=w),
     ),
-    "mae": (lambda: hf.metrics.MAE(), SCORES, BINARY, lambda w: sk("mean_absolute_error", BINARY, SCORES, sample_weight=w)),
+    "mae": (
+        lambda: hf.metrics.MAE(), SCORES, BINARY, lambda w: sk("mean_absolute_error", BINARY, SCORES, sample_weight=w),
+    ),
     "r2": (lambda: hf.metrics.R2(), BIG + SCORES, BIG, lambda w: sk("r2_score", BIG, BIG + SCORES, sample_weight=w)),
     "r2 of several": (
         lambda: hf.metrics.R2(4), LOGITS * 1.1, LOGITS, lambda w: sk("r2_score", LOGITS, LOGITS * 1.1, sample_weight=w),

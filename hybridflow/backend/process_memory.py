@@ -29,7 +29,7 @@ def process_memory(pid: int | None = None) -> ProcessMemory | None:
     A process that has ended and that its parent has not waited for takes none.
     """
     try:
-        text = Path(f"/proc/{'self' if pid is None else pid}/status").read_text()
+        text = Path(f"/proc/{'self' if pid is None else pid}/status").read_text(encoding="utf-8")
     except OSError:
         return None
     fields = {name: rest.split() for name, _, rest in [line.partition(":") for line in text.splitlines()]}

@@ -604,8 +604,8 @@ def _call_other(function: Any, /, *args: Any, **kwargs: Any) -> Any:
     except Exception as error:
         observe.failed(first, last, in_part=getattr(function, "__name__", None) in _IN_PARTS)
         observe.answer(function, args, kwargs, MISSING)
-        if type(error) is TypeError and (TracedNumber.__name__ in str(error) or _holds_size(args, kwargs)):
-            observe.settle()  # C takes only numbers of its own
+        if (type(error) is TypeError and _holds_number(args, kwargs)) or _takes_functions(function, args, kwargs):
+            observe.settle()  # C takes only numbers of its own, also from functions that it calls
         raise
     if type(result) is str:
         result = texts.seen(result)
@@ -616,8 +616,13 @@ def _call_other(function: Any, /, *args: Any, **kwargs: Any) -> Any:
     return observe.answer(function, args, kwargs, result)
 
 
-def _holds_size(*values: Any) -> bool:
-    return any(type(one) is Dim for one in jax.tree_util.tree_leaves(values))
+def _holds_number(*values: Any) -> bool:
+    return any(type(one) in (Dim, TracedNumber) for one in jax.tree_util.tree_leaves(values))
+
+
+def _takes_functions(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    given = (*args, *kwargs.values())
+    return any(type(one) in (FunctionType, MethodType) for one in given) and not _calls_arguments(function)
 
 
 _IN_PARTS = frozenset({"extend", "extendleft", "sort", "update", "__iadd__", "__ior__"})

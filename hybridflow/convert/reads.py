@@ -134,10 +134,7 @@ class Reads(ast.NodeTransformer):
             # As in Python, a call in a chain over several lines is on the line of its method.
             end: int = function.end_col_offset or 0
             node.lineno, node.col_offset = function.end_lineno or node.lineno, max(end - len(function.attr), 0)
-        if isinstance(function, ast.Attribute) and function.attr == "size":
-            node.func = runtime(function, "called_size", self.visit(function.value))
-        else:
-            node.func = runtime(function, "callee", self.visit(function))
+        node.func = runtime(function, "callee", self.visit(function))
         return node
 
     def spread(self, node: Any) -> Any:
@@ -147,8 +144,20 @@ class Reads(ast.NodeTransformer):
     def visit_Dict(self, node: ast.Dict) -> Any:
         values = zip(node.keys, node.values, strict=True)
         node.values = [self.spread(value) if key is None else self.visit(value) for key, value in values]
-        node.keys = [None if key is None else self.visit(key) for key in node.keys]
+        node.keys = [None if key is None else self.hashed(key) for key in node.keys]
         return node
+
+    def visit_Set(self, node: ast.Set) -> Any:
+        node.elts = [self.hashed(one) for one in node.elts]
+        return node
+
+    def hashed(self, node: Any) -> Any:
+        """Return an element of a set, or a key of a dict, passed through the runtime."""
+        if isinstance(node, ast.Starred):
+            node.value = runtime(node, "all_hashed", self.iterated(node.value))
+            return node
+        visited = self.visit(node)
+        return visited if isinstance(node, ast.Constant) else runtime(node, "hashed", visited)
 
     def visit_YieldFrom(self, node: ast.YieldFrom) -> Any:
         node.value = self.iterated(node.value)
@@ -288,7 +297,9 @@ class Reads(ast.NodeTransformer):
                 self.visit(test) if is_python(test) else runtime(test, "keeps", self.visit(test)) for test in one.ifs
             ]
         if isinstance(node, ast.DictComp):
-            node.key, node.value = self.visit(node.key), self.visit(node.value)
+            node.key, node.value = self.hashed(node.key), self.visit(node.value)
+        elif isinstance(node, ast.SetComp):
+            node.elt = self.hashed(node.elt)
         else:
             node.elt = self.visit(node.elt)
         self.scope = outer

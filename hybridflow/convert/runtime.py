@@ -23,10 +23,8 @@ from hybridflow.convert.rows import Rows, Stream, TensorRange, note_stopped, req
 from hybridflow.convert.staged import staged
 from hybridflow.convert.syntax import RUNTIME
 from hybridflow.convert.values import is_staged, is_tensor, negated, truth
-from hybridflow.core.called import SIZES, not_a_method
 from hybridflow.core.context import current
 from hybridflow.core.errors import CheckError, TraceError
-from hybridflow.core.methods import TensorMethods
 from hybridflow.core.staged_number import BOOL, StagedNumber, needed
 from hybridflow.core.traced_text import placeholder_of
 from hybridflow.guards import calls, observe
@@ -120,12 +118,6 @@ class Runtime:
     def callee(self, function: Any) -> Any:
         """Return what to call in place of a function."""
         return callees.callee(function)
-
-    def called_size(self, obj: Any) -> Any:
-        """Return what to call in place of an object's method `size`, which a tensor does not have."""
-        if isinstance(obj, TensorMethods):
-            raise not_a_method("size", SIZES)
-        return self.callee(self.read_attr(obj, "size"))
 
     made_class = staticmethod(observe.made_class)
 
@@ -355,6 +347,15 @@ class Runtime:
     def caught(self) -> BaseException | None:
         """Return the exception that is being handled."""
         return sys.exc_info()[1]
+
+    def hashed(self, key: Any) -> Any:
+        """Return an element of a set or a key of a dict, which Python hashes and compares."""
+        observe.hashed(key)
+        return key
+
+    def all_hashed(self, keys: Any) -> Any:
+        """Return the elements that a set takes from an iterable."""
+        return map(self.hashed, keys)
 
     def spread(self, mapping: Any) -> Any:
         """Return the operand of ``**``."""

@@ -122,8 +122,7 @@ def _of_numbers(obj: Any, array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     if array.dtype.kind == "O":
         raise DTypeError(
             message(f"asarray: a {type(obj).__name__} of objects has no dtype of numbers", got=repr(obj)[:80],
-                    hint="Give rows of one length as nested lists: obj.tolist(), to_list() or to_pylist(). Fill in what "
-                         "is missing.")
+                    hint="Fill in what is missing, and give rows of one length as nested lists (`obj.tolist()`).")
         )  # fmt: skip
     return array
 

@@ -16,7 +16,7 @@ from types import FrameType
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from hybridflow.core.attached import attached
-from hybridflow.core.context import context_now
+from hybridflow.core.context import CONTEXT, context_now
 from hybridflow.core.dims import DECIDING
 from hybridflow.core.dtypes import DType, default_dtype, weak_dtype
 from hybridflow.core.errors import DTypeError, TracedValueError, message
@@ -131,9 +131,12 @@ def tried() -> Generator[None]:
 
 
 def text_for_messages(value: Any) -> str:
-    """Return the ``repr`` of a value for a message of hybridflow."""
-    with tried():
+    """Return the ``repr`` of a value for a message of hybridflow; what it reads is no read of a trace."""
+    token = CONTEXT.set(None)
+    try:
         return repr(value)
+    finally:
+        CONTEXT.reset(token)
 
 
 def used_at() -> str:

@@ -11,7 +11,6 @@ import jax
 import numpy as np
 
 from hybridflow.core.attached import attached
-from hybridflow.core.called import SIZES, refuse_call
 from hybridflow.core.context import context_now
 from hybridflow.core.convert import NUMBERS, common_dtype, is_number, require_shallow
 from hybridflow.core.convert import to_numpy as to_numpy
@@ -138,7 +137,6 @@ class Tensor(TensorMethods):
     @property
     def size(self) -> Any:
         """The number of elements."""
-        refuse_call("size", SIZES)
         return self.spec.size
 
     @property

@@ -15,7 +15,6 @@ import numpy as np
 
 from hybridflow.backend.host import run_quietly
 from hybridflow.backend.parallel import LARGE
-from hybridflow.core.called import SIZES, refuse_call
 from hybridflow.core.context import HOST_FUNCTION, Context, context_now, context_of, is_tracing
 from hybridflow.core.convert import Wide
 from hybridflow.core.device import DeviceLike, device_string
@@ -249,7 +248,6 @@ class Variable(TensorMethods):
     @property
     def size(self) -> int:
         """The number of elements."""
-        refuse_call("size", SIZES)
         return self.spec.size
 
     @property

@@ -46,6 +46,7 @@ from hybridflow.guards.observations import Observations
 from hybridflow.guards.parts import is_watched_module
 from hybridflow.guards.questions import Question, found_module, question_of
 from hybridflow.guards.shown import shown
+from hybridflow.guards.users import is_users_class
 from hybridflow.ir.builder import GraphBuilder
 
 
@@ -565,6 +566,13 @@ def failed(first: int, last: int, *, in_part: bool = False) -> None:
     observations, _ = current_observations()
     if observations is not None:
         observations.failed(first, last, in_part=in_part)
+
+
+def hashed(key: Any) -> None:
+    """Record that Python hashes a value, and compares it to others."""
+    observations, _ = current_observations()
+    if observations is not None and is_users_class(type(key)):
+        reading.special(observations, key, ("__hash__", "__eq__"))
 
 
 def settle() -> None:

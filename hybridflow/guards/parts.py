@@ -158,6 +158,7 @@ def _of_class(value: type) -> Iterator[Part]:
     if is_users_class(value):
         yield Part(None, ATTRIBUTE, "__dict__", value.__dict__)
         yield Part(None, ATTRIBUTE, "__name__", value.__name__)
+        yield Part(None, ATTRIBUTE, "__qualname__", value.__qualname__)
         yield Part(None, ATTRIBUTE, "__mro__", value.__mro__)
         if type(value) is not type:
             yield Part(None, TYPE, None, type(value))
@@ -190,7 +191,10 @@ def _of_function(value: types.FunctionType) -> Iterator[Part]:
         return
     yield from of_call(value)
     yield Part(None, ATTRIBUTE, "__dict__", value.__dict__)
-    yield Part(None, ATTRIBUTE, "__doc__", value.__doc__)
+    for name in ("__doc__", "__qualname__", "__module__"):
+        yield Part(None, ATTRIBUTE, name, getattr(value, name))
+    if getattr(value, "__annotate__", None) is None:  # otherwise, reading them may run the user's code
+        yield Part(None, ATTRIBUTE, "__annotations__", value.__annotations__)
     for name, cell in zip(value.__code__.co_freevars, value.__closure__ or (), strict=True):
         yield Part(cell, CELL, name, CELL.get(cell, name))
 

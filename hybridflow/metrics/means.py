@@ -19,7 +19,7 @@ from hybridflow.ops.transcendental import exp
 
 
 class Mean(Metric):
-    """The mean of all elements of the given values; with weights, the sum of the weighted values by that of the weights.
+    """The mean of all given values; with weights, the sum of the weighted values by that of the weights.
 
     Example:
         >>> import hybridflow as hf

@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any
 import jax
 import numpy as np
 
-from hybridflow.backend.collector import return_free_memory
 from hybridflow.backend.free_memory import free_memory
 from hybridflow.backend.jax_shim import Into
+from hybridflow.backend.process_memory import return_free_memory
 from hybridflow.core.out_of_memory import not_enough, ran_out
 from hybridflow.core.units import format_bytes
 

@@ -64,8 +64,10 @@ def check_labels(name: str, labels: Tensor, classes: Any) -> None:
     if array is None or type(classes) is not int:
         wide = labels if labels.dtype.itemsize == 8 else cast_to(labels, int32)
         inside = logical_and(greater_equal(wide, 0), less(wide, full((), classes, dtype=wide.dtype)))
-        text = message(f"{name}: a label is not in 0 to {classes - 1}", got=str(labels.spec),
-                       hint="Labels count from 0; ignored_id= of a loss leaves out examples that have none.")  # fmt: skip
+        text = message(
+            f"{name}: a label is not in 0 to {classes - 1}", got=str(labels.spec),
+            hint="Labels count from 0; ignored_id= of a loss leaves out examples that have none.",
+        )  # fmt: skip
         add_check(all_of(inside), IndexRangeError, text)
     elif array.size and not _are_below(array, classes):
         position = tuple([int(i) for i in np.argwhere((array < 0) | (array >= classes))[0]])

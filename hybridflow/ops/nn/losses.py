@@ -280,7 +280,8 @@ def softmax_cross_entropy(
                 message("softmax_cross_entropy: only an integer label can be ignored",
                         got=f"labels {given.spec}, ignored_id={ignored_id}", hint="Give such examples weights of 0.")
             )  # fmt: skip
-        return _dense_loss(*promote_float(logits, given), label_smoothing, class_weight)
+        scores, shares = promote_float(logits, given)
+        return _dense_loss(scores, shares, label_smoothing, class_weight)
     classes, kept = known_labels(given, ignored_id)
     if label_smoothing:
         (scores,) = promote_float(logits)
