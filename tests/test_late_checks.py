@@ -20,6 +20,9 @@ class NeverReady:
     def is_ready(self):
         return False
 
+    def block_until_ready(self):
+        return self
+
     def __array__(self, dtype=None, copy=None):
         return np.asarray(self._flags)
 

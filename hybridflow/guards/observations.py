@@ -699,11 +699,17 @@ class Observations:
         """
         changed = [*self.before.changed()]
         require_numbers([now for _, now in changed], self._is_known)
-        for holder, now in changed:
-            if self.is_outside(holder):
-                require_none_inside(self.label, None, now, self._is_known)
-        for holder, where in self._holders.values():
-            require_none_inside(self.label, where, holder, self._is_known)
+        kept = [(holder, now, None) for holder, now in changed]
+        for holder, inside, where in (*kept, *[(holder, holder, where) for holder, where in self._holders.values()]):
+            if self._was_there(holder):
+                require_none_inside(self.label, where, inside, self._is_known)
+
+    def _was_there(self, obj: Any) -> bool:
+        """Whether an object certainly existed before the trace."""
+        origin = self.origin_of(obj)
+        while origin is not None and origin.parent is not None:
+            origin = origin.parent
+        return id(obj) in self._inputs or (origin is not None and origin not in self._doubtful.values())
 
     def _is_known(self, value: Any) -> bool:
         """Whether an object existed before the trace; a container or frozen dataclass may be a copy with stand-ins.
