@@ -129,6 +129,29 @@ def sees_spread_mappings() -> None:
     changed(lambda x: x + {**table}["k"], lambda: table.update(k=5.0), lambda: table.update(k=1.0))
 
 
+def hashed_otherwise(read: Callable[[Any], int]) -> None:
+    class Held:
+        pass
+
+    def equal() -> None:
+        Held.__eq__ = lambda self, other: True
+        Held.__hash__ = lambda self: hash(1)
+
+    def itself() -> None:
+        Held.__eq__, Held.__hash__ = object.__eq__, object.__hash__
+
+    held = Held()
+    changed(lambda x: x + read(held), equal, itself)
+
+
+def sees_elements_of_sets() -> None:
+    hashed_otherwise(lambda held: len({1, held}))
+
+
+def sees_spread_elements_of_sets() -> None:
+    hashed_otherwise(lambda held: len({*[1, held]}))
+
+
 def sees_spread_rows() -> None:
     rows = UserList([1.0])
     changed(lambda x: x + max([0.0, *rows]), lambda: rows.append(5.0), rows.clear)
@@ -721,6 +744,8 @@ RULES: dict[Rule, tuple[Any, str]] = {
     (Reads, "visit_Dict"): (kept, "sees_spread_mappings"),
     (Reads, "visit_YieldFrom"): (kept, "sees_what_is_yielded_from"),
     (Reads, "visit_Starred"): (kept, "sees_spread_rows"),
+    (Reads, "visit_Set"): (kept, "sees_elements_of_sets"),
+    (Reads, "hashed"): (lambda self, node: self.visit(node), "sees_elements_of_sets"),
     (Reads, "spread"): (lambda self, node: self.visit(node), "sees_spread_mappings"),
     (Writes, "visit_Match"): (kept, "sees_what_is_matched"),
     (Reads, "visit_Subscript"): (as_it_is, "items_of_a_class"),
@@ -800,6 +825,8 @@ RULES: dict[Rule, tuple[Any, str]] = {
     (Runtime, "write_free"): (lambda self, name, value, *_: value, "stores_free_names"),
     (Runtime, "delete_free"): (nothing, "deletes_free_names"),
     (Runtime, "manager"): (staticmethod(lambda obj: obj), "managers_of_a_class"),
+    (Runtime, "hashed"): (lambda self, key: key, "sees_elements_of_sets"),
+    (Runtime, "all_hashed"): (lambda self, keys: keys, "sees_spread_elements_of_sets"),
     (Runtime, "spread"): (lambda self, mapping: mapping, "sees_spread_mappings"),
     (Runtime, "whole"): (lambda self, value: value, "sees_what_is_matched"),
     (Runtime, "matched"): (lambda self, value, *_: value, "flags_in_patterns"),
