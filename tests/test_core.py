@@ -192,7 +192,7 @@ def test_an_object_with_the_array_interface_alone_is_converted():
 
 def turned(value: Any) -> hf.Tensor:
     """Return a tensor whose memory has its axes in reversed order."""
-    return hf.transpose(hf.asarray(value.T.copy()))
+    return hf.permute_dims(hf.asarray(value.T.copy()), range(value.ndim)[::-1])
 
 
 @pytest.mark.parametrize("dtype", ALL)

@@ -617,7 +617,7 @@ def _call_other(function: Any, /, *args: Any, **kwargs: Any) -> Any:
 
 
 def _wants_number(error: Exception, *values: Any) -> bool:
-    """Whether an error may come from a stand-in: it is among the arguments, or a special method of theirs returned it."""
+    """Whether an error may come from a stand-in, which is an argument or what a special method returned."""
     return type(error) is TypeError and (
         any(kind.__name__ in str(error) for kind in _STAND_INS)
         or any(type(one) in _STAND_INS for one in jax.tree_util.tree_leaves(values))
