@@ -36,6 +36,7 @@ def array_interface(array: Array) -> dict[str, Any]:
     if array.dtype == bfloat16:
         raise AttributeError("the array interface has no name for bfloat16")
     memory = array if array.flags.c_contiguous else array.copy()  # NumPy reads `data` as one piece
+    memory.flags.writeable = False
     # Pillow asks for `tobytes` where there are strides, for a buffer where there are none: before Python 3.12 no class
     # of Python's is a buffer.
     typestr = array.dtype.str
