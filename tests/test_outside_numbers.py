@@ -499,39 +499,53 @@ def test_what_a_call_puts_in_place_of_what_it_read(part, tmp_path):
             assert seen_after(program, tmp_path / f"compiled_{number}.py", eager=False) == expected, program
 
 
-def written_class(o, x, n):
-    type(o).t = n * 2
-    return x * o.t
+CLASS_STEPS = [
+    "x = x * o.t", "x = x + kind.t", "x = x - base.t * 2", "x = x * getattr(o, 't')", "base.t += 1", "base.t = n",
+    "kind.t = kind.t + n", "kind.t *= 2", "o.t = o.t + 0.5", "del_own(o)", "unseen(base, n)", "unseen(o, n)",
+    "base.t = o.t * 2",
+]  # fmt: skip
+"""What a call does with a number that an object may find in its class, or in the base of that."""
+CLASS_PROGRAMS = [*itertools.product(itertools.permutations(CLASS_STEPS, 3), ("o", "kind", "base"))]
+random.Random(2).shuffle(CLASS_PROGRAMS)
 
 
-def counted_base(o, x, n):
-    type(o).__base__.t += n
-    return x * o.t + x * type(o).t
+def del_own(o):
+    if "t" in vars(o):
+        del o.t
 
 
-def by_getattr(o, x, n):
-    type(o).__base__.t = n
-    return x * getattr(o, "t")  # noqa: B009
+@hf.no_convert
+def unseen(holder, n):
+    holder.t = n * 3
 
 
-@pytest.mark.parametrize("f", [written_class, counted_base, by_getattr])
-@pytest.mark.parametrize("where", ["object", "class", "base"])
-def test_numbers_in_classes_are_found_as_python_finds_them(f, where):
-    def run(eager):
-        base = type("Base", (), {"t": 1})
-        kind = type("Kind", (base,), {})
-        o = kind()
-        compiled = hf.compile(lambda x, n: f(o, x, n))
-        found = []
-        for number in range(6):
-            if number == 4:
-                {"object": o, "class": kind, "base": base}[where].t = 30
-            with hf.config.run_eagerly(eager):
-                found.append((compiled(hf.asarray(1.0), number).item(), base.t, kind.t, o.t))
-        return found
+def seen_in_classes(steps, where, path, *, eager):
+    """Return what each call gives, and the numbers that it leaves; between calls one of them is set from outside."""
+    base = type("Base", (), {"t": 1})
+    kind = type("Kind", (base,), {})
+    o = kind()
+    path.write_text("\n    ".join(["def f(x, n):", *steps, "return x * o.t"]))
+    space = {"o": o, "kind": kind, "base": base, "unseen": unseen, "del_own": del_own}
+    exec(compile(path.read_text(encoding="utf-8"), str(path), "exec"), space)
+    compiled = hf.compile(space["f"])
+    found = []
+    for number in range(6):
+        if number == 3:
+            space[where].t = 30
+        with hf.config.run_eagerly(eager):
+            y = compiled(hf.asarray(1.0), number % 4).item()
+        found.append((y, base.t, kind.t, o.t, vars(o).get("t")))
+    return found
 
+
+@pytest.mark.filterwarnings("ignore::hybridflow.RetraceWarning", "ignore::hybridflow.EffectWarning")
+@pytest.mark.parametrize("part", [0, *[pytest.param(one, marks=pytest.mark.rest) for one in range(1, 128)]])
+def test_numbers_in_classes_are_found_as_python_finds_them(part, tmp_path):
     with without_xla():
-        assert run(False) == run(True)
+        for number, (steps, where) in enumerate(CLASS_PROGRAMS[part::128]):
+            expected = seen_in_classes(steps, where, tmp_path / f"eager_{number}.py", eager=True)
+            found = seen_in_classes(steps, where, tmp_path / f"compiled_{number}.py", eager=False)
+            assert found == expected, (steps, where)
 
 
 def stored_first(o, x, n):

@@ -617,14 +617,9 @@ def _call_other(function: Any, /, *args: Any, **kwargs: Any) -> Any:
 
 
 def _wants_number(error: Exception, *values: Any) -> bool:
-    """Whether an error may come from a stand-in, which is an argument or what a special method returned."""
-    return type(error) is TypeError and (
-        any(kind.__name__ in str(error) for kind in _STAND_INS)
-        or any(type(one) in _STAND_INS for one in jax.tree_util.tree_leaves(values))
-    )
-
-
-_STAND_INS = (Dim, TracedNumber)
+    """Whether an error may come from a stand-in, which is an argument or what a special method of theirs returned."""
+    leaves = jax.tree_util.tree_leaves(values) if type(error) is TypeError else ()
+    return any(type(one) in (Dim, TracedNumber) or is_users_class(type(one)) for one in leaves)
 
 
 def _takes_functions(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:

@@ -163,7 +163,7 @@ def _run(
     """Call the user's function; what it stores in Python state are numbers when it ends, and no stand-ins for them."""
     builder.dims.open = True
     try:
-        return _with_numbers(call, arguments)
+        return _with_numbers(call, arguments, observations)
     except RESTARTS as need:
         observations.release(need)
         raise
@@ -176,7 +176,9 @@ def _run(
         observations.repeated.finish(len(builder.number_paths))
 
 
-def _with_numbers(call: Callable[[dict[str, Any]], Any], arguments: dict[str, Any]) -> Any:
+def _with_numbers(
+    call: Callable[[dict[str, Any]], Any], arguments: dict[str, Any], observations: Observations
+) -> Any:
     """Call the user's function; an error that leaves it holds numbers and texts, and no stand-ins for them."""
     try:
         return call(arguments)
@@ -186,6 +188,8 @@ def _with_numbers(call: Callable[[dict[str, Any]], Any], arguments: dict[str, An
             raise
         raise local from None
     except Exception as error:
+        if type(error) is TypeError:
+            observations.settle()  # Python may have refused what stands for a number
         require_numbers((error.args, vars(error)), lambda _: False)
         error.args = tuple(map(placeholder_of, error.args))
         if hasattr(error, "__notes__"):
