@@ -1,11 +1,14 @@
 """Numbers that a function reads outside its arguments: inputs from their second value on."""
 
 import collections
+import contextlib
 import enum
+import functools
 import itertools
 import json
 import math
 import random
+import re
 
 import numpy as np
 import pytest
@@ -546,6 +549,126 @@ def test_numbers_in_classes_are_found_as_python_finds_them(part, tmp_path):
             expected = seen_in_classes(steps, where, tmp_path / f"eager_{number}.py", eager=True)
             found = seen_in_classes(steps, where, tmp_path / f"compiled_{number}.py", eager=False)
             assert found == expected, (steps, where)
+
+
+WRITERS = [
+    "unseen(o, 3.0)", "o.__dict__ = {'t': 9.0}", "Special(o)['z']", "{Special(o): 1}", "[1, 2][Special(o)]",
+    "float(Special(o))", "'%s' % Special(o)", "'{}'.format(Special(o))", "list(itertools.starmap(unseen, [(o, 3.0)]))",
+    "collections.defaultdict(lambda: unseen(o, 3.0))['z']", "functools.lru_cache(unseen)(o, 3.0)",
+    "exec('o.t = 9.0', {'o': o})", "with contextlib.ExitStack() as stack: stack.callback(unseen, o, 3.0)",
+    "sorted([2, 1], key=lambda k: unseen(o, 3.0) or k)", "re.sub('a', lambda _: unseen(o, 3.0) or 'b', 'a')",
+]  # fmt: skip
+"""Statements by which code that is not converted stores 9.0 in ``o.t``."""
+
+
+class Special(dict):
+    def __init__(self, o):
+        self.o = o
+
+    def __missing__(self, key):
+        self.o.t = 9.0
+        return 1
+
+    def __index__(self):
+        return self[0]
+
+    def __float__(self):
+        return float(self[0])
+
+    def __str__(self):
+        return str(self[0])
+
+    def __format__(self, spec):
+        return str(self[0])
+
+    __hash__ = __index__
+
+
+@pytest.mark.filterwarnings("ignore::hybridflow.EffectWarning", "ignore::hybridflow.RetraceWarning")
+@pytest.mark.parametrize("writer", WRITERS)
+def test_a_number_that_code_stores_unseen_is_read_again(writer, tmp_path):
+    path = tmp_path / "program.py"
+    path.write_text("\n    ".join(["def f(x):", "a = o.t", writer, "return x * a + o.t"]))
+
+    def run(eager):
+        o = Holder(t=1.0)
+        names = ("unseen", "Special", "itertools", "collections", "functools", "contextlib", "re")
+        space = {"o": o} | {name: globals()[name] for name in names}
+        exec(compile(path.read_text(encoding="utf-8"), str(path), "exec"), space)
+        compiled = hf.compile(space["f"])
+        found = []
+        for number in range(5):
+            if number == 3:
+                o.t = 7.0
+            with hf.config.run_eagerly(eager):
+                found.append((compiled(hf.asarray(1.0)).item(), o.t))
+        return found
+
+    with without_xla():
+        assert run(False) == run(True)
+
+
+MOVED = {
+    "attribute": ("", "o.t {0}", "o.t"),
+    "item of a dict": ("", "o.d['t'] {0}", "o.d['t']"),
+    "item of a list": ("", "o.l[0] {0}", "o.l[0]"),
+    "attribute of a class": ("", "Kind.t {0}", "Kind.t"),
+    "attribute of a function": ("", "fn.t {0}", "fn.t"),
+    "global": ("global t", "t {0}", "t"),
+    "nonlocal": ("nonlocal t", "t {0}", "t"),
+}
+"""Where a number lives: its declaration, a statement that changes it, and an expression that reads it."""
+
+
+def made(where, lines, path):
+    """Return a function, from a file, and one that reads the number that it changes."""
+    declared, _, read = MOVED[where]
+    head = ["def make(o, Kind, fn):", "    t = 1.0" if where == "nonlocal" else "    pass", "    def f(x):"]
+    body = [f"        {line}" for line in (declared or "pass", *lines)]
+    tail = [f"    return f, lambda: {read}"]
+    path.write_text("\n".join(["import hybridflow as hf", "t = 1.0", *head, *body, *tail]))
+    space = {}
+    exec(compile(path.read_text(encoding="utf-8"), str(path), "exec"), space)
+    fn = lambda: None  # noqa: E731
+    fn.t = 1.0
+    return space["make"](Holder(t=1.0, d={"t": 1.0}, l=[1.0]), type("Kind", (), {"t": 1.0}), fn)
+
+
+@pytest.mark.filterwarnings("ignore::hybridflow.RetraceWarning")
+@pytest.mark.parametrize("change", ["*= 2", "+= 3"])
+@pytest.mark.parametrize("where", MOVED)
+def test_a_call_that_fails_in_a_new_trace_leaves_numbers(where, change, tmp_path):
+    statement = MOVED[where][1].format(change)
+    lines = [statement, "if hf.sum(x) < 0: raise ValueError('less')", statement, f"return x * {MOVED[where][2]}"]
+
+    def run(eager):
+        f, read = made(where, lines, tmp_path / f"{eager}.py")
+        f = hf.compile(f)
+        found = []
+        for x in ([1.0], [1.0, 2.0], [-1.0, -2.0, -3.0], [1.0], [-1.0] * 4, [1.0]):
+            with hf.config.run_eagerly(eager):
+                try:
+                    found.append(f(hf.asarray(x)).tolist())
+                except ValueError as error:
+                    found.append(str(error))
+            found.append((type(read()), read()))
+        return found
+
+    assert run(False) == run(True)
+
+
+LOOPS = ["for row in x:", "while hf.sum(x) > 0:", "for i in range(hf.argmax(x)):", "if hf.sum(x) > 0:"]
+
+
+@pytest.mark.parametrize("loop", LOOPS)
+@pytest.mark.parametrize("where", ["global", "nonlocal"])
+def test_a_body_that_may_not_change_a_name_leaves_it(where, loop, tmp_path):
+    lines = ["y = x", loop, f"    {MOVED[where][1].format('/= 2')}", "    y = y * t", "    x = x - 1", "return y"]
+    f, read = made(where, lines, tmp_path / "program.py")
+    for _ in range(2):
+        with pytest.raises(hf.core.errors.MutationError):
+            hf.compile(f)(hf.asarray([1.0, 2.0]))
+        assert (type(read()), read()) == (float, 1.0)
 
 
 def stored_first(o, x, n):
