@@ -521,6 +521,42 @@ def test_random_arithmetic(steps, values):
     assert both(f, *[(ones(2), value) for value in values]).trace_count == 1
 
 
+OTHERS = {
+    "decimal": "Decimal(3)", "fraction": "Fraction(7, 2)", "complex": "(3 + 1j)", "bool": "True", "text": "'ab'",
+    "list": "[1, 2]", "tuple": "(1,)", "bytes": "b'x'", "time": "timedelta(3)", "range": "range(9)", "none": "None",
+}  # fmt: skip
+OPERATORS = ["+", "-", "*", "/", "//", "%", "**", "<", "<=", "==", "!=", "&", "|", "^", "<<", "in", "is"]
+
+
+@pytest.mark.parametrize("first", [2, 2.5])
+@pytest.mark.parametrize("other", OTHERS)
+def test_operators_of_numbers_and_pythons_own_objects(other, first, tmp_path):
+    """The results, and the types and texts of the errors, are those of the number that Python has."""
+    expressions = [(f"s {op} d", f"d {op} s") for op in OPERATORS]
+    lines = ["from datetime import timedelta", "from decimal import Decimal", "from fractions import Fraction"]
+    lines.append(f"d = {OTHERS[other]}")
+    for number, one in enumerate(itertools.chain.from_iterable(expressions)):
+        lines += [f"def f{number}(found, x, s):", f"    found.append({one})", "    return x"]
+    path = tmp_path / "program.py"
+    path.write_text("\n".join(lines))
+    space = {}
+    exec(compile(path.read_text(encoding="utf-8"), str(path), "exec"), space)
+
+    def answers(fn, mode):
+        found, call = [], mode(functools.partial(fn, given := []))
+        for number in range(3):
+            try:
+                call(ones(1), first + number)
+                found.append((type(given[-1]), given[-1]))
+            except Exception as error:  # noqa: BLE001 (Python's own)
+                found.append((type(error), str(error).splitlines()[0]))
+        return found
+
+    for number in range(2 * len(OPERATORS)):
+        fn = space[f"f{number}"]
+        assert answers(fn, hf.compile) == answers(fn, lambda fn: fn)
+
+
 class Measured:
     def __init__(self, value):
         self.value = value

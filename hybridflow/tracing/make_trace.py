@@ -181,7 +181,7 @@ def _with_numbers(
 ) -> Any:
     """Call the user's function; an error that leaves it holds numbers and texts, and no stand-ins for them."""
     try:
-        return call(arguments)
+        return _ungrouped(call, arguments)
     except NameError as error:
         local = attached("handled_name")(error)
         if local is None:
@@ -195,6 +195,19 @@ def _with_numbers(
         if hasattr(error, "__notes__"):
             error.__notes__ = [str.__str__(one) for one in error.__notes__]
         raise
+
+
+def _ungrouped(call: Callable[[dict[str, Any]], Any], arguments: dict[str, Any]) -> Any:
+    """Call the user's function; what restarts the trace from `except*` clauses, which all run, comes in a group."""
+    try:
+        return call(arguments)
+    except BaseExceptionGroup as group:
+        need = group.subgroup(RESTARTS)
+        while isinstance(need, BaseExceptionGroup):
+            need = need.exceptions[0]
+        if need is None:
+            raise
+        raise need from None
 
 
 def _observe(
