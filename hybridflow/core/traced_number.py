@@ -19,7 +19,7 @@ from hybridflow.core.convert import to_numpy
 from hybridflow.core.dtypes import DType, float32, int32, kind_of
 from hybridflow.core.errors import LeakError, message
 from hybridflow.core.node import user_place
-from hybridflow.core.staged_number import StagedNumber
+from hybridflow.core.staged_number import FOR_MESSAGES, StagedNumber
 
 OF_NUMBERS = {kind: frozenset(dir(kind)) for kind in (bool, int, float)}
 """The names of the attributes of Python's numbers; `hasattr` of the class would count those of `type` too."""
@@ -225,6 +225,9 @@ class TracedNumber:
     def __hash__(self) -> int:
         return self.needed()
 
+    def __repr__(self) -> str:
+        return repr(self.value) if FOR_MESSAGES.get() else self.needed()
+
 
 _DEFAULTS: dict[type, DType] = {float: float32, int: int32}
 _HOLD = {float: ("float", "complex"), int: ("float", "complex", "int", "uint")}
@@ -321,7 +324,7 @@ for _name in ("neg", "pos", "abs", "invert"):
 for _name in ("lt", "le", "gt", "ge", "eq", "ne"):
     setattr(TracedNumber, f"__{_name}__", _compare(getattr(operator, _name)))
 for _name in (
-    "float", "int", "complex", "round", "trunc", "floor", "ceil", "str", "repr",
+    "float", "int", "complex", "round", "trunc", "floor", "ceil", "str",
     "format", "reduce_ex", "reduce", "array", "array_ufunc", "index", "sizeof", "getnewargs", "getstate",
 ):  # fmt: skip
     setattr(TracedNumber, f"__{_name}__", TracedNumber.needed)

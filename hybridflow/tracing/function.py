@@ -336,7 +336,7 @@ class CompiledFunction(Entry, Views[P, R]):
                     needed, known = needed.and_of(generic, need), len(self._outside)
                     if (needed, known) == (before, by_value):
                         raise  # a trace in another thread needs it, whose number this call has read
-                    if isinstance(need, NeedsNumber):
+                    if isinstance(need, NeedsNumber) and need.arguments:
                         self._needed_at[format_where(need.where) or "an unknown line"] = None
                 except NeedsSizes:
                     if generic is closed:
