@@ -33,12 +33,14 @@ class NeedsNumber(BaseException):
     Attributes:
         arguments: the positions, among the numbers of a call, of those that the number comes from.
         where: the user's line.
+        paths: where these numbers are read; set when the trace ends.
     """
 
     def __init__(self, arguments: frozenset[int]) -> None:
         super().__init__(arguments)
         self.arguments = arguments
         self.where = user_place(2)
+        self.paths: tuple[str, ...] = ()
 
 
 class Step(NamedTuple):
@@ -46,6 +48,10 @@ class Step(NamedTuple):
 
     function: Callable[..., Any]
     operands: tuple[Any, ...]
+
+
+SPOKEN: dict[Callable[..., Any], Callable[..., str]] = {}
+"""For functions that a user has not written: what makes a text of the user's code from the texts of their operands."""
 
 
 class NumberTracer(Protocol):

@@ -135,6 +135,7 @@ def make_trace(
     except RESTARTS as need:
         observations.before.undo()  # the trace restarts
         if isinstance(need, NeedsNumber):
+            need.paths = tuple([builder.number_paths[position] for position in need.arguments])
             numbers.keep_by_value(need.arguments)
         numbers.close()
         observations.forget()
