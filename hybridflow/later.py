@@ -39,7 +39,7 @@ ATTACHED = {
     "to_dot": "pictures", "to_mermaid": "pictures", "to_svg": "pictures", "to_html": "pictures",
     "to_model_explorer": "pictures",
     "show": "pictures", "in_notebook_html": "pictures", "to_onnx": "export.onnx_format",
-    "text_of": "explain.items", "advice_on": "explain.advice",
+    "text_of": "explain.items", "advice_on": "explain.advice", "useless_traces": "explain.advice",
     "register_rest": "later", "name_class": "foreign", "name_module": "foreign",
     "converted_function": "convert.build", "is_converted": "convert.build",
     "is_users_file": "guards.users",

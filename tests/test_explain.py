@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
+import types
 import warnings
 
 import numpy as np
 import pytest
+from reference import without_xla
 
 import hybridflow as hf
 
@@ -154,24 +156,126 @@ def test_methods_explain_themselves():
     assert [r.reason for r in model.step.explain()] == ["first call", "x: f32[1] -> f32[2]"]
 
 
-def test_a_warning_after_many_traces_says_why_once():
-    f = hf.compile(lambda x, step: x * len(range(step)), name="train")
-    with warnings.catch_warnings(record=True) as caught:
+SETTINGS = types.SimpleNamespace(mode="", stack=[1], rate=0.5, kept=[])
+
+
+def with_a_range(x, step):
+    for _ in range(step):
+        x = x + 1
+    return x
+
+
+def with_a_log(x, rate):
+    SETTINGS.kept.append(str(rate))
+    return x * rate
+
+
+def with_a_list(x, rate):
+    SETTINGS.kept.append(rate)
+    return x * rate
+
+
+def with_a_text(x, step):
+    return x * len(f"{step:05d}")
+
+
+def with_a_mode(x, step):
+    return x * len(SETTINGS.mode)
+
+
+def with_a_stack(x, step):
+    return x * SETTINGS.stack.pop()
+
+
+def with_a_function(x, f):
+    return f(x)
+
+
+def with_a_length(x, n):
+    return x[:n]
+
+
+USELESS = [
+    (with_a_range, int, "`for _ in range(step):` at {line} makes every new step a new trace", "Write hf.arange(n)"),
+    (with_a_log, float, "`SETTINGS.kept.append(str(rate))` at {line} makes every new rate a new trace", "outside"),
+    (with_a_list, float, "`SETTINGS.kept.append(rate)` at {line} makes every new rate a new trace", "hf.Variable"),
+    (with_a_text, int, "`return x * len(f\"{step:05d}\")` at {line} makes every new step a new trace", "Make texts"),
+    (with_a_mode, lambda n: 0, "`return x * len(SETTINGS.mode)` at {line} makes every new SETTINGS.mode a new trace",
+     "same"),
+    (with_a_stack, lambda n: 0, "`return x * SETTINGS.stack.pop()` at {line} makes every new SETTINGS.stack[0] a new "
+     "trace", "hf.Variable"),
+    (with_a_function, lambda n: lambda x: x + n, "every new f makes a new trace", "Make it once outside"),
+    (with_a_length, int, "`return x[:n]` at {line} makes every new length of x[:n] a new trace", "Use few lengths"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("fn", "kind", "said", "hint"), USELESS)
+def test_the_third_useless_trace_warns_once_with_the_line_and_what_to_write(fn, kind, said, hint):
+    compiled, counts = hf.compile(fn, name="train"), []
+    with warnings.catch_warnings(record=True) as caught, without_xla():
         warnings.simplefilter("always")
-        for step in range(40):
-            f(ones(1), step)
-    assert len(caught) == 1
-    warning = caught[0]
+        for number in range(1, 25):
+            SETTINGS.mode, SETTINGS.stack = "a" * number, [number]
+            before = len(caught)
+            compiled(ones(32), kind(number))
+            counts += [compiled.trace_count] * (len(caught) - before)
+    (warning,) = caught
+    assert counts == [6 if fn is with_a_length else 5]
     assert warning.category is hf.RetraceWarning
     assert warning.filename == __file__
-    assert warning.lineno == test_a_warning_after_many_traces_says_why_once.__code__.co_firstlineno + 5
-    text = str(warning.message)
+    text, line = str(warning.message), f"{__file__}:{fn.__code__.co_firstlineno + 1}"
+    said = said.replace("{line}", line)
+    assert text.startswith(f"train: {said}\n")
+    assert f", for the call at {__file__}:{warning.lineno}; tracing has cost " in text
+    assert hint in text.splitlines()[-1]
+    (found,) = [one for one in compiled.explain().advice if one.kind == "retrace"]
+    assert (found.said, found.hint) == (said, text.splitlines()[-1].strip())
+    assert found.line in (line, f"{__file__}:{warning.lineno}")
+
+
+def test_compare_says_what_retraces():
+    compiled = hf.compile(with_a_text)
+    for number in range(5):
+        compiled(ones(2), number)
+    found = hf.compare(compiled, ones(2), 3, repeats=1)
+    assert found.retraces[0] in str(found)
+    assert "`return x * len(f\"{step:05d}\")` at test_explain.py:" in found.retraces[0]
+    assert hf.compare(with_a_text, ones(2), 3, repeats=1).retraces == ()
+
+
+NOT_USELESS = {
+    "sizes": (lambda x, n: x * 2, lambda n: (ones(n + 2), 1)),
+    "exact sizes": (lambda x, n: x * 2, lambda n: (ones(n + 2), 1)),
+    "dtypes": (lambda x, n: x * 2, lambda n: (hf.ones(2, dtype=["int8", "int16", "int32", "bool"][n % 4]), 1)),
+    "modes": (lambda x, n: x * len(n), lambda n: (ones(2), "train" if n % 2 else "eval")),
+    "numbers": (lambda x, n: x * n, lambda n: (ones(2), n)),
+    "answers": (lambda x, n: x * (n > 3) + (n > 5) - (n > 7), lambda n: (ones(2), n)),
+    "kinds": (lambda x, n: x * n, lambda n: (ones(2), [1, 2.0, True, 3, 4.0, False][n % 6])),
+}
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("name", NOT_USELESS)
+def test_traces_for_sizes_dtypes_and_modes_are_not_useless(name):
+    fn, arguments = NOT_USELESS[name]
+    compiled = hf.compile(fn, dynamic=False if name == "exact sizes" else "auto")
+    with without_xla():
+        for number in range(12):
+            compiled(*arguments(number))
+
+
+def test_a_warning_after_many_traces_of_any_reason():
+    f = hf.compile(lambda x, xs: x * len(xs), name="train", dynamic=False)
+    with warnings.catch_warnings(record=True) as caught, without_xla():
+        warnings.simplefilter("always")
+        for number in range(20):
+            f(ones(1), [ones(1)] * number)
+    (text,) = [str(one.message) for one in caught]
     assert text.startswith("train was traced 16 times; only 0 calls found a trace")
-    assert "step: int 14 -> int 15" in text or "step: int 0 -> int 15" in text
-    assert f"for the call at {__file__}:{warning.lineno}; tracing has cost " in text
     assert "Pass what changes as a tensor" in text
 
 
+@pytest.mark.filterwarnings("error")
 def test_no_warning_where_most_calls_find_a_trace():
     f = hf.compile(lambda x, n: x * len(range(n)))
     for n in range(20):

@@ -2,13 +2,16 @@
 
 import collections
 import contextlib
+import copy
 import enum
 import functools
+import importlib.util
 import itertools
 import json
 import math
 import random
 import re
+import sys
 
 import numpy as np
 import pytest
@@ -360,7 +363,16 @@ def test_clear_cache_forgets_the_floats_too():
 PLACES = {
     "attribute": ("o.t", ""), "global": ("G", "global G"), "cell": ("c", "nonlocal c"), "dict": ("d['t']", ""),
     "list": ("l[1]", ""), "deep": ("o.inner.t", ""), "class": ("K.t", ""), "module": ("m.t", ""),
+    "last": ("l[-1]", ""), "nested": ("o.nested['a'][1]['t']", ""), "counter": ("o.counter['t']", ""),
+    "default": ("o.default['t']", ""), "ordered": ("o.ordered['t']", ""), "deque": ("o.queue[0]", ""),
+    "missing": ("o.missing['t']", ""), "two": ("o.one['t']", "", "o.two[0]['t']"),
+    "two after": ("o.two[0]['t']", "", "o.one['t']"), "base": ("K.__base__.t", "", "k.t"),
+    "class of": ("type(k).t", "", "k.t"), "subclass": ("K.t", "", "type(k)().t"),
+    "inherited": ("K.__base__.t", "", "K.t"), "got": ("d['t']", "", "d.get('t')"),
+    "values": ("o.nested['a'][1]['t']", "", "[*o.nested['a'][1].values()][0]"),
+    "long": ("o.long[70]", ""), "file": ("f.n", "", "f.get()"), "file's": ("f.n", "", "vars(f)['n']"),
 }  # fmt: skip
+"""How a place is written, what a function declares for that, and how it is read, if that differs."""
 WRITES = [
     "pass", "{p} += 1", "{p} = {p} * 2", "{p} = n", "{p} = {p} + 0.5", "before = {p}; {p} = 7",
     "for _ in range(3): {p} += n",
@@ -390,9 +402,9 @@ CHANGES = {
 SOURCE = """
 import math
 G = 1
-def make(o, d, l, K, m, hf):
+def make(o, d, l, K, k, m, f, hf):
     c = 1
-    def f(x, n):
+    def step(x, n):
         {names}
         {first}
         {second}
@@ -402,27 +414,43 @@ def make(o, d, l, K, m, hf):
         {p} = value
     def get():
         return {p}
-    return f, put, get
+    return step, put, get
 """
-PROGRAMS = [*itertools.product(PLACES, WRITES, USES, (False, True), CHANGES)]
-random.Random(0).shuffle(PROGRAMS)
-ONE_TRACE_MORE = [(place, write, "x * {p}", late, "none") for place in ("attribute", "global", "cell", "deep", "module")
+FILE = "n = 1\ndef get(): return n\n"
+
+PROGRAMS = random.Random(0).sample([*itertools.product(PLACES, WRITES, USES, (False, True), CHANGES)], 15_000)
+ONE_TRACE_MORE = [(place, write, "x * {p}", late, "none") for place in PLACES if place != "file's"
                   for write in WRITES[1:4] for late in (False, True)]  # fmt: skip
+
+
+def containers():
+    one = {"u": 2, "t": 1}
+    return {
+        "nested": {"a": [0.5, {"t": 1}], "t": 3}, "counter": collections.Counter(t=1, u=2),
+        "default": collections.defaultdict(int, t=1), "missing": collections.defaultdict(int),
+        "ordered": collections.OrderedDict(u=2, t=1), "queue": collections.deque([1, 2.5]), "one": one, "two": [one],
+        "long": [*range(100)],
+    }  # fmt: skip
 
 
 def seen_in(program, path, *, eager):
     """Return what six calls of a program give and leave behind, and the number of traces."""
     place, write, use, late, change = program
-    p, names = PLACES[place]
-    lines = [write.format(p=p), f"y = {use.format(p=p)}"]
+    p, names, *read = PLACES[place]
+    lines = [write.format(p=p), f"y = {use.format(p=read[0] if read else p)}"]
     first, second = reversed(lines) if late else lines
     path.write_text(SOURCE.format(names=names or "pass", first=first, second=second, p=p))
     space = {}
     exec(compile(path.read_text(encoding="utf-8"), str(path), "exec"), space)
     module = hf.nn.Module()
     module.t = 1
-    arguments = Holder(t=1, inner=Holder(t=1)), {"t": 1, "u": 2}, [0, 1, 2], type("K", (), {"t": 1}), module, hf
-    f, put, get = space["make"](*arguments)
+    o, kind = Holder(t=1, inner=Holder(t=1), **containers()), type("K", (type("B", (), {"t": 1}),), {})
+    (path.parent / "of_a_file.py").write_text(FILE)
+    spec = importlib.util.spec_from_file_location("of_a_file", path.parent / "of_a_file.py")
+    file = importlib.util.module_from_spec(spec)
+    sys.modules["of_a_file"] = file
+    spec.loader.exec_module(file)
+    f, put, get = space["make"](o, {"t": 1, "u": 2}, [0, 1, 2], kind, kind(), module, file, hf)
     compiled = hf.compile(f)
     seen = []
     for number in range(6):
@@ -454,6 +482,95 @@ def test_a_counter_that_the_call_writes_makes_two_traces(program, tmp_path):
     with without_xla():
         expected, _ = seen_in(program, tmp_path / "eager.py", eager=True)
         assert seen_in(program, tmp_path / "compiled.py", eager=False) == (expected, 2)
+
+
+BOXES = {
+    "dict": ("{'u': 2, 't': 1, 'v': 0.5}", "'t'"), "counter": ("collections.Counter(u=2, t=1)", "'t'"),
+    "default": ("collections.defaultdict(int, u=2)", "'t'"), "ordered": ("collections.OrderedDict(u=2, t=1)", "'t'"),
+    "list": ("[1, 2, 0.5]", "0"), "deque": ("collections.deque([1, 2, 0.5])", "-1"), "nested": ("[[1, 2], 3]", "1"),
+}  # fmt: skip
+STORES = [
+    "c[{k}] += 1", "c[{k}] = c[{k}] * 2", "c[{k}] = n", "pass", "c[{k}], old = n, c[{k}]", "c[{k}] += n; c[{k}] -= 0.5",
+    "b = c; b[{k}] += n", "h.c = h.d; c[{k}] += 1", "h.c = copy.copy(c); h.c[{k}] += 1", "c[{k}] = [n]", "keep(c)",
+    "[c.__setitem__({k}, n), 0]", "h.d[{k}] += 1; c[{k}] += 1", "c.clear(); c.{add}(n)", "c.{add}(n)", "del c[{k}]",
+    "c[{k}] = 'a'", "c[{k}] += 1; 1 / (n - 1)", "c = h.d = {{**c}} if isinstance(c, dict) else [*c]; c[{k}] += 1",
+]  # fmt: skip
+SEEN = {
+    "both": ["c[{k}]", "len(c)", "sum(map(float, flat(c)))", "sorted(map(float, flat(c)))[0]", "len(str(c))",
+             "copy.copy(c)[{k}]", "copy.deepcopy(c)[{k}]", "len(json.dumps(flat(c)))", "looked(c)", "(c == h.d) + 1.0",
+             "read_again()", "h.d[{k}]", "min(flat(c), default=1)", "hf.asarray(flat(c)).sum()", "np.sum(flat(c))",
+             "[one for one in flat(c)][-1]", "pickle.loads(pickle.dumps(c))[{k}]", "len(repr(c[{k}]))",
+             "type(c[{k}])(3)"],
+    "dict": ["c.get('t', 1)", "[*c.items()][-1][1]", "dict(c)['t']", "{{**c}}['t']", "(lambda **k: k['t'])(**c)",
+             "(c | {{'w': 2}})['t']", "c.setdefault('t', 4)", "c.copy()['t']", "('t' in c) + 1", "c.pop('u', 3)"],
+    "list": ["c[-1]", "[*c][-1]", "c.index(c[-1]) + 1", "c.count(2)", "(2 in c) + 1", "tuple(c)[-1]", "c.copy()[-1]",
+             "[*reversed(c)][0]", "max(enumerate(c))[0]", "c.pop()"],
+}  # fmt: skip
+BOXED = """
+import collections, copy, json, pickle
+def make(h, hf, np):
+    def flat(c):
+        return [one for one in (c.values() if isinstance(c, dict) else c) if not isinstance(one, (list, str))]
+    @hf.no_convert
+    def looked(c):
+        return sum(flat(c))
+    @hf.no_convert
+    def read_again():
+        return sum(flat(h.d))
+    @hf.no_convert
+    def keep(c):
+        h.kept = c
+    def step(x, n):
+        c = h.c
+        {first}
+        {second}
+        return y
+    return step
+"""
+HELD = [
+    (box, store, seen, late, alike) for box, (_, key) in BOXES.items() for store in STORES
+    for seen in SEEN["both"] + SEEN["dict" if key == "'t'" else "list"] for late in (False, True)
+    for alike in (False, True)
+]  # fmt: skip
+HELD = random.Random(2).sample(HELD, 4000)
+
+
+def seen_in_a_box(program, path, *, eager):
+    """Return what calls give, and leave in a container that they write to and see in other ways."""
+    box, store, seen, late, alike = program
+    text, key = BOXES[box]
+    lines = [store.format(k=key, add="append" if key != "'t'" else "setdefault"), f"y = x * {seen.format(k=key)}"]
+    first, second = reversed(lines) if late else lines
+    path.write_text(BOXED.format(first=first, second=second))
+    space = {"__name__": "of_a_box"}
+    exec(compile(path.read_text(encoding="utf-8"), str(path), "exec"), space)
+
+    def boxes():
+        made = eval(text, {"collections": collections})
+        return {"c": made, "d": made if alike else eval(text, {"collections": collections})}
+
+    h = Holder(**boxes())
+    compiled, found = hf.compile(space["make"](h, hf, np)), []
+    for number in (3, 5, 2, 1, 0.5):
+        with hf.config.run_eagerly(eager):
+            try:
+                y = compiled(hf.asarray([1.0, 2.0]), number)
+                got = str(y.dtype), y.tolist()
+            except Exception as error:
+                got = type(error)
+                assert "Traced" not in repr(vars(h))
+                vars(h).update(boxes())  # a call that fails leaves what it found
+            found.append((got, repr((h.c, h.d, getattr(h, "kept", 0))), h.c is h.d))
+    return found
+
+
+@pytest.mark.filterwarnings("ignore::hybridflow.RetraceWarning", "ignore::hybridflow.EffectWarning")
+@pytest.mark.parametrize("part", [0, *[pytest.param(one, marks=pytest.mark.rest) for one in range(1, 200)]])
+def test_containers_that_a_call_writes_and_sees_in_other_ways(part, tmp_path):
+    with without_xla():
+        for number, program in enumerate(HELD[part::200]):
+            expected = seen_in_a_box(program, tmp_path / f"eager_{number}.py", eager=True)
+            assert seen_in_a_box(program, tmp_path / f"compiled_{number}.py", eager=False) == expected, program
 
 
 PUTS = {
@@ -592,8 +709,10 @@ def test_a_number_that_code_stores_unseen_is_read_again(writer, tmp_path):
 
     def run(eager):
         o = Holder(t=1.0)
-        names = ("unseen", "Special", "itertools", "collections", "functools", "contextlib", "re")
-        space = {"o": o} | {name: globals()[name] for name in names}
+        space = {
+            "o": o, "unseen": unseen, "Special": Special, "itertools": itertools, "collections": collections,
+            "functools": functools, "contextlib": contextlib, "re": re,
+        }  # fmt: skip
         exec(compile(path.read_text(encoding="utf-8"), str(path), "exec"), space)
         compiled = hf.compile(space["f"])
         found = []
@@ -669,6 +788,89 @@ def test_a_body_that_may_not_change_a_name_leaves_it(where, loop, tmp_path):
         with pytest.raises(hf.core.errors.MutationError):
             hf.compile(f)(hf.asarray([1.0, 2.0]))
         assert (type(read()), read()) == (float, 1.0)
+
+
+def of_a_new_object(kind, x):
+    return x * kind().t
+
+
+def of_a_new_class(kind, x):
+    class Made(kind):
+        pass
+
+    return x * Made.t + Made().t
+
+
+def of_super(kind, x):
+    class Made(kind):
+        def get(self):
+            return super().t
+
+    return x * Made().get()
+
+
+def of_the_class_after_a_write(kind, x):
+    kind.t += 1
+    return x * kind().t
+
+
+@pytest.mark.parametrize("f", [of_a_new_object, of_a_new_class, of_super, of_the_class_after_a_write])
+def test_numbers_of_classes_that_are_read_through_what_the_call_makes(f):
+    kind, again = type("Kind", (), {"t": 1}), type("Kind", (), {"t": 1})
+    compiled = hf.compile(lambda x: f(kind, x))
+    for number in (1, 2, 3, 3, 0.5, 5):
+        kind.t = again.t = number
+        assert compiled(hf.asarray(2.0)).item() == f(again, hf.asarray(2.0)).item()
+        assert kind.t == again.t
+
+
+class Failing(Exception):
+    pass
+
+
+def failing(o, x, n):
+    o.d["t"] += n
+    o.d["l"][0] *= 2
+    if o.fails:
+        raise Failing(o.d)
+    return x * o.d["t"]
+
+
+@pytest.mark.parametrize("first", range(4))
+def test_containers_hold_numbers_after_calls_that_fail_and_traces_that_only_show(first):
+    o = Holder(d={"t": 1, "l": [1, 2]}, fails=False)
+    compiled = hf.compile(lambda x, n: failing(o, x, n))
+    for number in range(first):
+        compiled(hf.asarray(1.0), number + 1)
+    before = copy.deepcopy(o.d)
+    compiled.lower(hf.asarray([1.0]), 7)
+    assert repr(o.d) == repr(before)
+    o.fails = True
+    with pytest.raises(Failing):
+        compiled(hf.asarray([1.0, 2.0]), 5)
+    assert [type(one) for one in (o.d["t"], *o.d["l"])] == [int] * 3
+    o.fails = False
+    t = o.d["t"]
+    assert compiled(hf.asarray(1.0), 3).item() == t + 3 == o.d["t"]
+
+
+def test_a_counter_in_a_dict_is_two_traces_beside_all_that_is_read():
+    state = {"step": 0, "seen": 0.0, "name": "a", "groups": [{"lr": 0.5, "decay": 0.0}]}
+
+    @hf.compile
+    def step(x):
+        state["step"] += 1
+        for group in state["groups"]:
+            group["lr"] *= 0.5
+        state["seen"] += len(x) * 0.5
+        return x * state["step"] - state["groups"][0]["lr"] * state["seen"]
+
+    for number in range(1, 20):
+        y = step(hf.asarray([1.0, 2.0]))
+        groups = [{"lr": 0.5 ** (number + 1), "decay": 0.0}]
+        assert state == {"step": number, "seen": number * 1.0, "name": "a", "groups": groups}
+        np.testing.assert_allclose(y.numpy(), np.array([1, 2]) * number - 0.5 ** (number + 1) * number, rtol=1e-6)
+    assert step.trace_count == 2
 
 
 def stored_first(o, x, n):

@@ -28,8 +28,8 @@ from hybridflow.core.errors import MutationError, TraceError
 
 LOG = logging.getLogger(__name__)
 PRELUDE = """
-import array, bisect, collections, collections.abc, contextlib, contextvars, functools, heapq, io, itertools, operator, random
-import types, weakref
+import array, bisect, collections, collections.abc, contextlib, contextvars, functools, heapq, io, itertools, operator
+import random, types, weakref
 import numpy as np
 import hybridflow as hf
 

@@ -120,6 +120,10 @@ def refused(error: Refusal) -> Refusal:
 _TRIED: ContextVar[bool] = ContextVar("tried by hybridflow", default=False)
 
 
+FOR_MESSAGES: ContextVar[bool] = ContextVar("text for a message of hybridflow", default=False)
+"""Whether `text_for_messages` makes a text: stand-ins for numbers then show the numbers of the traced call."""
+
+
 @contextmanager
 def tried() -> Generator[None]:
     """Run what hybridflow tries by itself: a trace goes on if that fails."""
@@ -132,11 +136,12 @@ def tried() -> Generator[None]:
 
 def text_for_messages(value: Any) -> str:
     """Return the ``repr`` of a value for a message of hybridflow; what it reads is no read of a trace."""
-    token = CONTEXT.set(None)
+    token, inside = CONTEXT.set(None), FOR_MESSAGES.set(True)
     try:
         return repr(value)
     finally:
         CONTEXT.reset(token)
+        FOR_MESSAGES.reset(inside)
 
 
 def used_at() -> str:

@@ -20,7 +20,7 @@ from hybridflow.core.convert import to_numpy
 from hybridflow.core.dtypes import DType, float32, int32, kind_of
 from hybridflow.core.errors import LeakError, message
 from hybridflow.core.node import user_place
-from hybridflow.core.staged_number import StagedNumber
+from hybridflow.core.staged_number import FOR_MESSAGES, StagedNumber
 
 OF_NUMBERS = {kind: frozenset(dir(kind)) for kind in (bool, int, float)}
 """The names of the attributes of Python's numbers; `hasattr` of the class would count those of `type` too."""
@@ -34,12 +34,14 @@ class NeedsNumber(BaseException):
     Attributes:
         arguments: the positions, among the numbers of a call, of those that the number comes from.
         where: the user's line.
+        paths: where these numbers are read; set when the trace ends.
     """
 
     def __init__(self, arguments: frozenset[int]) -> None:
         super().__init__(arguments)
         self.arguments = arguments
         self.where = user_place(2)
+        self.paths: tuple[str, ...] = ()
 
 
 class Step(NamedTuple):
@@ -47,6 +49,10 @@ class Step(NamedTuple):
 
     function: Callable[..., Any]
     operands: tuple[Any, ...]
+
+
+SPOKEN: dict[Callable[..., Any], Callable[..., str]] = {}
+"""For functions that a user has not written: what makes a text of the user's code from the texts of their operands."""
 
 
 class NumberTracer(Protocol):
@@ -199,7 +205,7 @@ class TracedNumber:
         return self.applied(operator.pow, base, exponent)
 
     def _foreign(self, other: Any) -> Any:
-        """Return what Python's number would for an operand of another type; Python's own types need the number itself."""
+        """Return what an operation gives with an operand of another type: Python's own types need the number itself."""
         if type(other) is StagedNumber:
             return NotImplemented
         known = isinstance(other, bool | int | float | complex) or type(other).__module__ in sys.stdlib_module_names
@@ -227,6 +233,9 @@ class TracedNumber:
 
     def __hash__(self) -> int:
         return self.needed()
+
+    def __repr__(self) -> str:
+        return repr(self.value) if FOR_MESSAGES.get() else self.needed()
 
 
 _DEFAULTS: dict[type, DType] = {float: float32, int: int32}
@@ -330,7 +339,7 @@ for _name in ("neg", "pos", "abs", "invert"):
 for _name in ("lt", "le", "gt", "ge", "eq", "ne"):
     setattr(TracedNumber, f"__{_name}__", _compare(getattr(operator, _name)))
 for _name in (
-    "float", "int", "complex", "round", "trunc", "floor", "ceil", "str", "repr",
+    "float", "int", "complex", "round", "trunc", "floor", "ceil", "str",
     "format", "reduce_ex", "reduce", "array", "array_ufunc", "index", "sizeof", "getnewargs", "getstate",
 ):  # fmt: skip
     setattr(TracedNumber, f"__{_name}__", TracedNumber.needed)

@@ -7,8 +7,10 @@ import linecache
 import os
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
+from typing import cast
 
 import jax
 
@@ -25,12 +27,17 @@ HUGE = 1 << 20
 """Advice is given for constants of at least this many bytes."""
 SMALL_BYTES, SMALL_FLOPS, FEW = 1 << 16, 100_000, 4
 """With at most this many bytes moved, FLOPs and nodes, the overhead of a call exceeds its computation."""
+USELESS, PAID_OFF = 3, 20
+"""So many traces that repeat the reason of an earlier one are too many, unless their calls took `PAID_OFF` as long."""
 RETRACES, MODES = 3, 4
 """Advice is given for at least this many traces that differ in one Python integer, or in one other thing."""
 ROUND_TRIPS = 3
 """Advice is given for at least this many calls of Python from one line, not counting loops."""
 UNROLLED = 12
 """Advice is given for at least this many steps of a Python loop that a tensor may end."""
+
+
+_NOTHING: Mapping[str, str] = MappingProxyType({})
 
 
 @dataclass(frozen=True)
@@ -42,31 +49,65 @@ class Advice:
         text: the problem, and its cost.
         hint: the next step.
         line: the user's line as ``file:line``; None if it is not known.
+        said: of traces that are made again and again, what makes them, in one sentence with the code.
     """
 
     kind: str
     text: str
     hint: str
     line: str | None
+    said: str = ""
 
     def __str__(self) -> str:
         return f"advice at {_short(self.line)}: {self.text}\n    {self.hint}"
 
 
-def advice_on(records: Sequence[TraceRecord], traces: Iterable[Trace], reused: int = 0) -> tuple[Advice, ...]:
+def advice_on(
+    records: Sequence[TraceRecord], traces: Iterable[Trace], reused: int = 0, needed: Mapping[str, str] = _NOTHING
+) -> tuple[Advice, ...]:
     """Return advice on a compiled function.
 
     Args:
         records: the records of all its traces.
         traces: the traces that are still in its cache.
         reused: the number of calls that found one of several traces.
+        needed: the lines where the values of numbers are needed, by where these are read.
     """
     advice: dict[tuple[str, str | None], Advice] = {}
     for trace in traces:
         for rule in _RULES:
             for one in rule(trace.raw_graph):
                 advice.setdefault((one.kind, one.line), one)  # other traces say the same about a line
-    return *_on_retraces(records, reused), *advice.values()
+    return *_on_retraces(records, reused, needed), *advice.values()
+
+
+def useless_traces(records: Sequence[TraceRecord], reused: int, needed: Mapping[str, str]) -> Advice | None:
+    """Return what makes new traces of a function again and again; None if the last trace is not the third such one.
+
+    A trace is useless if its reason repeats that of an earlier one: another value from the same source. It is none if
+    as many calls have found a trace in the meantime, or took much longer than the traces did. Sizes, dtypes and
+    structures are no such reasons.
+
+    Args:
+        records, reused, needed: see `advice_on`.
+    """
+    records = [one for one in records if not one.compared]
+    last = records[-1]
+    if not last.changes or any(_kind(change) not in _VALUES for change in last.changes):
+        return None
+    rarest: list[TraceRecord] = []
+    name = None
+    for change in last.changes:
+        alike = [one for one in records if change.argument in [other.argument for other in one.changes]]
+        if name is None or len(alike) < len(rarest):
+            rarest, name = alike, change
+    rarest = rarest[-USELESS - 1 :]
+    seconds = sum(one.spent for one in rarest) / 1e3
+    if len(rarest) <= USELESS or reused - rarest[0].hits >= len(rarest):
+        return None
+    if last.at - rarest[0].at > PAID_OFF * seconds:
+        return None
+    return _on_change(cast(Change, name), last, records, len(rarest) + 1, needed)
 
 
 def _short(line: str | None) -> str:
@@ -76,7 +117,7 @@ def _short(line: str | None) -> str:
 # -- traces -------------------------------------------------------------------------------------------------------
 
 
-def _on_retraces(records: Sequence[TraceRecord], reused: int) -> Iterator[Advice]:
+def _on_retraces(records: Sequence[TraceRecord], reused: int, needed: Mapping[str, str]) -> Iterator[Advice]:
     """Find the arguments or values that cause a new trace at nearly every call."""
     counts: Counter[str] = Counter()
     last: dict[str, tuple[Change, TraceRecord]] = {}
@@ -96,19 +137,80 @@ def _on_retraces(records: Sequence[TraceRecord], reused: int) -> Iterator[Advice
         least = RETRACES if counting else MODES if read is None else 2 * MODES
         if kind == "type" or traces < least or (not counting and reused >= traces):
             continue
-        said, hint = _WORDS[kind]
-        if counting and read is not None:
-            hint = "Keep it in a hf.Variable, or pass it as a tensor, where no shape depends on it."
-        spent = sum(one.trace_ms + one.passes_ms + one.lower_ms + one.xla_ms for one in records)
-        yield Advice(
-            "retrace",
-            f"{said.format(change.argument, traces)} made {traces} traces (the last one {change.before} -> "
-            f"{change.after}); tracing and compiling took {spent / 1e3:.2g} s",
-            hint.format(change.argument),
-            read or record.call_site,
-        )
+        yield _on_change(change, record, records, traces, needed)
 
 
+def _on_change(
+    change: Change, record: TraceRecord, records: Sequence[TraceRecord], traces: int, needed: Mapping[str, str]
+) -> Advice:
+    """Return the advice on what has changed from trace to trace.
+
+    Args:
+        change: the last change.
+        record: the trace that it made.
+        records: all traces.
+        traces: how many it made.
+        needed: see `advice_on`.
+    """
+    kind, read = _kind(change), _read_at(change.argument, record)
+    said, hint = _WORDS[kind]
+    if kind in ("integer", "holder") and read is not None:
+        hint = "Keep it in a hf.Variable, or pass it as a tensor, where no shape depends on it."
+    source, line = _source_of(change, record, needed) or (change.argument.removeprefix("the "), read)
+    if source.startswith("length of x["):
+        hint = "Use few lengths; or all of it with a mask: hf.where(hf.arange(len(x)) < n, x, 0)."
+    code = _code_at(line)
+
+    def said_at(place: str | None) -> str:
+        if not code:
+            return f"every new {source} makes a new trace"
+        return f"`{code}` at {place} makes every new {source} a new trace"
+
+    if code:
+        hint = next((other for pattern, other in _INSTEAD if pattern.search(code)), hint)
+    spent = sum(one.spent for one in records)
+    return Advice(
+        "retrace",
+        f"{said.format(change.argument, traces)} made {traces} traces (the last one {change.before} -> "
+        f"{change.after}); tracing and compiling took {spent / 1e3:.2g} s"
+        + (f"; {said_at(_short(line))}" if code else ""),
+        hint.format(source),
+        line or record.call_site,
+        said_at(line),
+    )
+
+
+def _source_of(change: Change, record: TraceRecord, needed: Mapping[str, str]) -> tuple[str, str] | None:
+    """Return where a number that made a trace is read, and the line that needs it or changes it; None if unknown."""
+    parts = [effect.rpartition(" at ") for effect in record.effects]
+    changed = {path: line for path, _, line in parts}
+    for lines in (needed, changed):
+        for path, line in lines.items():
+            if path == change.argument or path.startswith((f"{change.argument}[", f"{change.argument}.")):
+                return path, line
+    return None
+
+
+def _code_at(line: str | None) -> str:
+    """Return the user's code at a line, shortened; empty if it is not known."""
+    file, _, number = (line or "").rpartition(":")
+    code = linecache.getline(file, int(number)).strip() if number.isdigit() else ""
+    return code if len(code) <= _WIDE else f"{code[: _WIDE - 3]}..."
+
+
+_WIDE = 80
+"""The number of characters of a line of code that texts show."""
+_INSTEAD = [
+    (re.compile(r"\bfor\b.*\bin\s+range\("),
+     "Write hf.arange(n) for range(n): the loop is traced once, and i is a tensor."),
+    (re.compile(r"\.(append|add|insert|extend|put|update)\("),
+     "Do that outside of the function, or keep the number in a hf.Variable."),
+    (re.compile(r"\bprint\(|\blog(ger|ging)?\.|\bf['\"]"),
+     "Make texts of it outside of the function, or with hf.print."),
+]  # fmt: skip
+"""The hint for code that needs a number, by what is in the line."""
+_VALUES = frozenset({"integer", "holder", "float", "value"})
+"""The kinds of changes that are another value of the same."""
 _WORDS = {
     "integer": (
         "{0} is a Python integer, and {1} values of it",
@@ -156,7 +258,21 @@ def _kind(change: Change) -> str:
         return "type"
     if before.startswith("float ") and after.startswith("float "):
         return "float"
-    return "holder" if _holds_int(before, after) else "value"
+    if _holds_int(before, after):
+        return "holder"
+    kinds = _python_kind(before), _python_kind(after)
+    return "value" if None in kinds or kinds[0] == kinds[1] else "type"
+
+
+def _python_kind(text: str) -> str | None:
+    """Return the type of a plain Python value, given its text, with or without that of its type."""
+    named = re.match(r"(bool|int|float|complex|str|bytes|NoneType) ", text)
+    if named is not None:
+        return named[1]
+    try:
+        return type(ast.literal_eval(text)).__name__
+    except (ValueError, SyntaxError):
+        return None
 
 
 def _is_int(text: str) -> bool:
@@ -178,7 +294,7 @@ def _read_at(name: str, record: TraceRecord) -> str | None:
     """Return the line where a trace read a value that is no argument; None if it is not known."""
     for guard in record.guards:
         if guard.startswith(f"{name} is "):
-            match = re.search(r"\(read at (.*)\)$", guard)
+            match = re.search(r"\((?:read|asked) at (.*)\)$", guard)
             return None if match is None else match[1]
     return None
 

@@ -86,6 +86,19 @@ def stored(holder: Any, name: str) -> Any:
     return _in_instance(holder, name) if in_class is MISSING or computed else _raw(holder, name)
 
 
+def shared_place(holder: Any, name: Any) -> Any:
+    """Return the class or the namespace where an attribute or name of an object lies; None if it is the object's own.
+
+    Objects and classes share what lies in a class, and functions what lies in a module.
+    """
+    if isinstance(holder, ModuleType | dict):
+        return holder if isinstance(holder, dict) else vars(holder)
+    if not isinstance(holder, type) and _in_instance(holder, name) is not MISSING:
+        return None
+    kinds: tuple[type, ...] = holder.__mro__ if isinstance(holder, type) else type(holder).__mro__
+    return next((kind for kind in kinds if name in vars(kind)), None)
+
+
 def _itself(holder: Any, name: None) -> Any:
     del name
     return holder

@@ -136,8 +136,10 @@ def _goes_out(observations: Observations, function: Any, args: tuple[Any, ...]) 
         if function is isinstance:
             reading.kind_of(observations, next(iter(args)))
             reading.bases_of(observations, type(next(iter(args))))
-    elif function is type:
-        reading.kind_of(observations, next(iter(args)))
+    elif function is type and args:
+        reading.kind_of(observations, args[0])
+        if len(args) == 1 and (observations.origin_of(args[0]) is not None or observations.is_made_here(args[0])):
+            return
     if builtin and function in _SHALLOW:
         for one in args:
             if function not in _OUTSIDE_ONLY:

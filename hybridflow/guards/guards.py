@@ -152,7 +152,7 @@ class Origin:
         self.kind = type(value)
         self.key = key_of(value)
         self.plain = value if type(value) in PLAIN else None
-        self.seen = seen_of(value)
+        self.seen: Any = seen_of(value)
         self.text = describe(value)
         self.where = where
         self.guarded = guarded
@@ -217,6 +217,19 @@ class Origin:
         if None in self.inputs:
             return type(value) is self.kind
         return _masked(key_of(value), self.indices()) == _masked(self.key, self.indices())
+
+    def same_as(self, other: Origin) -> None:
+        """Take over what is known of a container that was read at another origin: the trace may have changed it."""
+        self.alias = other
+        self.inputs, self.key, self.text = other.inputs, other.key, other.text
+        if isinstance(other.seen, SeenContainer):
+            self.seen = other.seen._replace(ids=[*other.seen.ids])
+
+    def had(self, key: Any) -> bool:
+        """Whether the container at this origin held an item under a key, or at a position, before the trace."""
+        if issubclass(self.kind, dict):
+            return static_key(key) in self.key[1]
+        return key < len(self.key[-1])
 
     def indices(self) -> list[int]:
         """Return the positions in the container of the numbers that are inputs."""
@@ -460,7 +473,7 @@ class Guards:
                 lines.append(f"        if type(v{number}) is not S[{number}][0] or not ({same}): return False")
             elif (other := self._same_as(origin, number)) is not None:
                 lines.append(f"        if v{number} is not v{other}: return False")
-            elif origin.inputs:
+            elif origin.inputs and origin.guarded:
                 lines += [f"        {line}" for line in _take_inputs(origin, number, space, inputs)]
             elif origin.guarded:
                 lines.append(f"        if {_differs(origin, number, space)}: return False")
@@ -590,7 +603,7 @@ def _take_inputs(origin: Origin, number: int, space: dict[str, Any], inputs: dic
 
 def _input_positions(origin: Origin) -> list[int]:
     """Return the positions of a container's inputs in the list of ids of its content."""
-    first = len(origin.key[1]) if origin.kind is dict else 0
+    first = len(origin.key[1]) if issubclass(origin.kind, dict) else 0
     return [first + index for index in origin.indices()]
 
 

@@ -11,7 +11,7 @@ import numpy as np
 from hybridflow.core.convert import to_numpy
 from hybridflow.core.dtypes import DType
 from hybridflow.core.node import Where, format_where
-from hybridflow.core.traced_number import TracedNumber
+from hybridflow.core.traced_number import SPOKEN, TracedNumber
 
 _FLOAT32 = np.dtype("float32")
 _LARGE = 3e38
@@ -160,6 +160,9 @@ def _text(number: Any, paths: Sequence[str], depth: int = 4) -> str:
     if isinstance(step, int):
         return paths[step]
     operands = ["..." if depth == 0 else _text(one, paths, depth - 1) for one in step.operands]
+    spoken = SPOKEN.get(step.function)
+    if spoken is not None:
+        return spoken(*operands)
     symbol = _SYMBOLS.get(step.function)
     if symbol is None or len(operands) == 1:
         return f"{getattr(step.function, '__name__', 'number')}({', '.join(operands)})"

@@ -21,9 +21,21 @@ from hybridflow.core.errors import MutationError, message
 from hybridflow.core.held import attributes_of, is_by_fields
 from hybridflow.core.node import Where, format_where, user_place
 from hybridflow.core.tensor import Tensor
+from hybridflow.core.traced_number import TracedNumber
 from hybridflow.core.trainable_flags import TrainableFlags
 from hybridflow.core.variable import Variable
-from hybridflow.guards.access import ATTRIBUTE, ITSELF, LENGTH, RAW, TYPE, VALUE, Held
+from hybridflow.guards.access import (
+    ATTRIBUTE,
+    IN_INSTANCE,
+    ITSELF,
+    LENGTH,
+    MISSING,
+    RAW,
+    TYPE,
+    VALUE,
+    Held,
+    shared_place,
+)
 from hybridflow.guards.choices import Choices
 from hybridflow.guards.contents import keys_of, values_of
 from hybridflow.guards.effects import Augmented, Change, Effects, is_constant
@@ -104,6 +116,11 @@ class Observations:
         self.again: str | None = None
         """Why the trace can serve only its own call; None if it can serve others."""
         self._changed: set[int] = set()
+        self._shared: dict[tuple[int, Any], tuple[Any, Any]] = {}
+        """What reads of attributes and names that the trace has written gave before, in classes and modules.
+
+        The second value is what the class had of its own.
+        """
         self.choices = Choices()
         self.before = Journal()
         """All that the trace may have changed, with what libraries may write to, as it was: for a restart."""
@@ -111,6 +128,7 @@ class Observations:
         self.repeated = Effects()
         self.augmented: Augmented | None = None
         self.numbers = numbers
+        numbers.note = self.journal.content
         self._contexts = {id(read): read() for read in CONTEXTS}
 
     # -- what is outside ----------------------------------------------------------------------------------------
@@ -337,13 +355,22 @@ class Observations:
         except TypeError:  # the key cannot be hashed, for example an index array of NumPy
             return None
         if origin is None:
-            origin = self._add(parent, access, name, value, guarded=True)
+            written = self._written(parent, access, name) if self._shared else None
+            origin = self._add(parent, access, name, value if written is None else written[0], guarded=True)
+            origin.written = written is not None
             self._register(value, origin)
             return origin
         self.guard(origin, value)
         if id(value) in self._outside:  # else the call itself has put it there
             self._register(value, origin)
         return origin
+
+    def _written(self, parent: Origin, access: Access, name: Any) -> tuple[Any] | None:
+        """Return what a read gave before the trace wrote to the class or module where its value lies; else None."""
+        holder = parent.now()
+        place = holder if access is IN_INSTANCE else shared_place(holder, name)
+        found = self._shared.get((id(place), name))
+        return None if found is None else (found[access is IN_INSTANCE],)
 
     def guard(self, origin: Origin, value: Any) -> None:
         """Make the trace depend on the value at an origin; until now it may only have been loaded or written."""
@@ -369,6 +396,33 @@ class Observations:
             origin.guarded |= seen is not value
         return seen
 
+    def load_item(self, origin: Origin, container: Any, key: Any, value: Any) -> Any:
+        """Record an item of a container that is loaded only to be changed, and return what the trace sees of it."""
+        self.load(origin, ITEM, key, value)
+        stand_in = self._place(origin, container, key) if self._takes(origin, container) else None
+        return value if stand_in is None else stand_in
+
+    def _takes(self, origin: Origin, container: Any) -> bool:
+        """Whether the trace may write the items of a container one by one, with numbers that each call computes."""
+        return current().tracer is not None and self.numbers.takes_items(origin, container)
+
+    def _place(self, origin: Origin, container: Any, key: Any) -> TracedNumber | None:
+        """Return the stand-in for an item that the trace is about to write; None if it is no input."""
+        key = self.numbers.key_of_item(container, key)
+        number = ITEM.get(container, key)
+        stand_in = None if key is MISSING else self.numbers.place_item(origin, container, key)
+        if stand_in is not None:
+            own = self._origins.get((id(origin), ITEM, key)) or self._add(origin, ITEM, key, number, guarded=True)
+            own.inputs[None], own.guarded = origin.inputs[key], True
+        return stand_in
+
+    def read_loaded(self, origin: Origin, container: Any) -> None:
+        """Record that the content of a container is read; until now it may only have been loaded."""
+        if not origin.guarded:
+            self.guard(origin, container)
+            if self._takes(origin, container):
+                self.numbers.place(origin, container, self._inside)
+
     def _add(self, parent: Origin, access: Access, name: Any, value: Any, *, guarded: bool) -> Origin:
         origin = Origin(parent, access, name, value, user_place(3), guarded=guarded)
         self._origins[id(parent), access, name] = origin
@@ -386,7 +440,7 @@ class Observations:
             # A container is compared by its content, and the other origin already covers the content of this one.
             changes = isinstance(value, (*CONTAINERS, *CHANGING))
             if outer[1] is not origin and outer[1].parent is not None and changes:
-                origin.alias = outer[1]
+                origin.same_as(outer[1])
                 self.guard(outer[1], value)
             elif outer[1] is not origin:
                 self._also.setdefault(id(value), {})[origin] = None
@@ -555,9 +609,11 @@ class Observations:
             MutationError: the value is traced, or the write is in a branch or a loop body.
         """
         path = access.path.format(p=parent.path, n=name)
-        shared = isinstance(holder, type | types.ModuleType)  # others read what is in it, by other ways
-        computed = change.stand_in is not None and not shared
-        self._refuse(path, () if computed else (value,), nested=nested)
+        self._refuse(path, () if change.stand_in is not None else (value,), nested=nested)
+        if isinstance(holder, type | types.ModuleType | dict):  # others read what is in it, by other ways
+            place = vars(holder) if isinstance(holder, types.ModuleType) else holder
+            own = IN_INSTANCE.get(holder, name) if isinstance(holder, type) else before
+            self._shared.setdefault((id(place), name), (before, own))
         origin = self._origins.get((id(parent), access, name))
         if origin is None and not is_traced(before):
             origin = self._add(parent, access, name, before, guarded=False)
@@ -600,7 +656,9 @@ class Observations:
         self.repeated.keep(kept)
         self.journal.item_of(attributes, name, obj)
 
-    def change(self, obj: Any, how: str, values: Iterable[Any], change: Change, *, nested: bool) -> None:
+    def change(
+        self, obj: Any, how: str, values: Iterable[Any], change: Change, *, nested: bool, key: Any = MISSING
+    ) -> None:
         """Record that the trace is about to change a container outside.
 
         Args:
@@ -609,6 +667,7 @@ class Observations:
             values: the values that are put into it.
             change: how later calls repeat it.
             nested: whether this is in a branch or a loop body.
+            key: the key of the item that it stores; `MISSING` for other changes.
 
         Raises:
             MutationError: the container is an argument, a value is traced, or this is in a branch or a loop body.
@@ -629,9 +688,14 @@ class Observations:
             # It may be a view of an array outside.
             self.before.content(obj.base if isinstance(obj, np.flatiter) else obj)
             return
-        self._refuse(origin.path + how, values, nested=nested)
+        by_item = key is not MISSING and change.act is not None and self._takes(origin, obj)
+        self._refuse(origin.path + how, () if by_item and change.stand_in is not None else values, nested=nested)
         self.numbers.change(obj)
-        self.numbers.write(origin, obj)
+        if by_item:
+            self._place(origin, obj, key)
+            self.numbers.write_item(origin, obj, key)
+        else:
+            self.numbers.write(origin, obj)
         self._changed.add(id(obj))
         self._do(origin, obj, change, origin, obj)
         self._note(origin.path + how)
@@ -681,7 +745,8 @@ class Observations:
     def hand_out(self, container: Any) -> None:
         """Record that a container from outside is passed to unconverted code, which may change it."""
         self.journal.content(container)
-        self.repeated.fixed.content(container)
+        with self.numbers.put_in(container):
+            self.repeated.fixed.content(container)
 
     def _refuse(self, what: str, values: Iterable[Any], *, nested: bool) -> None:
         if nested:

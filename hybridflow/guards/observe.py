@@ -43,6 +43,7 @@ from hybridflow.guards.effects import (
 from hybridflow.guards.guards import CHANGING, CONTAINERS, PLAIN
 from hybridflow.guards.moving import is_open
 from hybridflow.guards.observations import Observations
+from hybridflow.guards.outside_numbers import BY_ITEM
 from hybridflow.guards.parts import is_watched_module
 from hybridflow.guards.questions import Question, found_module, question_of
 from hybridflow.guards.shown import shown
@@ -109,8 +110,8 @@ def read_attr(obj: Any, name: str, get: Callable[[Any, str], Any] = getattr) -> 
         raise
     if observations is None:
         return value
-    if type(value) is TracedNumber:  # the call has stored it there: only the class could turn the read
-        reading.class_attribute(observations, obj, name)
+    if type(value) is TracedNumber:  # the call has stored it there: only a class could turn the read
+        reading.stored(observations, obj, name)
         return value
     return reading.attribute(observations, obj, name, value)
 
@@ -291,9 +292,11 @@ def _item(observations: Observations, obj: Any, key: Any) -> None:
     observations.choices.read_one(obj)
     origin = observations.origin_of(obj)
     if origin is not None and origin.parent is not None and isinstance(obj, (*CONTAINERS, bytearray)):
-        observations.guard(origin, obj)  # so far it may only have been loaded
+        observations.read_loaded(origin, obj)
     if isinstance(obj, CONTAINERS):
-        if type(obj) not in CONTAINERS:
+        if type(obj) not in CONTAINERS and not _is_there(obj, key):
+            if origin is not None and type(obj) in BY_ITEM:
+                observations.numbers.absent_item(origin, key)
             reading.special(observations, obj, ("__missing__",))
             if IN_CLASS.get(type(obj), "__missing__") is not MISSING:  # it may store the key
                 observations.may_store(obj, key)
@@ -301,14 +304,17 @@ def _item(observations: Observations, obj: Any, key: Any) -> None:
         reading.whole(observations, obj)
 
 
-# -- loads: reads that only serve to change a value of one of the `LOADED` types
-# ---------------------------------------------
+# -- loads: reads that only serve to change a value -----------------------------------------------------------------
+
+_LOADED_FROM = BY_ITEM | {bytearray}
+"""Types of containers whose items can be loaded without what else is in them."""
+_LOADED = LOADED | BY_ITEM
 
 
 def load_free(cell: CellType, name: str, value: Any) -> Any:
     """Return the value of a name of an enclosing function."""
     observations, _ = current_observations()
-    if observations is None or type(value) not in LOADED:
+    if observations is None or type(value) not in _LOADED:
         return read_free(cell, name, value)
     return observations.load(observations.root(cell, name), CELL, name, value)
 
@@ -316,7 +322,7 @@ def load_free(cell: CellType, name: str, value: Any) -> Any:
 def load_global(namespace: dict[str, Any], name: str, value: Any) -> Any:
     """Return the value of a global name."""
     observations, _ = current_observations()
-    if observations is None or type(value) not in LOADED or name not in namespace:
+    if observations is None or type(value) not in _LOADED or name not in namespace:
         return read_global(namespace, name, value)
     return observations.load(observations.root(namespace, "globals"), GLOBAL, name, value)
 
@@ -324,7 +330,7 @@ def load_global(namespace: dict[str, Any], name: str, value: Any) -> Any:
 def load_attr(obj: Any, name: str) -> Any:
     """Return an attribute from the object's own ``__dict__``; `MISSING` if it must be read the ordinary way."""
     value = IN_INSTANCE.get(obj, name)
-    if type(value) not in LOADED or isinstance(type(obj).__getattribute__, FunctionType):
+    if type(value) not in _LOADED or isinstance(type(obj).__getattribute__, FunctionType):
         return MISSING
     if hasattr(type(IN_CLASS.get(type(obj), name)), "__set__"):
         return MISSING
@@ -337,14 +343,21 @@ def load_attr(obj: Any, name: str) -> Any:
 
 def load_item(obj: Any, key: Any) -> Any:
     """Return ``obj[key]``."""
-    value = ITEM.get(obj, key) if type(obj) in (list, dict, deque, bytearray) and is_constant(key) else MISSING
+    value = ITEM.get(obj, key) if type(obj) in _LOADED_FROM and is_constant(key) else MISSING
+    if type(value) is TracedNumber:
+        return value
     if type(value) not in PLAIN:
         return read_item(obj, key)
     observations, _ = current_observations()
     origin = None if observations is None else observations.origin_of(obj)
     if observations is not None and origin is not None:
-        return observations.load(origin, ITEM, key, value)
+        return observations.load_item(origin, obj, key, value)
     return value
+
+
+def _is_there(container: Any, key: Any) -> bool:
+    """Whether a dict has a key that Python compares by itself, so that it does not call ``__missing__``."""
+    return issubclass(type(container), dict) and is_constant(key) and dict.__contains__(container, key)
 
 
 def augmented(operate: Callable[[Any, Any], Any], operand: Any, value: Any) -> None:
@@ -617,11 +630,11 @@ def write_item(obj: Any, key: Any, value: Any, *, augmented: bool = False) -> No
     if observations is not None and defines(type(obj), "__setitem__"):
         if type(key) is slice:
             run_over(observations, value)
-        is_repeatable = type(obj) in LOADED and is_constant(key) and observations.has_item(obj, key)
+        is_repeatable = type(obj) in _LOADED_FROM and is_constant(key) and observations.has_item(obj, key)
         change = _change(observations, value, item(key), augmented=augmented) if is_repeatable else OTHER
         kept = (value,) if issubclass(type(obj), _BY_POSITION) else (key, value)
         _written_by_library(observations, obj)
-        observations.change(obj, f"[{shown(key)}]", kept, change, nested=nested)
+        observations.change(obj, f"[{shown(key)}]", kept, change, nested=nested, key=key)
     _do(first, operator.setitem, obj, key, value)
 
 

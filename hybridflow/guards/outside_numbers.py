@@ -1,23 +1,25 @@
 """Python numbers that a function reads outside its arguments: they become inputs once a second value is seen.
 
 A learning rate that an optimizer keeps is a constant of the first trace. When a later trace finds another value in the
-same origin, the origin becomes an input, like a float argument: see `hybridflow.core.traced_number`. Floats in lists,
-tuples and dicts are read through a copy of the container, in which stand-ins replace the inputs.
+same origin, the origin becomes an input, like a float argument: see `hybridflow.core.traced_number`. Numbers in lists,
+tuples and dicts are read through a copy of the container, in which stand-ins replace the inputs. In a container whose
+items the function writes, the stand-ins lie in the container itself until the trace ends.
 """
 
 from __future__ import annotations
 
-from collections import deque
+from collections import Counter, OrderedDict, defaultdict, deque
 from collections.abc import Callable, Generator, Iterable
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from types import ModuleType
 from typing import Any, NamedTuple
 
 from hybridflow.core.staged_number import StagedNumber, needed
 from hybridflow.core.traced_number import NeedsNumber, TracedNumber
-from hybridflow.guards.access import MISSING, RAW
+from hybridflow.guards.access import MISSING, RAW, Access
 from hybridflow.guards.contents import in_sequence, values_of
-from hybridflow.guards.guards import CONTAINERS, ITEM, Origin
+from hybridflow.guards.guards import CONTAINERS, ITEM, PLAIN, Origin
+from hybridflow.guards.parts import items_of
 from hybridflow.guards.signature import static_key
 
 Way = tuple[Any, ...]
@@ -26,6 +28,10 @@ _MOST = 4096
 """The largest number of origins at which a function remembers the numbers it saw."""
 _LONG = 64
 """Longer lists, tuples and dicts are read directly: they are data rather than settings."""
+_LONG_WRITTEN = 256
+"""The same for containers whose items the function writes."""
+BY_ITEM = frozenset({list, dict, deque, OrderedDict, Counter, defaultdict})
+"""Types of containers whose items are written one by one, by methods that no class overrides."""
 
 
 class SeenNumbers:
@@ -35,10 +41,25 @@ class SeenNumbers:
         self._seen: dict[Way, Any] = {}
         self._open: set[Way] = set()
         self._by_value: set[Way] = set()
+        self._written: set[Way] = set()
 
     def __len__(self) -> int:
-        """Return how many origins hold numbers that the code needs."""
-        return len(self._by_value)
+        """Return how much is known of what the code does with the numbers: a trace that restarts has added to it."""
+        return len(self._by_value) + len(self._written)
+
+    def writes(self, way: Way) -> bool:
+        """Whether the code is known to write items of a container."""
+        return way in self._written
+
+    def note_writes(self, way: Way) -> None:
+        """Record that the code writes items of a container."""
+        if len(self._written) < _MOST:
+            self._written.add(way)
+
+    def note_absent(self, way: Way) -> None:
+        """Record that there is nothing in an origin yet."""
+        if len(self._seen) < _MOST:
+            self._seen.setdefault(way, None)
 
     def is_input(self, way: Way, value: float) -> bool:
         """Whether a float that a trace reads becomes an input of the trace."""
@@ -68,7 +89,7 @@ class SeenNumbers:
 
     def clear(self) -> None:
         """Forget everything."""
-        for known in (self._seen, self._open, self._by_value):
+        for known in (self._seen, self._open, self._by_value, self._written):
             known.clear()
 
 
@@ -110,8 +131,15 @@ class OutsideNumbers:
         self._found: dict[Origin, Any] = {}
         self._as_they_are: set[Origin] = set()
         self._shown: dict[int, Any] = {}  # original containers that the code may hold
+        self._looked_at: dict[int, Any] = {}  # containers whose content is seen as it is
         self._around: set[int] = set()
         self._changed: dict[int, Any] = {}  # dicts
+        self._placed: dict[tuple[int, Any], tuple[Any, float, TracedNumber]] = {}  # container, number, stand-in
+        self._opened: dict[int, Any] = {}  # containers in which all stand-ins are placed
+        self._items: dict[tuple[int, Any], Any] = {}  # containers, by the items that the trace has written
+        self._restarts = False
+        self.note: Callable[[Any], None] = _nothing
+        """Tells journals of a container in which stand-ins are about to be placed."""
 
     @property
     def values(self) -> tuple[float, ...]:
@@ -120,9 +148,12 @@ class OutsideNumbers:
 
     def close(self) -> None:
         """Release what was read, and the trace: it refers to this object, and the cycle would need the collector."""
-        for known in (self._inputs, self._of_origin, self._found, self._copies, self._shown, self._changed):
+        for known in (
+            self._inputs, self._of_origin, self._found, self._copies, self._shown, self._looked_at, self._changed,
+            self._placed, self._opened, self._items,
+        ):  # fmt: skip
             known.clear()
-        del self._new_input, self._count
+        del self._new_input, self._count, self.note
 
     # -- reads ------------------------------------------------------------------------------------------------
 
@@ -142,6 +173,10 @@ class OutsideNumbers:
             self._of_origin[origin] = origin.inputs[None] = position
         return self._inputs[position].traced
 
+    def saw(self, parent: Origin, access: Access, name: str, value: float) -> None:
+        """Remember a number that was found by a way, but is read by another."""
+        self._seen.is_input((way_of(parent), access.path, name), value)
+
     def read_container(self, origin: Origin, container: Any, inner: Callable[[Any, Any], Origin | None]) -> Any:
         """Return what the code sees of a value: itself or, for a list, tuple or dict with inputs, a copy.
 
@@ -160,6 +195,123 @@ class OutsideNumbers:
     def copies(self) -> Iterable[tuple[Any, Origin]]:
         """Return the copies that stand for containers, including nested ones, each with the container's origin."""
         return [copy for key, copy in self._copies.items() if key == id(copy[0])]
+
+    # -- containers whose items are written -----------------------------------------------------------------------
+
+    def takes_items(self, origin: Origin, container: Any) -> bool:
+        """Whether the items of a container can be written one by one, with numbers that each call computes."""
+        names_attributes = origin.parent is None or origin.name == "__dict__"
+        return type(container) in BY_ITEM and not names_attributes and id(container) not in self._looked_at
+
+    def key_of_item(self, container: Any, key: Any) -> Any:
+        """Return the key, or the position from the start, under which a container holds an item; `MISSING` if none."""
+        if isinstance(container, list | deque):
+            length = len(container)
+            return key % length if type(key) is int and -length <= key < length else MISSING
+        if type(key) in PLAIN and key in container:
+            return next((one for one in container if type(one) is type(key) and one == key), MISSING)
+        return MISSING
+
+    def place(self, origin: Origin, container: Any, inner: Callable[[Any, Any], Origin | None]) -> None:
+        """Put stand-ins into a container whose items the function writes, in place of all numbers that are inputs.
+
+        Raises:
+            NeedsNumber: the trace has read the container through a copy, and starts again.
+        """
+        if not self.takes_items(origin, container) or id(container) in self._shown or len(container) > _LONG_WRITTEN:
+            return
+        self._by_item(origin, container)
+        self._shown[id(container)] = self._opened[id(container)] = container
+        for key, item in [*items_of(container)]:
+            if type(item) in BY_ITEM:
+                below = inner(container, key)
+                if below is not None:
+                    self.place(below, item, inner)
+            else:
+                self.place_item(origin, container, key)
+
+    def place_item(self, origin: Origin, container: Any, key: Any) -> TracedNumber | None:
+        """Put a stand-in into a container, in place of a number, if that is an input; return it.
+
+        Args:
+            origin: where the container was read.
+            container: the container.
+            key: the number's key, as `key_of_item` returns it.
+        """
+        item = container[key]
+        if (type(item) is not float and type(item) is not int) or (id(container), key) in self._items:
+            return None
+        way = (way_of(origin), ITEM.path, key)
+        may_be_used = origin.guarded and id(container) not in self._opened
+        if origin in self._as_they_are or may_be_used or not origin.had(key) or not self._is_input(origin, way, item):
+            return None
+        self.note(container)
+        origin.inputs[key] = position = self._add(way, item, f"{origin.path}[{key!r}]")
+        stand_in = self._inputs[position].traced
+        self._placed[id(container), key] = container, item, stand_in
+        container[key] = stand_in
+        return stand_in
+
+    def _by_item(self, origin: Origin, container: Any) -> None:
+        """Record that the function writes items of a container.
+
+        Raises:
+            NeedsNumber: the trace has read the container through a copy, and starts again.
+        """
+        way = way_of(origin)
+        copied = self._copies.get(id(container))
+        if copied is None:
+            self._seen.note_writes(way)
+            return
+        before = len(self._seen)
+        for one in (way, way_of(copied[1])):
+            self._seen.note_writes(one)
+        if len(self._seen) == before:
+            self.require_numbers(self._held_in(copied[0]))
+        self._restarts = True
+        raise NeedsNumber(frozenset())
+
+    def write_item(self, origin: Origin, container: Any, key: Any) -> None:
+        """Record that the trace is about to write an item of a container.
+
+        Args:
+            origin: where the container was read.
+            container: the container, or the copy that the code holds.
+            key: the item's key.
+
+        Raises:
+            NeedsNumber: the trace has read the container through a copy, and starts again.
+        """
+        self._by_item(origin, container)
+        found = self.key_of_item(container, key)
+        if found is MISSING:
+            self._seen.note_absent((way_of(origin), ITEM.path, key))
+        self._items[id(container), key if found is MISSING else found] = container
+
+    def absent_item(self, origin: Origin, key: Any) -> None:
+        """Record that the trace asked for an item that is not there yet."""
+        self._seen.note_absent((way_of(origin), ITEM.path, key))
+
+    def put_back(self) -> None:
+        """Put the numbers back into the containers where their stand-ins are."""
+        for (_, key), (container, number, stand_in) in self._placed.items():
+            with suppress(LookupError):
+                if container[key] is stand_in:
+                    container[key] = number
+
+    @contextmanager
+    def put_in(self, container: Any) -> Generator[None]:
+        """Put numbers in the place of the stand-ins in a container outside for the duration of a ``with`` block."""
+        stand_ins: dict[Any, TracedNumber] = {}
+        if type(container) in BY_ITEM and self._copies.get(id(container), (None,))[0] is not container:
+            stand_ins = {key: item for key, item in items_of(container) if type(item) is TracedNumber}
+        for key, item in stand_ins.items():
+            container[key] = item.value
+        try:
+            yield
+        finally:
+            for key, item in stand_ins.items():
+                container[key] = item
 
     def _show(self, container: Any) -> None:
         """Record that the code holds a container and its content directly, not through a copy."""
@@ -190,8 +342,13 @@ class OutsideNumbers:
             if copied[1] is not origin:
                 origin.alias = copied[1]
             return copied[0]
+        if self._seen.writes(way_of(origin)):
+            self.place(origin, container, inner)
+            return container
         kind = type(container)
         if kind not in (list, tuple, dict) or len(container) > _LONG:
+            if kind in BY_ITEM and len(container) <= _LONG_WRITTEN:
+                self._remember(origin, container)
             return container
         if origin in self._as_they_are or id(container) in self._shown:
             return container
@@ -216,6 +373,12 @@ class OutsideNumbers:
         self._copies[id(container)] = self._copies[id(copy)] = copy, origin
         return copy
 
+    def _remember(self, origin: Origin, container: Any) -> None:
+        """Remember the numbers in a container that the code sees itself: the function may write to it."""
+        for key, item in items_of(container):
+            if type(item) is float or type(item) is int:
+                self._is_input(origin, (way_of(origin), ITEM.path, key), item)
+
     def _add(self, way: Way, value: float, path: str) -> int:
         traced = self._new_input(value, path)
         position = self._count() - 1
@@ -236,6 +399,16 @@ class OutsideNumbers:
         self._as_they_are.add(origin)
         self.require_numbers(origin.inputs.values())
         self._show(container)
+        self._look_at(container)
+
+    def _look_at(self, container: Any) -> None:
+        """Record that the content of a container, and of those in it, is seen as it is."""
+        pending = [container]
+        while pending:
+            one = pending.pop()
+            if isinstance(one, CONTAINERS) and id(one) not in self._looked_at:
+                self._looked_at[id(one)] = one
+                pending += values_of(one) if isinstance(one, dict) else in_sequence(one)
 
     def write(self, origin: Origin | None, container: Any = None) -> None:
         """Record that the trace itself writes to an origin or container: its numbers stay constants.
@@ -337,6 +510,8 @@ class OutsideNumbers:
             self._require_numbers_in(error)
             raise
         self.require_numbers(self._needed)
+        if self._restarts:
+            raise NeedsNumber(frozenset())
         if self._refusal is not None:
             raise self._refusal[0]
 
@@ -366,6 +541,10 @@ class OutsideNumbers:
     def keep_by_value(self, positions: Iterable[int]) -> None:
         """Make these inputs constants in later traces, since the code needs their numbers."""
         self._seen.keep_by_value([self._inputs[one].way for one in positions if one in self._inputs])
+
+
+def _nothing(container: Any) -> None:
+    del container
 
 
 def _numbers_in(value: Any) -> list[Any]:

@@ -24,6 +24,7 @@ from hybridflow.core.functions import is_layers, is_of_users, is_own
 from hybridflow.core.held import attributes_of, defines, found_in_class
 from hybridflow.core.tensor import Tensor
 from hybridflow.core.traced_array import TracedArray
+from hybridflow.core.traced_number import TracedNumber
 from hybridflow.core.variable import Variable
 from hybridflow.guards import numpy_rules
 from hybridflow.guards.access import (
@@ -38,6 +39,7 @@ from hybridflow.guards.access import (
     RAW,
     TYPE,
     Access,
+    shared_place,
 )
 from hybridflow.guards.contents import keys_of
 from hybridflow.guards.guards import CONTAINERS, MAPPINGS, PLAIN, Origin
@@ -91,17 +93,15 @@ def attribute(observations: Observations, obj: Any, name: str, value: Any, *, se
             observations.in_memory(obj)
         return value
     if kind is super:
-        of_super(observations, obj, name)
-        return value
+        return _number_or(value, of_super(observations, obj, name))
     if isinstance(obj, type) and observations.is_made_here(obj):
-        inherited(observations, obj, name)
-        return value
+        return _number_or(value, inherited(observations, obj, name))
     if isinstance(obj, ModuleType) and not is_watched_module(obj):
         return value
     origin = _origin_for(observations, obj, name)
     if origin is None:
         if IN_INSTANCE.get(obj, name) is MISSING:
-            class_attribute(observations, obj, name)
+            value = _number_or(value, class_attribute(observations, obj, name))
         is_bound_to_obj = isinstance(value, MethodType) and value.__self__ is obj  # adds nothing new
         _held(observations, value.__func__ if is_bound_to_obj else value)
     elif isinstance(value, MethodType) and value.__self__ is obj:
@@ -114,7 +114,7 @@ def attribute(observations: Observations, obj: Any, name: str, value: Any, *, se
     elif seen:
         definer = _definer(observations, obj, name, value) if type(value) is float or type(value) is int else None
         if definer is not None:
-            _has_none(observations, origin, obj, name, definer)
+            _inherits(observations, origin, obj, name, value, definer)
             return attribute(observations, definer, name, value)
         return observations.read(origin, _access(observations, kind, name), name, value)
     else:
@@ -123,7 +123,10 @@ def attribute(observations: Observations, obj: Any, name: str, value: Any, *, se
 
 
 def _definer(observations: Observations, obj: Any, name: str, value: float) -> type | None:
-    """Return the class where an object, or a class, finds a number, so that all ways to it are one; None for its own."""
+    """Return the class where an object, or another class, finds a number; None for a number of its own.
+
+    It is read there, so that all ways to it are one: the call may change it by another.
+    """
     kind = obj if isinstance(obj, type) else type(obj)
     if type(IN_CLASS.get(type(obj), "__getattribute__")) is FunctionType:
         return None
@@ -133,15 +136,27 @@ def _definer(observations: Observations, obj: Any, name: str, value: float) -> t
     return found if is_users_class(found) and not observations.is_made_here(found) else None
 
 
-def _has_none(observations: Observations, origin: Origin, obj: Any, name: str, definer: type) -> None:
-    """Record that neither an object nor the classes before the one that defines an attribute have it."""
-    observations.look(origin, IN_INSTANCE, name, MISSING)
+def _inherits(
+    observations: Observations, origin: Origin, obj: Any, name: str, value: Any, definer: type
+) -> None:
+    """Record that neither an object nor the classes before the one that defines a number have it.
+
+    The number counts as one that was seen there: a write by the call would put another one there.
+    """
     if not isinstance(obj, type):
         kind_of(observations, obj)
-    order = (obj if isinstance(obj, type) else type(obj)).__mro__
-    for one in order[: order.index(definer)]:
-        if is_users_class(one) and not observations.is_made_here(one):
-            observations.look(observations.root(one, one.__name__), IN_INSTANCE, name, MISSING)
+    kinds = (obj if isinstance(obj, type) else type(obj)).__mro__
+    before = [one for one in kinds[: kinds.index(definer)] if is_users_class(one)]
+    origins = [_origin_for(observations, one, name) for one in before if not observations.is_made_here(one)]
+    for one in (origin, *origins):
+        if one is not None:
+            observations.look(one, IN_INSTANCE, name, MISSING)
+            observations.numbers.saw(one, ATTRIBUTE, name, value)
+
+
+def _number_or(value: Any, found: Any) -> Any:
+    """Return the stand-in for a number that the trace found in a class; the value that Python found if it is none."""
+    return found if type(found) is TracedNumber and type(value) in (float, int) else value
 
 
 def _access(observations: Observations, kind: type, name: str) -> Access:
@@ -207,15 +222,19 @@ def _first_of(observations: Observations, kinds: Iterable[type], name: str) -> A
     for one in kinds:
         value = IN_INSTANCE.get(one, name)
         if is_users_class(one) and not observations.is_made_here(one):
-            observations.read(observations.root(one, one.__name__), IN_INSTANCE, name, value)
+            value = observations.read(observations.root(one, one.__name__), IN_INSTANCE, name, value)
         if value is not MISSING:
             return value
     return MISSING
 
 
-def inherited(observations: Observations, made: type, name: str) -> None:
-    """Record where a class that the trace has made has an attribute from: no guard may need the class, which dies."""
-    _first_of(observations, (*made.__mro__, *cast(type, type(made)).__mro__), name)
+def inherited(observations: Observations, made: type, name: str) -> Any:
+    """Record where a class that the trace has made has an attribute from: no guard may need the class, which dies.
+
+    Returns:
+        The attribute as the class that has it defines it; `MISSING` if no class does.
+    """
+    return _first_of(observations, (*made.__mro__, *cast(type, type(made)).__mro__), name)
 
 
 def kind_of(observations: Observations, obj: Any) -> None:
@@ -248,14 +267,30 @@ def class_attribute(observations: Observations, obj: Any, name: str) -> Any:
     return defined_in(observations, type(obj), name)
 
 
+def stored(observations: Observations, obj: Any, name: str) -> None:
+    """Record where an attribute lies that the trace has stored: in an object, or in a class that it is found by."""
+    if isinstance(obj, ModuleType):
+        return
+    place = shared_place(obj, name)
+    if place is None:
+        class_attribute(observations, obj, name)
+        return
+    kinds = obj.__mro__ if isinstance(obj, type) else type(obj).__mro__
+    if not isinstance(obj, type):
+        kind_of(observations, obj)
+        origin = observations.origin_of(obj)
+        if origin is not None:
+            observations.read(origin, IN_INSTANCE, name, MISSING)
+    _first_of(observations, kinds[: kinds.index(place)], name)
+
+
 def defined_in(observations: Observations, kind: type, name: str) -> Any:
     """Record what a class defines or inherits under a name, and return it; a descriptor is returned itself."""
     value = IN_CLASS.get(kind, name)
     if not is_users_class(kind):
         return value
     if observations.is_made_here(kind):
-        inherited(observations, kind, name)
-        return value
+        return _number_or(value, inherited(observations, kind, name))
     origin = observations.root(kind, kind.__name__)
     computed = defines(type(value), "__get__") and type(value) is not FunctionType  # its `__get__` runs the user's code
     if computed and is_users_class(type(value)):  # an attribute of the object comes first if it cannot be set
@@ -263,10 +298,8 @@ def defined_in(observations: Observations, kind: type, name: str) -> Any:
         for way in ("__set__", "__delete__"):
             observations.read(descriptor, IN_CLASS, way, IN_CLASS.get(type(value), way))
     if value is not MISSING and not computed and IN_CLASS.get(type(kind), name) is MISSING:
-        observations.read(origin, ATTRIBUTE, name, value)
-    else:
-        observations.read(origin, IN_CLASS, name, value)
-    return value
+        return observations.read(origin, ATTRIBUTE, name, value)
+    return observations.read(origin, IN_CLASS, name, value)
 
 
 def made_class(observations: Observations, made: type) -> None:

@@ -17,7 +17,7 @@ from hybridflow.core.errors import ArgumentTypeError, IndexRangeError, TraceErro
 from hybridflow.core.staged_number import INT, StagedNumber, tried, used_at
 from hybridflow.core.tensor import Tensor, as_tensor, asarray, host_array
 from hybridflow.core.traced_array import TracedArray, without_array
-from hybridflow.core.traced_number import TracedNumber
+from hybridflow.core.traced_number import SPOKEN, TracedNumber
 from hybridflow.core.variable import Variable
 
 StaticIndex = tuple[Any, ...]
@@ -145,6 +145,15 @@ def _is_no_end(value: Any) -> bool:
 
 def _count_of_slice(start: int | None, stop: int | None, step: int | None, size: int) -> int:
     return len(range(*slice(start, stop, step).indices(size)))
+
+
+def _length_of_slice(start: str, stop: str, step: str, size: str) -> str:
+    del size
+    ends = (start, stop) if step == "None" else (start, stop, step)
+    return f"the length of x[{':'.join(['' if one == 'None' else one for one in ends])}]"
+
+
+SPOKEN[_count_of_slice] = _length_of_slice
 
 
 def _start_of_slice(start: int | None, stop: int | None, step: int | None, size: int) -> int:

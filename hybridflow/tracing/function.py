@@ -9,6 +9,7 @@ import copy
 import functools
 import inspect
 import threading
+import time
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -69,8 +70,10 @@ def _budget_of(given: Any) -> int | None:
     return budget_bytes(given)
 
 
+_USELESS = 3
+"""The number of traces from which on it is asked whether they were useless."""
 _WARNED_TRACES = 16
-"""The number of traces at which a warning is given if fewer calls than that found a trace."""
+"""The number of traces at which a warning is given if fewer calls than that found a trace, whatever the reasons."""
 _RECORDS = 256
 """The number of traces that `explain` remembers."""
 
@@ -147,7 +150,7 @@ class CompiledFunction(Entry, Views[P, R]):
         self._lock = threading.RLock()
         self._traces = TraceCache(max_traces)
         self._needed: dict[Any, Needs] = {}
-        self._needed_at: dict[str, None] = {}
+        self._needed_at: dict[str, str] = {}
         self._last: Callable[[], Trace | None] = _no_trace
         self._records: deque[TraceRecord] = deque(maxlen=_RECORDS)
         self._trace_count = 0
@@ -337,7 +340,8 @@ class CompiledFunction(Entry, Views[P, R]):
                     if (needed, known) == (before, by_value):
                         raise  # a trace in another thread needs it, whose number this call has read
                     if isinstance(need, NeedsNumber):
-                        self._needed_at[format_where(need.where) or "an unknown line"] = None
+                        line = format_where(need.where) or "an unknown line"
+                        self._needed_at.update(dict.fromkeys(need.paths, line))
                 except NeedsSizes:
                     if generic is closed:
                         raise keeps_open_size(self._name) from None
@@ -356,7 +360,7 @@ class CompiledFunction(Entry, Views[P, R]):
             self._keep(_cache_key(signature), trace)
             if to_run:
                 self._shorten(trace, signature)
-        if self._misses == _WARNED_TRACES and self._hits < _WARNED_TRACES and self._warns:
+        if self._warns and self._misses > _USELESS:
             self._warn(trace.record)
         return trace, signature
 
@@ -370,18 +374,22 @@ class CompiledFunction(Entry, Views[P, R]):
 
     def _warn(self, record: TraceRecord) -> None:
         """Warn, once, that the function is traced again at nearly every call, and why."""
+        advice = attached("useless_traces")(self._records, self._hits, self._needed_at)
+        many = self._misses == _WARNED_TRACES and self._hits < _WARNED_TRACES
+        if advice is None and not many:
+            return
+        self._warns = False
         call_site = f", for the call at {record.call_site}" if record.call_site else ""
+        spent = sum(one.spent for one in self._records if not one.compared)
         text = message(
+            f"{self._name}: {advice.said}" if advice is not None else
             f"{self._name} was traced {self._misses} times; only {self._hits} calls found a trace since the second",
-            got=f"{record.reason}{call_site}; tracing has cost {self._spent() / 1e3:.2f} s",
-            hint="Pass what changes as a tensor, and tensors of one shape; .explain() tells what every trace was for.",
-        )
+            got=f"{self._trace_count} traces, the last one for {record.reason}{call_site}; tracing has cost "
+            f"{spent / 1e3:.2f} s",
+            hint="Pass what changes as a tensor, and tensors of one shape; .explain() tells what every trace was for."
+            if advice is None else advice.hint,
+        )  # fmt: skip
         warn_at(user_place(3), text, RetraceWarning)
-
-    def _spent(self) -> float:
-        """Return the time that the remembered traces took, in milliseconds."""
-        own = [one for one in self._records if not one.compared]
-        return sum(one.trace_ms + one.passes_ms + one.lower_ms + one.xla_ms + one.load_ms for one in own)
 
     def _next_number(self) -> int:
         return self._records[-1].number + 1 if self._records else 1
@@ -408,6 +416,8 @@ class CompiledFunction(Entry, Views[P, R]):
             changes=() if dropped else self._nearest(signature._replace(leaves=named)),
             dropped=dropped,
             others=len(self._traces),
+            hits=self._hits,
+            at=time.monotonic(),
         )
         with doing("tracing", self._name):
             trace = make_trace(

@@ -135,6 +135,7 @@ def make_trace(
     except RESTARTS as need:
         observations.before.undo()  # the trace restarts
         if isinstance(need, NeedsNumber):
+            need.paths = tuple([builder.number_paths[position] for position in need.arguments])
             numbers.keep_by_value(need.arguments)
         numbers.close()
         observations.forget()
@@ -168,12 +169,18 @@ def _run(
         observations.release(need)
         raise
     except Exception:  # what the call has stored stays
-        observations.repeated.finish(len(builder.number_paths))
+        _put_numbers(builder, observations)
         observations.require_known_outside()
         raise
     finally:
         builder.dims.open = False
-        observations.repeated.finish(len(builder.number_paths))
+        _put_numbers(builder, observations)
+
+
+def _put_numbers(builder: GraphBuilder, observations: Observations) -> None:
+    """Put numbers in the place of the stand-ins that the trace has stored in Python state."""
+    observations.repeated.finish(len(builder.number_paths))
+    observations.numbers.put_back()
 
 
 def _with_numbers(

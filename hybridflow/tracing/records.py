@@ -64,6 +64,8 @@ class TraceRecord:
         once: whether it serves only its own call, because it changed what it read or read what cannot be watched.
         created: the Variables that it created, each with its line.
         again: what it read that cannot be watched, so that it serves only its own call; else None.
+        hits: how many calls had found a trace before, fast calls of a function's only trace not counted.
+        at: when the trace was begun, in seconds of a monotonic clock.
         unbounded: why its executables are for exact sizes although bounds were asked for; else None.
     """
 
@@ -93,6 +95,8 @@ class TraceRecord:
     once: bool = False
     created: tuple[str, ...] = ()
     again: str | None = None
+    hits: int = 0
+    at: float = 0.0
     unbounded: str | None = None
     memory: MemoryRecord | None = None
     executables: list[ExecutableRecord] = field(default_factory=list[ExecutableRecord])
@@ -114,6 +118,11 @@ class TraceRecord:
         if self.first:
             return "first call"
         return "no trace for these arguments" if self.others else "no earlier trace was left in the cache"
+
+    @property
+    def spent(self) -> float:
+        """The time that the trace and its executables took, in milliseconds."""
+        return self.trace_ms + self.passes_ms + self.lower_ms + self.xla_ms + self.load_ms
 
     def add(self, made: ExecutableRecord) -> None:
         """Add an executable to the record; one that is a part of recorded calls is among those."""

@@ -38,7 +38,7 @@ class Views(Generic[P, R]):
         _bound: bool
         _function: Callable[P, R]
         _hits: int
-        _needed_at: dict[str, None]
+        _needed_at: dict[str, str]
         _max_traces: int
         _misses: int
         _name: str
@@ -87,8 +87,8 @@ class Views(Generic[P, R]):
         """Return a printable sequence of records that tell what was traced, why, and at what cost."""
         from hybridflow.tracing.explanation import Explanation  # not every program needs it: importing stays fast
 
-        advice = attached("advice_on")(self._records, self._traces, self._hits)
-        needed = [f"the value of a Python number is needed at {line}: each has a trace" for line in self._needed_at]
+        advice = attached("advice_on")(self._records, self._traces, self._hits, self._needed_at)
+        needed = [f"the value of {path} is needed at {at}: each has a trace" for path, at in self._needed_at.items()]
         return Explanation(self._name, self._records, advice, self._verification.lines(), needed)
 
     def graph(self, /, *args: P.args, **kwargs: P.kwargs) -> Graph:

@@ -71,6 +71,7 @@ class Comparison(Shown):
         compiled_kernels: how long XLA's kernels run in a compiled call, in seconds; simultaneous ones count once.
         kernel_runs: these kernels with their fused operations and the user's lines; the longest first.
         peers: the same computation with other packages.
+        retraces: what made a compiled function be traced again and again before it was compared, and what to write.
     """
 
     name: str
@@ -90,6 +91,7 @@ class Comparison(Shown):
     compiled_kernels: float | None = None
     kernel_runs: tuple[KernelRun, ...] = ()
     peers: tuple[Peer, ...] = ()
+    retraces: tuple[str, ...] = ()
 
     # -- what is known ----------------------------------------------------------------------------------------
 
@@ -199,12 +201,16 @@ class Comparison(Shown):
         return [Grid(self.title, head, rows, alarming=alarming), *kernel_grids(self)]
 
     def findings(self) -> list[str]:
-        """Return what the timings show, one sentence each, and where there are subnormal numbers."""
+        """Return what the timings show, one sentence each, and what else was found."""
         return [
             faster_text("compiled", name, timing.over(self.compiled))
             for name, timing in self.timings().items()
             if timing is not self.compiled
-        ] + self.subnormals()
+        ] + self.remarks()
+
+    def remarks(self) -> list[str]:
+        """Return where there are subnormal numbers, and what makes the function be traced again and again."""
+        return [*self.subnormals(), *self.retraces]
 
     def subnormals(self) -> list[str]:
         """Return where the function computes with subnormal numbers, if its results are not equal to the bit."""
@@ -260,6 +266,7 @@ class Comparison(Shown):
             "compiled_bytes": self.compiled_bytes,
             "eager_kernels": self.eager_kernels,
             "compiled_kernels": self.compiled_kernels,
+            "retraces": [*self.retraces],
             "kernel_runs": [{**asdict(run), "lines": list(run.lines)} for run in self.kernel_runs],
             "precisions": dict(self.precisions),
             "casts": self.casts,

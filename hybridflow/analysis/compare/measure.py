@@ -167,9 +167,11 @@ def measure(
         progress("judging", 0.85)
         judged = [_judged(subject, comparison, effort) for subject, comparison in zip(subjects, measured, strict=True)]
         agreements, parities = _against_first(subjects, beside, effort)
-    for function, subject in zip(functions, subjects, strict=True):
+    for number, (function, subject) in enumerate(zip(functions, subjects, strict=True)):
         own = function.__func__ if isinstance(function, CompiledMethod) else function
         if isinstance(own, CompiledFunction):
+            found = [f"{one.text}. {one.hint}" for one in own.explain().advice if one.kind == "retrace"]
+            judged[number] = replace(judged[number], retraces=tuple(found))
             own.note_compared(subject.record)
     of_peers = tuple([
         Peer(runner.name, timing, first, parities[runner.name])

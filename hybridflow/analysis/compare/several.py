@@ -122,7 +122,7 @@ class Comparisons(Shown):
         for peer in self.peers:
             ratio = peer.timing.over(first.compiled)
             sentences.append(faster_text(f"{first.name} compiled", peer.name, ratio))
-        return sentences + [line for one in self.comparisons for line in one.subnormals()]
+        return sentences + [line for one in self.comparisons for line in one.remarks()]
 
     def differences(self) -> list[str]:
         """Return one line per output that differs."""
