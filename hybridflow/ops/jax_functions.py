@@ -14,6 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from hybridflow.backend.jax_shim import enable_x64, jaxpr_as_function, x64_enabled
+from hybridflow.core import structures
 from hybridflow.core.attrs import attr_key
 from hybridflow.core.context import CONTEXT
 from hybridflow.core.dispatch import bind
@@ -75,7 +76,7 @@ class JaxFunction:
                 jaxpr, shapes = jax.make_jaxpr(self._function, return_shape=True)(
                     *[jax.ShapeDtypeStruct(shape, dtype) for shape, dtype in key]
                 )
-            leaves, tree = jax.tree_util.tree_flatten(shapes)
+            leaves, tree = structures.flatten(shapes)
             specs = tuple([make_spec(tuple(leaf.shape), as_dtype(leaf.dtype)) for leaf in leaves])
             # A NumPy array that the function closes over may be written to later; the program keeps what it was.
             consts = [const.copy() if isinstance(const, np.ndarray) else const for const in jaxpr.consts]
@@ -286,7 +287,7 @@ class _Caller:
             observations.function(self.function)  # if this changes, the trace that calls it is made again
         if self.static:
             args, kwargs = self._with_static(args, kwargs)
-        leaves, tree = jax.tree_util.tree_flatten((args, kwargs))
+        leaves, tree = structures.flatten((args, kwargs))
         positions: list[int] = []
         tensors: list[Tensor] = []
         fixed: list[Any] = []
@@ -300,9 +301,9 @@ class _Caller:
         function = self._variant(tree, tuple(positions), fixed, wide)
         traced = function.traced(tensors)
         if not traced.specs:
-            return jax.tree_util.tree_unflatten(traced.tree, ())
+            return structures.unflatten(traced.tree, ())
         outputs = jax_function(*tensors, function=function)
-        return jax.tree_util.tree_unflatten(traced.tree, outputs if isinstance(outputs, tuple) else (outputs,))
+        return structures.unflatten(traced.tree, outputs if isinstance(outputs, tuple) else (outputs,))
 
     def _with_static(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """Return the arguments, each static one wrapped in a `_Static` leaf."""
@@ -335,8 +336,8 @@ class _Caller:
     def _run(self, tree: Any, positions: tuple[int, ...], fixed: list[Any], *arrays: Any) -> Any:
         arrays_left, fixed_left, of_arrays = iter(arrays), iter(fixed), frozenset(positions)
         leaves = [next(arrays_left) if index in of_arrays else next(fixed_left) for index in range(tree.num_leaves)]
-        args, kwargs = jax.tree_util.tree_unflatten(tree, leaves)
-        return self.function(*args, **kwargs)
+        args, kwargs = structures.unflatten(tree, leaves)
+        return structures.opened(self.function(*args, **kwargs))
 
 
 def _signature(function: Callable[..., Any]) -> inspect.Signature | None:

@@ -10,6 +10,7 @@ import jax
 import numpy as np
 
 from hybridflow.autodiff.vectorize import InnerBuilder, canonical, dependent, run_mapped, trace_inner
+from hybridflow.core import structures
 from hybridflow.core.context import current
 from hybridflow.core.errors import (
     ArgumentError,
@@ -92,7 +93,7 @@ def vmap(fn: Callable[P, R], in_axes: Axes = 0, out_axes: Axes = 0) -> Callable[
 
         def run(*slices: Tensor) -> list[Tensor]:
             own_args, own_kwargs = batch.arguments(slices)
-            leaves, structure["tree"] = jax.tree_util.tree_flatten(as_traced(fn)(*own_args, **own_kwargs))
+            leaves, structure["tree"] = structures.flatten(as_traced(fn)(*own_args, **own_kwargs))
             structure["count"] = len(leaves)
             return [_output(leaf) for leaf in leaves]
 
@@ -111,7 +112,7 @@ def vmap(fn: Callable[P, R], in_axes: Axes = 0, out_axes: Axes = 0) -> Callable[
                 zip(outputs[:count], axes, dependent(graph, which)[:count], strict=True)
             )
         ]
-        return jax.tree_util.tree_unflatten(structure["tree"], results)
+        return structures.unflatten(structure["tree"], results)
 
     return mapped
 
@@ -131,9 +132,9 @@ class _Batch:
                 message(f"vmap: in_axes has {len(cast('tuple[Any, ...]', in_axes))} entries, the call has {len(args)} "
                         "positional arguments", got=f"in_axes={in_axes}", hint="Give one axis or None per argument.")
             )  # fmt: skip
-        with_paths, self._tree = jax.tree_util.tree_flatten_with_path((args, kwargs))
+        with_paths, self._tree = structures.with_paths((args, kwargs))
         self._leaves: list[Any] = [leaf for _, leaf in with_paths]
-        args_tree = jax.tree_util.tree_structure(args)
+        args_tree = structures.structure(args)
         axes = _axes_of(in_axes, args_tree, self._leaves[: args_tree.num_leaves], "in_axes", "the arguments")
         axes += [0] * (len(self._leaves) - len(axes))
         self.tensors: list[Tensor] = []
@@ -165,19 +166,19 @@ class _Batch:
         leaves = list(self._leaves)
         for position, one in zip(self._positions, slices, strict=True):
             leaves[position] = one
-        return jax.tree_util.tree_unflatten(self._tree, leaves)
+        return structures.unflatten(self._tree, leaves)
 
 
 def _axes_of(prefix: Axes, tree: Any, leaves: Sequence[Any], what: str, of: str) -> list[int | None]:
     """Return the axis of every leaf of a structure; the structure of `prefix` is a prefix of it."""
-    given, given_tree = jax.tree_util.tree_flatten(prefix, is_leaf=lambda x: x is None)
+    given, given_tree = structures.flatten(prefix, is_leaf=lambda x: x is None)
     for axis in given:
         if axis is not None and (isinstance(axis, bool) or not isinstance(axis, int)):
             raise ArgumentTypeError(
                 message(f"vmap: {what} has a {type(axis).__name__}, which is no axis", got=f"{what}={prefix!r}",
                         hint="Use integers and None.")
             )  # fmt: skip
-    numbered = jax.tree_util.tree_unflatten(tree, range(len(leaves)))
+    numbered = structures.opened(structures.unflatten(tree, range(len(leaves))))
     try:
         parts = given_tree.flatten_up_to(numbered)
     except ValueError:
@@ -187,7 +188,7 @@ def _axes_of(prefix: Axes, tree: Any, leaves: Sequence[Any], what: str, of: str)
         ) from None  # fmt: skip
     result: list[int | None] = [None] * len(leaves)
     for axis, part in zip(given, parts, strict=True):
-        for index in jax.tree_util.tree_leaves(part):
+        for index in structures.leaves(part):
             result[index] = axis
     return result
 
