@@ -24,8 +24,9 @@ from hybridflow.core.errors import (
 from hybridflow.core.functions import as_traced
 from hybridflow.core.keywords import with_foreign_keywords
 from hybridflow.core.node import Edge, format_where, user_place
+from hybridflow.core.seen_numbers import SeenNumbers
 from hybridflow.core.spec import make_spec
-from hybridflow.core.tensor import Tensor, as_tensor
+from hybridflow.core.tensor import Tensor, as_tensor, make_tensor
 from hybridflow.core.variable import Variable
 from hybridflow.ir.builder import Check, GraphBuilder, Scope
 from hybridflow.ops import discrete_draws, draws
@@ -48,9 +49,10 @@ def vmap(fn: Callable[P, R], in_axes: Axes = 0, out_axes: Axes = 0) -> Callable[
 
     `fn` is written for one example; all examples are computed by one vectorized program. In eager code, each call runs
     `fn` once, with tensors that represent every slice; the resulting program is compiled once for the same operations
-    and shapes. As in `hf.compile`, branches and loops on values of these tensors, and prints of them, happen for each
-    slice. Every slice draws its own random numbers. Outer tensors and Variables that `fn` reads are the same for all
-    slices, and gradients flow to them. If `fn` prints or calls back to Python, the slices run one after the other.
+    and shapes. A number of Python that has another value in a later call is an input from then on. As in `hf.compile`,
+    branches and loops on values of these tensors, and prints of them, happen for each slice. Every slice draws its own
+    random numbers. Outer tensors and Variables that `fn` reads are the same for all slices, and gradients flow to them.
+    If `fn` prints or calls back to Python, the slices run one after the other.
 
     Args:
         fn: a function of tensors.
@@ -248,6 +250,22 @@ def _keep_checks(checks: Sequence[Check], flags: Sequence[Tensor]) -> None:
             raise check.failure("vmap")
 
 
+_SEEN = SeenNumbers()
+
+
+class _Numbers:
+    """The numbers of one eager call: a line of the user's code meets them in the same order in each call."""
+
+    def __init__(self) -> None:
+        self._met: dict[Any, int] = {}
+
+    def tensor(self, array: np.ndarray[Any, Any], where: Any) -> Tensor | None:
+        """Return a number as a tensor if it has changed since an earlier call, else None."""
+        self._met[where] = count = self._met.get(where, 0) + 1
+        changed = _SEEN.has_changed((where, count), (array.dtype.num, array.tobytes()))
+        return make_tensor(array) if changed else None
+
+
 class _SliceScope(Scope):
     """The scope of a function that runs on slices."""
 
@@ -268,6 +286,8 @@ class _SliceBuilder(InnerBuilder):
         self.scope = _SliceScope(name, self.scope.parent)
         self._size = size
         self._slices: set[Any] = set()
+        if self.outer is None:
+            self.changing = _Numbers()
 
     def captured_slices(self) -> list[bool]:
         """Return which captured tensors are sliced; these are the random states."""
