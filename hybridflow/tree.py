@@ -1,9 +1,9 @@
-"""`hf.tree`: nested lists, tuples, dicts and modules as their leaves, in one order; `jax.tree_util` does the work.
+"""`hf.tree`: nested lists, tuples, dicts, dataclasses and modules as their leaves, in one order, which is jax's.
 
 The leaves of a list or tuple come in its order, those of a dict in the order of its sorted keys, whatever order they
-were set in, those of an `OrderedDict` in its own order, and those of a module in the order in which its attributes were
-set. Gradients, optimizers, `hf.vmap` and
-compiled functions use the same order. None holds no leaf.
+were set in, those of an `OrderedDict` in its own order, and those of a module or a dataclass in the order in which its
+attributes were set. Gradients, optimizers, `hf.vmap`, loops, branches and compiled functions use the same order. A
+dataclass is made anew without a call of ``__init__``. None holds no leaf.
 """
 
 from __future__ import annotations
@@ -11,8 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-import jax
-
+from hybridflow.core import structures
 from hybridflow.core.attached import attached
 from hybridflow.core.functions import as_traced
 
@@ -23,7 +22,7 @@ def leaves(tree: Any, is_leaf: IsLeaf | None = None) -> list[Any]:
     """Return the leaves of a structure.
 
     Args:
-        tree: nested lists, tuples, dicts and modules; anything else is a leaf.
+        tree: nested lists, tuples, dicts, dataclasses and modules; anything else is a leaf.
         is_leaf: a function that says of a part whether it is a leaf too, such as ``lambda part: part is None``.
 
     Raises:
@@ -34,7 +33,7 @@ def leaves(tree: Any, is_leaf: IsLeaf | None = None) -> list[Any]:
         >>> hf.tree.leaves({"z": 1, "a": [2, (3, None)]})
         [2, 3, 1]
     """
-    return jax.tree_util.tree_leaves(tree, is_leaf=is_leaf)
+    return structures.leaves(tree, is_leaf=is_leaf)
 
 
 def flatten(tree: Any, is_leaf: IsLeaf | None = None) -> tuple[list[Any], Any]:
@@ -51,7 +50,7 @@ def flatten(tree: Any, is_leaf: IsLeaf | None = None) -> tuple[list[Any], Any]:
         >>> hf.tree.unflatten(structure, [10, 20])
         {'b': [10], 'w': 20}
     """
-    return jax.tree_util.tree_flatten(tree, is_leaf=is_leaf)
+    return structures.flatten(tree, is_leaf=is_leaf)
 
 
 def unflatten(structure: Any, leaves: Any) -> Any:
@@ -66,7 +65,7 @@ def unflatten(structure: Any, leaves: Any) -> Any:
 
     Example: see `flatten`.
     """
-    return jax.tree_util.tree_unflatten(structure, leaves)
+    return structures.unflatten(structure, leaves)
 
 
 def map(function: Callable[..., Any], tree: Any, *rest: Any, is_leaf: IsLeaf | None = None) -> Any:
@@ -87,7 +86,7 @@ def map(function: Callable[..., Any], tree: Any, *rest: Any, is_leaf: IsLeaf | N
         >>> hf.tree.map(lambda a, b: hf.sum(a - b).item(), w, w)
         {'b': [0.0], 'w': 0.0}
     """
-    return jax.tree_util.tree_map(as_traced(function), tree, *rest, is_leaf=is_leaf)
+    return structures.map_leaves(as_traced(function), tree, *rest, is_leaf=is_leaf)
 
 
 __all__ = ["flatten", "leaves", "map", "unflatten"]

@@ -413,3 +413,41 @@ def test_jax_derives_by_our_rules(name: str):
         pulled = sum(complex(jnp.vdot(t.conj(), g)) for t, g in zip(ts, backward, strict=True))
         pushed = sum(complex(jnp.vdot(t.conj(), g)) for t, g in zip(forward(*ts), gs, strict=True))
         np.testing.assert_allclose(pushed.real, pulled.real, rtol=1e-3, atol=1e-4)
+
+
+# -- numbers ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("compiled", [False, True])
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float64"])
+def test_a_number_that_changes_is_an_input(compiled, dtype):
+    traced: list[int] = []
+
+    def scaled(x, t):
+        traced.append(0)
+        return x * t["rate"] + t["offset"]
+
+    wrapped = hf.from_jax(scaled)
+    call = hf.compile(lambda x, t: wrapped(x, t)) if compiled else wrapped
+    x = hf.asarray([1.0, 2.0], dtype=dtype)
+    for step in range(6):
+        found = call(x, {"rate": 0.5 * step, "offset": step})
+        assert found.dtype == x.dtype
+        np.testing.assert_array_equal(found.astype("float32"), np.float32([1, 2]) * 0.5 * step + step)
+    assert len(traced) <= 2
+
+
+@pytest.mark.parametrize("compiled", [False, True])
+def test_a_number_that_the_function_needs_counts_by_value(compiled):
+    wrapped = hf.from_jax(lambda x, n: x[:n] if n > 1 else -x[:n])
+    call = hf.compile(lambda x, n: wrapped(x, n)) if compiled else wrapped
+    for n in (1, 2, 3, 1, 2):
+        np.testing.assert_array_equal(call(hf.ones(4), n), np.ones(n) if n > 1 else -np.ones(n))
+
+
+def test_other_programs_for_true_and_one_and_for_signs_of_zeros():
+    wrapped = hf.from_jax(lambda x, n: jnp.copysign(x, n))
+    for n in (0.0, -0.0, 1.0, -1.0, 0.0):
+        assert wrapped(hf.asarray(2.0), n).item() == np.copysign(2.0, n)
+    kinds = hf.from_jax(lambda x, n: x + (0 if isinstance(n, bool) else 10))
+    assert [kinds(hf.asarray(1.0), n).item() for n in (1, True, 2, False)] == [11, 1, 11, 1]

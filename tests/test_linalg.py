@@ -202,6 +202,49 @@ def test_gradients_of_det_at_singular_matrices():
     assert np.abs(hf.grad(hf.linalg.det)(hf.asarray(rank_one)).numpy()).max() < 1e-12
 
 
+@pytest.mark.parametrize("compiled", [False, True])
+@pytest.mark.parametrize("dtype", ["float32", "complex128"])
+def test_gradients_through_eigenvectors_of_repeated_eigenvalues(dtype: str, compiled: bool):
+    """They are finite, and right for what no rotation within a repeated eigenvalue's space changes."""
+    run: Any = hf.compile if compiled else lambda function: function  # pyright: ignore[reportUnknownLambdaType]
+    q, _ = np.linalg.qr(RNG.standard_normal((4, 4)) + (1j * RNG.standard_normal((4, 4)) if dtype[0] == "c" else 0))
+    weights = RNG.standard_normal((4, 4))
+
+    def made(function: Any, x: Any) -> Any:
+        values, vectors = hf.linalg.eigh(x)
+        return hf.sum(hf.real((vectors * function(values)) @ hf.conj(vectors).mT) * weights.astype(values.dtype))
+
+    def step(values: Any) -> Any:
+        return hf.astype(values > 1.5, values.dtype)  # a projection on the space of the eigenvalues 2 and 3
+
+    of_exp, of_step = [run(hf.grad(lambda x, f=f: made(f, x))) for f in (hf.exp, step)]
+    of_squares = run(hf.grad(lambda x: hf.sum(hf.linalg.eigh(x).eigenvalues ** 2)))
+    for values in ([1.0, 1, 2, 3], [2, 2, 2, 2], [0, 0, 0, 0]):
+        x = hf.asarray((q * np.array(values)) @ q.conj().T, dtype=dtype)
+        assert np.isfinite(of_exp(x)).all()
+        assert np.isfinite(of_step(x)).all()
+        np.testing.assert_allclose(of_squares(x), 2 * np.asarray(x), atol=1e-4 if dtype == "float32" else 1e-12)
+    x = (q * np.array([1.0, 1, 2, 3])) @ q.conj().T
+    change = RNG.standard_normal((4, 4))
+    change = (change + change.T) * 1e-6
+
+    def projected(x: Any) -> Any:
+        vectors = np.linalg.eigh(x)[1][:, 2:]
+        return np.sum((vectors @ vectors.conj().T).real * weights)
+
+    slope = (projected(x + change) - projected(x - change)) / 2
+    found = np.asarray(of_step(hf.asarray(x, dtype=dtype)))
+    np.testing.assert_allclose(np.sum(found.real * change), slope, rtol=1e-3, atol=1e-9)
+
+
+def test_second_order_gradients_of_repeated_eigenvalues_are_finite():
+    def slope(x: Any) -> Any:
+        values, vectors = hf.linalg.eigh(x)
+        return hf.sum((vectors * hf.exp(values)) @ vectors.mT * hf.asarray(A))
+
+    assert np.isfinite(hf.grad(lambda x: hf.sum(hf.grad(slope)(x) ** 2))(hf.eye(3))).all()
+
+
 def test_gradients_of_repeated_eigenvalues_and_singular_values():
     total = hf.grad(lambda x: hf.sum(hf.linalg.eigvalsh(x) ** 2))(hf.eye(3))
     close(total, 2 * np.eye(3))

@@ -1,4 +1,4 @@
-"""Sums of many elements: as precise as NumPy's of neighbours, and the same bits wherever and however often."""
+"""Sums of many elements: as precise as pairwise summation, and the same bits wherever and however often."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+import hybridflow as hf
 from hybridflow.backend import blas
 from hybridflow.backend.blas import SHARED, SHARING, run_products
 from hybridflow.ops.host_rows import row_sums
@@ -142,6 +143,110 @@ def test_precision(shape: Any, axis: Any, rng: np.random.Generator):
     last = np.ascontiguousarray(np.moveaxis(x, axis, range(x.ndim - len(axis), x.ndim)))
     pairwise = np.abs(np.add.reduce(last.reshape(*exact.shape, -1), axis=-1) / exact - 1)
     assert np.sqrt(np.mean(error**2)) <= 3 * np.sqrt(np.mean(pairwise**2)) + np.finfo(np.float32).eps / 4
+
+
+WAYS: list[tuple[tuple[int, ...], tuple[int, ...]]] = [
+    *CASES,
+    ((1000, 1000), (0, 1)),
+    ((997, 1009), (0, 1)),
+    ((10,) * 6, (0, 1, 3, 4)),
+    ((8, 128, 768), (0, 1)),
+    ((4, 4096, 64), (1,)),
+    ((16, 64, 32, 32), (0, 2, 3)),
+    ((32, 3, 64, 64), (0, 2, 3)),
+    ((3, 7, 5, 11, 13, 17, 2), (0, 1, 2, 4, 6)),
+    ((16, 1009), (1,)),
+    ((4096, 1), (0,)),
+    ((2048, 2), (0,)),
+    ((1025, 4), (0,)),
+    ((1000, 10), (0,)),
+    ((128, 10), (0,)),
+    ((300_000, 15), (0, 1)),
+]
+"""Shapes and axes, such that each way of summation is chosen: by sizes, by which axes, and by their divisors."""
+
+
+def _bound(count: float) -> float:
+    """Return the documented bound of the relative error of a sum of so many numbers of one sign.
+
+    It is twice NumPy's, which sums 128 neighbours as eight sums of sixteen, and pairs of such sums.
+    """
+    return (32 + 2 * math.log2(count)) * 2**-24
+
+
+def _assert_precise(found: Any, exact: Any, count: float, factor: float = 1) -> None:
+    error = np.max(np.abs(np.asarray(found, np.float64) / exact - 1))
+    assert error <= factor * _bound(count), f"{error:.1e} > {factor} * {_bound(count):.1e}"
+
+
+def _apart(shape: Any) -> Any:
+    """Split every size into its prime factors."""
+    factors: list[int] = []
+    for size in shape:
+        divisor = 2
+        while size > 1:
+            if size % divisor:
+                divisor += 1
+            else:
+                factors.append(divisor)
+                size //= divisor
+    return tuple(factors)
+
+
+@pytest.mark.parametrize(("shape", "axis"), WAYS, ids=str)
+def test_every_way_is_as_precise_as_pairwise_summation(shape: Any, axis: Any, rng: np.random.Generator):
+    """Equal numbers round off in one direction; a reshape before the sum must not change how XLA adds."""
+    whole = hf.compile(lambda x: hf.sum(x, axis=axis))
+    reshaped = hf.compile(lambda x: hf.sum(hf.reshape(x, shape), axis=axis))
+    for x in (np.full(shape, 0.1, np.float32), np.full(shape, 1.970604, np.float32), rng.random(shape, np.float32)):
+        exact = np.sum(x, axis=axis, dtype=np.float64)
+        count = x.size / exact.size
+        _assert_precise(hf.sum(x, axis=axis), exact, count)
+        _assert_precise(whole(x), exact, count)
+        _assert_precise(reshaped(x.reshape(_apart(shape))), exact, count)
+
+
+REDUCTIONS: dict[str, tuple[Any, tuple[int, ...], Any, float]] = {
+    "mean": (hf.mean, (1000, 1000), np.mean, 1),
+    "var": (lambda x: hf.var(x, axis=(0, 2)), (100, 100, 100), lambda x: np.var(x, axis=(0, 2)), 3),
+    "norm": (hf.linalg.norm, (1000, 1000), np.linalg.norm, 1),
+    "vector_norm": (
+        lambda x: hf.linalg.vector_norm(x, ord=3, axis=(0, 1)), (40, 500, 50),
+        lambda x: np.sum(x**3, axis=(0, 1)) ** (1 / 3), 1,
+    ),
+    "logsumexp": (
+        lambda x: hf.exp(hf.logsumexp(x)), (1000, 1000), lambda x: np.sum(np.exp(x)), 20,  # the logarithm is 14
+    ),
+    "softmax": (
+        lambda x: hf.nn.softmax(x, axis=(0, 1)), (700, 700), lambda x: np.exp(x) / np.sum(np.exp(x)), 2,
+    ),
+    "mse": (lambda x: hf.mean(hf.nn.mse(x, 0 * x)), (1000, 1000), lambda x: np.mean(x * x), 1),
+    "einsum": (lambda x: hf.einsum("ijk->j", x), (300, 20, 200), lambda x: np.sum(x, axis=(0, 2)), 1),
+    "gradient of a bias": (
+        lambda x: hf.grad(lambda b: hf.sum((x + b) * x))(hf.zeros(x.shape[-1:])), (40, 500, 50),
+        lambda x: np.sum(x, axis=(0, 1)), 1,
+    ),
+    "complex": (
+        lambda x: hf.real(hf.sum(hf.astype(x, hf.complex64))), (1000, 1000), np.sum, 1,
+    ),
+    "rows of vmap": (hf.vmap(hf.sum), (4, 500, 500), lambda x: np.sum(x, axis=(1, 2)), 1),
+    "loop": (
+        lambda x: hf.scan(lambda t, row: (t, hf.sum(row)), hf.zeros(()), x)[1], (4, 500, 500),
+        lambda x: np.sum(x, axis=(1, 2)), 1,
+    ),
+}  # fmt: skip
+"""Functions that sum, a shape, the function in float64, and how many times the bound of one sum they may be off."""
+
+
+@pytest.mark.parametrize("name", REDUCTIONS)
+def test_whatever_sums_is_as_precise(name: str, rng: np.random.Generator):
+    function, shape, reference, factor = REDUCTIONS[name]
+    x = rng.random(shape, np.float32) * 1e-3 + np.float32(0.1)
+    exact = reference(x.astype(np.float64))
+    count = max(x.size / exact.size, x.size if name == "softmax" else 1)
+    _assert_precise(function(hf.asarray(x)), exact, count, factor)
+    compiled: Any = hf.compile(function)
+    _assert_precise(compiled(x), exact, count, factor)
 
 
 def test_many_short_rows(rng: np.random.Generator):

@@ -1,6 +1,8 @@
 """Nestings of Variables: all that takes them does, and all flatten them in one order."""
 
+import dataclasses
 from collections import OrderedDict, defaultdict, namedtuple
+from typing import Any
 
 import numpy as np
 import pytest
@@ -9,6 +11,31 @@ import hybridflow as hf
 from hybridflow.core.errors import ArgumentError
 
 Pair = namedtuple("Pair", "second first")
+Point = namedtuple("Point", "x v")
+
+
+@dataclasses.dataclass
+class Plain:
+    x: Any
+    v: Any
+
+
+@dataclasses.dataclass(frozen=True)
+class Frozen:
+    x: Any
+    v: Any
+
+
+@dataclasses.dataclass(slots=True)
+class Slots:
+    x: Any
+    v: Any
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class FrozenSlots:
+    x: Any
+    v: Any
 
 
 def variable(value):
@@ -106,3 +133,100 @@ def test_a_compiled_function_sees_what_is_added_to_a_nesting():
 def test_control_flow_in_the_function_of_map():
     f = hf.compile(lambda tree: hf.tree.map(lambda one: one if one > 0 else -one, tree))
     assert hf.tree.map(hf.Tensor.item, f({"a": hf.asarray(-1.0), "b": [hf.asarray(2.0)]})) == {"a": 1.0, "b": [2.0]}
+
+
+# -- dataclasses are structures like any other --------------------------------------------------------------------
+
+
+def as_dict(x, v):
+    return {"x": x, "v": v}
+
+
+def of(state, name):
+    return state[name] if isinstance(state, dict) else getattr(state, name)
+
+
+def moved(make):
+    return lambda s: make(of(s, "x") + of(s, "v"), of(s, "v") * 0.5)
+
+
+def energy(state):
+    return hf.sum(of(state, "x") ** 2 * of(state, "v"))
+
+
+def custom(make):
+    @hf.custom_gradient
+    def function(state):
+        return moved(make)(state), lambda *g: [2 * one for one in g]
+
+    return function
+
+
+CONSTRUCTS = {
+    "hf.scan": lambda make, x: hf.scan(lambda s, _: (moved(make)(s), s), make(x, x), hf.arange(3)),
+    "hf.scan over": lambda make, x: hf.scan(lambda s, row: (s + of(row, "x"), s), x[0], make(x, x)),
+    "hf.while_loop": lambda make, x: hf.while_loop(lambda s: hf.sum(of(s, "x")) < 11.0, moved(make), make(x, x)),
+    "hf.while_loop with a counter": lambda make, x: hf.while_loop(
+        lambda s, i: i < 3, lambda s, i: (moved(make)(s), i + 1), (make(x, x), 0)
+    ),
+    "hf.cond": lambda make, x: hf.cond(hf.sum(x) > 0, moved(make), lambda s: s, make(x, x)),
+    "hf.vmap": lambda make, x: hf.vmap(moved(make))(make(x, x)),
+    "hf.vmap, in_axes": lambda make, x: hf.vmap(moved(make), in_axes=(make(0, None),))(make(x, x[0])),
+    "hf.grad": lambda make, x: hf.grad(energy)(make(x, x)),
+    "hf.value_and_grad": lambda make, x: hf.value_and_grad(energy)(make(x, x)),
+    "hf.jvp": lambda make, x: hf.jvp(moved(make), (make(x, x),), (make(x, x),)),
+    "hf.vjp": lambda make, x: hf.vjp(moved(make), make(x, x))[1](make(x, x)),
+    "hf.hvp": lambda make, x: hf.hvp(energy, (make(x, x),), (make(x, x),)),
+    "hf.jacobian": lambda make, x: hf.jacobian(energy)(make(x, x)),
+    "hf.checkpoint": lambda make, x: hf.checkpoint(moved(make))(make(x, x)),
+    "hf.custom_gradient": lambda make, x: hf.grad(lambda s: energy(custom(make)(s)))(make(x, x)),
+    "hf.from_jax": lambda make, x: hf.from_jax(moved(make))(make(x, x)),
+    "hf.tree.map": lambda make, x: hf.tree.map(lambda a, b: a * b, make(x, x), make(x, x)),
+    "hf.clip_by_global_norm": lambda make, x: hf.clip_by_global_norm(make(x, x), 0.5),
+    "hf.GradientTape": lambda make, x: watched(make(x, x)),
+}
+
+
+def watched(state):
+    with hf.GradientTape() as tape:
+        tape.watch(state)
+        value = energy(state)
+    return tape.gradient(value, state)
+
+
+@pytest.mark.parametrize("kind", [Point, Plain, Frozen, Slots, FrozenSlots])
+@pytest.mark.parametrize("construct", CONSTRUCTS)
+def test_a_structure_of_any_kind_is_taken_apart_everywhere(construct, kind):
+    x = hf.asarray([[1.0, 2.0], [0.5, 0.25]])
+
+    def kinds(result):
+        return [type(one).__name__ for one in hf.tree.leaves(result, lambda one: type(one) in (kind, dict))]
+
+    def expected(make):
+        return CONSTRUCTS[construct](make, x)
+
+    for run in (CONSTRUCTS[construct], lambda make, x: hf.compile(lambda x: CONSTRUCTS[construct](make, x))(x)):
+        found, same = run(kind, x), expected(as_dict)
+        assert kinds(found) == [one.replace("dict", kind.__name__) for one in kinds(same)]
+        named = hf.tree.map(lambda one: as_dict(one.x, one.v) if type(one) is kind else one, found,
+                            is_leaf=lambda one: type(one) is kind)  # fmt: skip
+        for a, b in zip(hf.tree.leaves(named), hf.tree.leaves(same), strict=True):
+            np.testing.assert_allclose(a, b, rtol=1e-6)
+
+
+@pytest.mark.parametrize("kind", [Point, Plain, Frozen])
+def test_structures_in_structures(kind):
+    start = kind(kind(hf.ones(2), hf.ones(2)), hf.ones(2))
+    found = hf.scan(lambda s, _: (kind(moved(kind)(s.x), s.v), None), start, hf.arange(2))[0]
+    assert type(found) is type(found.x) is kind
+    np.testing.assert_array_equal(found.x.x, [2.5, 2.5])
+
+
+@pytest.mark.parametrize("kind", [Point, Frozen, FrozenSlots])
+def test_a_changing_number_of_a_dataclass_is_an_input(kind):
+    f = hf.compile(lambda x, config: x * config.x if config.v == "scale" else x)
+    for rate in (0.1, 0.2, 0.3, 0.4):
+        np.testing.assert_allclose(f(hf.asarray(2.0), kind(rate, "scale")), 2 * rate, rtol=1e-6)
+    assert f.trace_count == 1
+    assert f(hf.asarray(2.0), kind(0.5, "keep")).item() == 2
+    assert f.trace_count == 2

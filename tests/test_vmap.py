@@ -170,6 +170,33 @@ def test_equal_graphs_of_other_constants_are_not_mixed_up():
         close(found, X.reshape(5, 3, 1).sum(axis + 1))
 
 
+WITH_NUMBERS: dict[str, Any] = {
+    "product": lambda x, t: hf.vmap(lambda row: hf.sum(row * t) / (1 + t))(x),
+    "int": lambda x, t: hf.vmap(lambda row: row * int(t * 8))(x),
+    "argument": lambda x, t: hf.vmap(lambda row, t: row + t, (0, None))(x, t),
+    "clip": lambda x, t: hf.vmap(lambda row: hf.clip(row, 0.0, t))(x),
+    "full": lambda x, t: hf.vmap(lambda row: row + hf.full((3,), t))(x),
+    "gradient": lambda x, t: hf.vmap(hf.grad(lambda row: hf.sum(row**2 * t)))(x),
+    "power": lambda x, t: hf.vmap(lambda row: hf.abs(row) ** t)(x),
+    "scan": lambda x, t: hf.vmap(lambda row: hf.scan(lambda s, _: (s * t, None), row, hf.arange(2))[0])(x),
+    "cond": lambda x, t: hf.vmap(lambda row: hf.cond(hf.sum(row) > 0, lambda r: r * t, lambda r: r, row))(x),
+    "nested": lambda x, t: hf.vmap(lambda row: hf.vmap(lambda one: one - t)(row))(x),
+}
+
+
+@pytest.mark.parametrize("name", WITH_NUMBERS)
+def test_a_number_that_changes_is_an_input(name: str):
+    """The first value is a constant of the program, the second one makes it an input of another program."""
+    program = WITH_NUMBERS[name]
+    x = hf.asarray(X.astype("f")[:, :3])
+    graphs: list[Any] = []
+    for t in (0.125, 0.25, 0.5, 0.75):
+        found = program(x, t)
+        graphs.append(dict(vectorize._GRAPHS._entries))
+        close(found, hf.compile(lambda x: program(x, t))(x), rtol=1e-6)  # noqa: B023
+    assert graphs[-1] == graphs[1]
+
+
 # -- gradients ----------------------------------------------------------------------------------------------------
 
 

@@ -10,6 +10,7 @@ import jax
 
 from hybridflow.autodiff.jacobian import flatten
 from hybridflow.autodiff.tape import GradientTape
+from hybridflow.core import structures
 from hybridflow.core.context import CONTEXT
 from hybridflow.core.dispatch import bind
 from hybridflow.core.dtypes import is_differentiable
@@ -62,7 +63,8 @@ def fresh_primals(name: str, tree: Any) -> Any:
             )  # fmt: skip
         return fresh(tensor)
 
-    return jax.tree_util.tree_map_with_path(convert, tree)
+    leaves, structure = structures.with_paths(tree)
+    return structures.unflatten(structure, [convert(path, leaf) for path, leaf in leaves])
 
 
 def fresh_arguments(name: str, args: tuple[Any, ...], numbers: tuple[int, ...]) -> list[Any]:

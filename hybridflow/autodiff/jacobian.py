@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, NamedTuple, cast
 
-import jax
-
 from hybridflow.autodiff.backprop import BoundEngine, backprop
 from hybridflow.autodiff.vectorize import InnerBuilder, Recent, run_mapped, trace_inner
 from hybridflow.autodiff.walk import Engine, connected
+from hybridflow.core import structures
 from hybridflow.core.attrs import attrs_key
 from hybridflow.core.errors import ArgumentError, ShapeError, message
 from hybridflow.core.node import Edge, Node
@@ -20,7 +19,7 @@ from hybridflow.ir.graph import Graph
 from hybridflow.ops.creation import eye, full
 from hybridflow.ops.shape import broadcast_to, permute_dims, reshape
 
-LEAF = jax.tree_util.tree_structure(0)
+LEAF = structures.structure(0)
 """The structure of a single value."""
 _CHOICES = ("none", "zero")
 
@@ -29,7 +28,7 @@ def flatten(tree: Any) -> tuple[list[Any], Any]:
     """Flatten a pytree, keeping None as a leaf."""
     if isinstance(tree, Tensor | Variable):
         return [tree], LEAF
-    return jax.tree_util.tree_flatten(tree, is_leaf=lambda x: x is None)
+    return structures.flatten(tree, is_leaf=lambda x: x is None)
 
 
 def require_choice(what: str, word: str) -> None:
@@ -117,9 +116,9 @@ class Jacobians:
                     rows[index] = reshape(one, shape)
                 elif unconnected == "zero":
                     rows[index] = full(shape, 0, dtype=leaf.dtype)
-            results.append(jax.tree_util.tree_unflatten(tree, rows))
+            results.append(structures.unflatten(tree, rows))
         structure = flatten(target)[1]
-        return results[0] if structure == LEAF else jax.tree_util.tree_unflatten(structure, results)
+        return results[0] if structure == LEAF else structures.unflatten(structure, results)
 
     def _rows(self, target: Tensor, leaves: list[Any], *, batch: bool) -> list[Tensor | None]:
         """Return the sources' gradients for every element of a target (or of one example), stacked."""

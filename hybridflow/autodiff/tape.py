@@ -8,8 +8,6 @@ from functools import partial
 from tracemalloc import is_tracing as is_tracing_memory
 from typing import Any, NoReturn, Self
 
-import jax
-
 from hybridflow.autodiff.backprop import BOUND, RAW, conjugates
 from hybridflow.autodiff.gradients_on_demand import differentiable_on_demand
 from hybridflow.autodiff.jacobian import LEAF, Jacobians, Pullback, flatten, require_choice
@@ -22,6 +20,7 @@ from hybridflow.autodiff.usual_gradient import quick_gradients
 from hybridflow.autodiff.vectorize import InnerBuilder
 from hybridflow.autodiff.walk import Engine, Wanted, connected, reachable
 from hybridflow.autodiff.why import Exits, Noting, independent
+from hybridflow.core import structures
 from hybridflow.core.context import current, set_tapes
 from hybridflow.core.dtypes import is_differentiable
 from hybridflow.core.errors import (
@@ -326,7 +325,7 @@ class GradientTape(Jacobians):
             return gradients[0] if gradients[0] is not None or unconnected_gradients == "none" else zeros(leaves[0])
         if unconnected_gradients == "zero":
             gradients = [zeros(leaf) if g is None else g for g, leaf in zip(gradients, leaves, strict=True)]
-        return jax.tree_util.tree_unflatten(tree, gradients)
+        return structures.unflatten(tree, gradients)
 
     def _quick(self, target: Any, sources: Sequence[Any]) -> list[Tensor | None] | None:
         """Return gradients on the fast path, or None where it does not apply."""

@@ -47,6 +47,9 @@ class Recorder(Protocol):
 class TracerProtocol(Protocol):
     """The part of a tracer that the core uses."""
 
+    changing: Any
+    """What knows the numbers that change from call to call of a function that each call traces; None for others."""
+
     def bind(self, op: Any, inputs: tuple[Any, ...], attrs: dict[str, Any]) -> Any:
         """Add a node to the graph and return its traced output or outputs."""
 

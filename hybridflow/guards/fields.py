@@ -1,8 +1,8 @@
 """Frozen dataclasses among the arguments.
 
-A frozen dataclass that holds tensors is a structure of its attributes, as a list is of its items. Others are compared
-by all that they hold: not only the fields that ``==`` compares, but also what `functools.cached_property` or
-``object.__setattr__`` left in them.
+A frozen dataclass that holds tensors or numbers is a structure of its attributes, as a list is of its items: a number
+of it can be an input of the trace. Others are compared by all that they hold: not only the fields that ``==`` compares,
+but also what `functools.cached_property` or ``object.__setattr__`` left in them.
 """
 
 from __future__ import annotations
@@ -15,8 +15,11 @@ import jax
 from hybridflow.core.functions import is_whole
 from hybridflow.core.held import Opened, attributes_of, is_by_fields, made_of
 from hybridflow.core.tensor import Tensor
+from hybridflow.core.traced_number import TracedNumber
 from hybridflow.core.variable import Variable
 from hybridflow.guards.order import has_order, in_order_of
+
+_NUMBERS = frozenset({float, int, TracedNumber})
 
 
 def _is_opened(value: Any) -> bool:
@@ -43,13 +46,14 @@ def _leaves_of(value: Any, around: tuple[Any, ...] = ()) -> Iterator[Any]:
 
 
 def _has_structure(value: Any) -> bool:
-    """Whether a frozen dataclass holds tensors or Variables, and does not contain itself."""
+    """Whether a frozen dataclass holds tensors, Variables or numbers, and does not contain itself."""
     leaves = [*_leaves_of(value)]
-    return any([isinstance(leaf, Tensor | Variable) for leaf in leaves]) and not any(map(is_by_fields, leaves))
+    is_one = [type(leaf) in _NUMBERS or isinstance(leaf, Tensor | Variable) for leaf in leaves]
+    return any(is_one) and not any(map(is_by_fields, leaves))
 
 
 def opened(leaf: Any) -> Any:
-    """Return a leaf as an `Opened` if it is a frozen dataclass that holds tensors or Variables; else unchanged."""
+    """Return a leaf as an `Opened` if it is a frozen dataclass that holds tensors, Variables or numbers."""
     if not is_by_fields(leaf) or not _has_structure(leaf):
         return leaf
     held = attributes_of(leaf)

@@ -52,8 +52,8 @@ class _Attributes:
         self.values = values
 
 
-def _flatten(node: _Attributes) -> tuple[list[Any], _Kind]:
-    return node.values, node.kind
+def _flatten(node: _Attributes) -> tuple[list[tuple[Any, Any]], _Kind]:
+    return list(zip(map(jax.tree_util.GetAttrKey, node.kind.names), node.values, strict=True)), node.kind
 
 
 def _unflatten(kind: _Kind, values: Any) -> Any:
@@ -63,7 +63,7 @@ def _unflatten(kind: _Kind, values: Any) -> Any:
     return made_of(kind.cls, kind.names, held)
 
 
-jax.tree_util.register_pytree_node(_Attributes, _flatten, _unflatten)
+jax.tree_util.register_pytree_with_keys(_Attributes, _flatten, _unflatten)
 
 
 def is_object(value: Any) -> bool:
@@ -89,11 +89,20 @@ def opened(value: Any, which: Callable[[Any], bool] = is_object) -> Any:
     return _opened(value, which, ())
 
 
-def _opened(value: Any, which: Callable[[Any], bool], around: tuple[Any, ...]) -> Any:
-    leaves, tree = flattened("compile", value)
+def open_records(value: Any, is_leaf: Callable[[Any], bool] | None = None) -> Any:
+    """Return a structure with its dataclasses replaced by such nodes; what `is_leaf` says is a leaf stays as it is."""
+    return _opened(value, lambda leaf: is_record(leaf) and not (is_leaf is not None and is_leaf(leaf)), (), is_leaf)
+
+
+def _opened(
+    value: Any, which: Callable[[Any], bool], around: tuple[Any, ...], is_leaf: Callable[[Any], bool] | None = None
+) -> Any:
+    leaves, tree = flattened("compile", value, is_leaf)
     if not any(map(which, leaves)):
         return value
-    opened = [_attributes(leaf, which, (*around, leaf)) if _is_new(leaf, which, around) else leaf for leaf in leaves]
+    opened = [
+        _attributes(leaf, which, (*around, leaf), is_leaf) if _is_new(leaf, which, around) else leaf for leaf in leaves
+    ]
     whole = jax.tree_util.tree_unflatten(tree, opened)
     return in_order_of(skeleton(value), whole) if has_order(value) else whole
 
@@ -103,11 +112,13 @@ def _is_new(leaf: Any, which: Callable[[Any], bool], around: tuple[Any, ...]) ->
     return which(leaf) and not any(leaf is one for one in around)
 
 
-def _attributes(value: Any, which: Callable[[Any], bool], around: tuple[Any, ...]) -> _Attributes:
+def _attributes(
+    value: Any, which: Callable[[Any], bool], around: tuple[Any, ...], is_leaf: Callable[[Any], bool] | None
+) -> _Attributes:
     names = [*attributes_of(value)]
     held = [observe.read_attr(value, name) for name in names]
     kind = _Kind(type(value), tuple(names), _Order(held))
-    return _Attributes(kind, [_opened(one, which, around) for one in held])
+    return _Attributes(kind, [_opened(one, which, around, is_leaf) for one in held])
 
 
 def objects_in(value: Any) -> Iterator[Any]:

@@ -7,7 +7,7 @@ import weakref
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from threading import get_ident
-from typing import Any, NamedTuple, NoReturn, cast
+from typing import Any, NamedTuple, NoReturn, Protocol, cast
 
 import numpy as np
 
@@ -113,6 +113,14 @@ REREAD = register(
 Variable: reading a Variable counts for its gradient after an assignment too."""
 
 
+class ChangingNumbers(Protocol):
+    """The numbers of a function that is traced at every call, whose program is kept."""
+
+    def tensor(self, array: np.ndarray[Any, Any], where: Where | None) -> Tensor | None:
+        """Return a number as a tensor from outside the trace if it has changed since an earlier call, else None."""
+        ...
+
+
 class GraphBuilder:
     """The tracer that collects the nodes of one trace.
 
@@ -157,6 +165,7 @@ class GraphBuilder:
         self.stopped: dict[Edge, Edge] = {}  # from a value of a silent node to what is used of it outside
         self.observations: Any = None if self.outer is None else self.outer.observations
         self.place: Where | None = None
+        self.changing: ChangingNumbers | None = None if self.outer is None else self.outer.changing
         self.dims = self.outer.dims if self.outer is not None else DimScope()
         self.streams: tuple[Any, Any] = (sys.stdout, sys.stderr) if self.outer is None else self.outer.streams
         self.mesh: Mesh | None = None if self.outer is None else self.outer.mesh
@@ -229,8 +238,13 @@ class GraphBuilder:
         self.relied_on[id(number)] = number, where
 
     def constant(self, array: np.ndarray[Any, Any]) -> Tensor:
-        """Add a constant and return its traced tensor."""
-        node = constant_node(array, self.scope, user_place(2))
+        """Add a constant and return its traced tensor; one that changes from call to call is captured."""
+        where = user_place(2)
+        if self.changing is not None and array.ndim == 0:
+            tensor = self.changing.tensor(array, where)
+            if tensor is not None:
+                return make_tensor(None, self.edge_of(tensor))
+        node = constant_node(array, self.scope, where)
         self.nodes.append(node)
         return make_tensor(None, (node, 0))
 

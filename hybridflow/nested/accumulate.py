@@ -6,11 +6,10 @@ import functools
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, ParamSpec, TypeVar, cast
 
-import jax
-
 from hybridflow.autodiff.functional import fresh_arguments, require_scalar, with_aux
 from hybridflow.autodiff.namespaces import PUBLIC
 from hybridflow.autodiff.tape import GradientTape
+from hybridflow.core import structures
 from hybridflow.core.dtypes import LOW_PRECISION, float32
 from hybridflow.core.errors import ArgumentError, ArgumentTypeError, ShapeError, message
 from hybridflow.core.functions import as_traced
@@ -120,9 +119,9 @@ def _run(
     batch = _batch_of(chosen, numbers, len(args))
     rows = _cut([args[number] for number in batch], chosen.parts)
     whole = [number for number in numbers if number not in batch]
-    variables, variables_tree = jax.tree_util.tree_flatten(chosen.variables)
+    variables, variables_tree = structures.flatten(chosen.variables)
     _require_variables(variables)
-    leaves, tree = jax.tree_util.tree_flatten([args[number] for number in whole])
+    leaves, tree = structures.flatten([args[number] for number in whole])
 
     def step(sums: Any, slices: Any) -> tuple[Any, Any]:
         arguments = list(args)
@@ -137,7 +136,7 @@ def _run(
         require_scalar(value)
         sources = [[arguments[n] for n in whole], variables, [arguments[n] for n in numbers if n in batch]]
         gradients = tape.gradient(value, sources, unconnected_gradients="zero")
-        new = jax.tree_util.tree_leaves(gradients[:2])
+        new = structures.leaves(gradients[:2])
         added = [old + PUBLIC.astype(one, old.dtype) for old, one in zip(sums, new, strict=True)]
         return added, (value, aux, gradients[2])
 
@@ -145,7 +144,7 @@ def _run(
     scale = chosen.parts if mean else 1
     gradients = [_like(g, x, scale) for g, x in zip(summed, (*leaves, *variables), strict=True)]
     by_number = dict(zip(whole, tree.unflatten(gradients[: len(leaves)]), strict=True))
-    of_batch = jax.tree_util.tree_map(lambda g: _joined(g, scale), of_rows)
+    of_batch = structures.map_leaves(lambda g: _joined(g, scale), of_rows)
     by_number.update(zip([number for number in numbers if number in batch], of_batch, strict=True))
     of_variables = variables_tree.unflatten(gradients[len(leaves) :])
     return values, aux, [by_number[number] for number in numbers], of_variables
@@ -178,7 +177,7 @@ def _require_variables(leaves: Sequence[Any]) -> None:
 
 def _cut(batch: list[Any], parts: int) -> Any:
     """Return the batch with a first axis of micro-batches."""
-    leaves, tree = jax.tree_util.tree_flatten(batch)
+    leaves, tree = structures.flatten(batch)
     tensors = [as_tensor(leaf) for leaf in leaves]
     if not tensors:
         raise ArgumentError(

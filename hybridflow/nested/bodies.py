@@ -11,6 +11,7 @@ import numpy as np
 from hybridflow.autodiff.functional import fresh
 from hybridflow.autodiff.graph_ops import inline
 from hybridflow.autodiff.namespaces import PUBLIC
+from hybridflow.core import structures
 from hybridflow.core.context import current
 from hybridflow.core.convert import common_dtype, is_number
 from hybridflow.core.dispatch import bind
@@ -32,7 +33,7 @@ INT32 = make_spec((), np.dtype(np.int32))
 
 def leaves_of(tree: Any) -> tuple[list[Tensor], Any]:
     """Return the leaves of a structure as tensors, and the structure."""
-    leaves, treedef = jax.tree_util.tree_flatten(tree)
+    leaves, treedef = structures.flatten(tree)
     return [as_tensor(leaf) for leaf in leaves], treedef
 
 
@@ -239,7 +240,7 @@ def trace_function(
     structure: dict[str, Any] = {}
 
     def flat(*tensors: Tensor) -> list[Tensor]:
-        structure["leaves"], structure["tree"] = jax.tree_util.tree_flatten(fn(*build(tensors)))
+        structure["leaves"], structure["tree"] = structures.flatten(fn(*build(tensors)))
         return [as_tensor(leaf) for leaf in structure["leaves"]]
 
     traced = trace_with_variables(flat, specs, name)
@@ -259,7 +260,7 @@ def value_names(tree: Any, names: Sequence[str] | None, noun: str) -> list[str]:
     """
     result: list[str] = []
     count = tree.num_leaves
-    for path, _ in jax.tree_util.tree_flatten_with_path(jax.tree_util.tree_unflatten(tree, [0] * count))[0]:
+    for path, _ in structures.with_paths(structures.unflatten(tree, [0] * count))[0]:
         if names is not None and isinstance(path[0], jax.tree_util.SequenceKey) and path[0].idx < len(names):
             result.append(f"variable {names[path[0].idx]!r}{jax.tree_util.keystr(path[1:])}")
         else:
@@ -294,12 +295,12 @@ class Carry:
         self._begin(state)
 
     def _begin(self, state: Any) -> None:
-        values, self.tree = jax.tree_util.tree_flatten(state)
+        values, self.tree = structures.flatten(state)
         self.leaves = [as_tensor(value) for value in values]
 
     def build(self, tensors: Sequence[Tensor]) -> Any:
         """Return values in the structure."""
-        return jax.tree_util.tree_unflatten(self.tree, tensors)
+        return structures.unflatten(self.tree, tensors)
 
     def traced(self, trace: Callable[[], Any]) -> Any:
         """Trace the loop; trace it again if only the steps tell the element shape of an array."""
@@ -316,7 +317,7 @@ class Carry:
             ArgumentError, DTypeError, ShapeError: if the structure, a dtype or a shape has changed.
             BeginsOtherwise: if the step was the first to write to an array that the loop began with.
         """
-        values, tree = jax.tree_util.tree_flatten(result)
+        values, tree = structures.flatten(result)
         if tree != self.tree:
             before = self.build(self.leaves)
             shapes = shapes_to_begin_with(before, result)

@@ -6,13 +6,13 @@ from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, NamedTuple, TypeVar
 
-import jax
 import numpy as np
 from jax import lax
 
 from hybridflow.autodiff.dependence import joined, of_graph
 from hybridflow.autodiff.graph_ops import inline
 from hybridflow.autodiff.transform import SplitGradient, split_gradient
+from hybridflow.core import structures
 from hybridflow.core.context import current
 from hybridflow.core.convert import common_dtype, is_number
 from hybridflow.core.dtypes import DType
@@ -76,13 +76,13 @@ def cond(pred: Any, true_fn: Callable[..., R], false_fn: Callable[..., R], *oper
     chosen = predicate("cond", pred)
     if current().tracer is None:
         leaves, tree = own_leaves(operands)
-        leaves_, tree = own_leaves((true_fn if bool(chosen) else false_fn)(*jax.tree_util.tree_unflatten(tree, leaves)))
-        return jax.tree_util.tree_unflatten(tree, leaves_)
+        leaves_, tree = own_leaves((true_fn if bool(chosen) else false_fn)(*structures.unflatten(tree, leaves)))
+        return structures.unflatten(tree, leaves_)
     leaves, tree = leaves_of(operands)
     specs = [leaf.spec for leaf in leaves]
 
     def build(tensors: Sequence[Tensor]) -> tuple[Any, ...]:
-        return jax.tree_util.tree_unflatten(tree, tensors)
+        return structures.unflatten(tree, tensors)
 
     when_true, true_tree, true_leaves = trace_function("cond_true", as_traced(true_fn), specs, build)
     when_false, false_tree, false_leaves = trace_function("cond_false", as_traced(false_fn), specs, build)
@@ -94,7 +94,7 @@ def cond(pred: Any, true_fn: Callable[..., R], false_fn: Callable[..., R], *oper
         )  # fmt: skip
     named = [f"result {index}" for index in range(len(true_leaves))]
     made = join(chosen, named, (when_true, true_leaves), (when_false, false_leaves), leaves)
-    return jax.tree_util.tree_unflatten(true_tree, made)
+    return structures.unflatten(true_tree, made)
 
 
 def join(

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import jax
-
+from hybridflow.core import structures
 from hybridflow.core.functions import as_traced
 from hybridflow.core.tensor import Tensor
 
@@ -23,7 +22,7 @@ class Call:
     def __init__(self, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         self.name: str = getattr(fn, "__name__", type(fn).__name__)
         self._fn = fn
-        self._leaves, self._tree = jax.tree_util.tree_flatten((args, kwargs))
+        self._leaves, self._tree = structures.flatten((args, kwargs))
         self._places = [index for index, leaf in enumerate(self._leaves) if isinstance(leaf, Tensor)]
         self._numbers: list[int] = []
 
@@ -43,7 +42,7 @@ class Call:
         leaves = list(self._leaves)
         for position, number in zip(self._places, self._numbers, strict=True):
             leaves[position] = tensors[number]
-        args, kwargs = jax.tree_util.tree_unflatten(self._tree, leaves)
+        args, kwargs = structures.unflatten(self._tree, leaves)
         return Outcome(as_traced(self._fn)(*args, **kwargs))
 
 
@@ -51,7 +50,7 @@ class Outcome:
     """A result whose tensors can be replaced."""
 
     def __init__(self, result: Any) -> None:
-        self._leaves, self._tree = jax.tree_util.tree_flatten(result)
+        self._leaves, self._tree = structures.flatten(result)
         self._places = [index for index, leaf in enumerate(self._leaves) if isinstance(leaf, Tensor)]
         self.tensors: list[Tensor] = [self._leaves[index] for index in self._places]
 
@@ -60,4 +59,4 @@ class Outcome:
         leaves = list(self._leaves)
         for position, tensor in zip(self._places, tensors, strict=True):
             leaves[position] = tensor
-        return jax.tree_util.tree_unflatten(self._tree, leaves)
+        return structures.unflatten(self._tree, leaves)

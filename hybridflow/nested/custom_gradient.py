@@ -7,7 +7,6 @@ import inspect
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, ParamSpec, TypeVar
 
-import jax
 import numpy as np
 
 from hybridflow.autodiff.backprop import BOUND, backprop, conjugates
@@ -15,6 +14,7 @@ from hybridflow.autodiff.functional import fresh
 from hybridflow.autodiff.graph_ops import call
 from hybridflow.autodiff.namespaces import PUBLIC
 from hybridflow.autodiff.walk import EVER, reachable
+from hybridflow.core import structures
 from hybridflow.core.context import Context, current
 from hybridflow.core.dispatch import bind, record
 from hybridflow.core.dtypes import is_differentiable
@@ -65,14 +65,14 @@ def custom_gradient(function: Callable[P, tuple[R, Callable[..., Any]]]) -> Call
     def wrapped(*args: Any, **kwargs: Any) -> Any:
         context = current()
         names = sorted(kwargs, key=lambda name: order.get(name, len(order)))
-        leaves, tree = jax.tree_util.tree_flatten((args, [kwargs[name] for name in names]))
+        leaves, tree = structures.flatten((args, [kwargs[name] for name in names]))
         positions = [i for i, leaf in enumerate(leaves) if isinstance(leaf, Tensor | Variable | np.ndarray)]
         start = next_sequence()
         given = [as_tensor(leaves[i]) for i in positions]
         arguments = list(map(fresh, given))
         for position, argument in zip(positions, arguments, strict=True):
             leaves[position] = argument
-        fresh_args, fresh_kwargs = jax.tree_util.tree_unflatten(tree, leaves)
+        fresh_args, fresh_kwargs = structures.unflatten(tree, leaves)
         answer = as_traced(function)(*fresh_args, **dict(zip(names, fresh_kwargs, strict=True)))
         if not isinstance(answer, tuple) or len(answer) != 2 or not callable(answer[1]):
             raise ArgumentTypeError(
@@ -80,7 +80,7 @@ def custom_gradient(function: Callable[P, tuple[R, Callable[..., Any]]]) -> Call
                         got=f"a {type(answer).__name__}")
             )  # fmt: skip
         result, grad_fn = answer
-        outputs, result_tree = jax.tree_util.tree_flatten(result)
+        outputs, result_tree = structures.flatten(result)
         if context.tracer is None and not context.tapes and not any(map(_lasting, [*arguments, *outputs])):
             return result
         of_rule = {tensor._edge for tensor in (*given, *arguments) if tensor._edge is not None}
@@ -88,7 +88,7 @@ def custom_gradient(function: Callable[P, tuple[R, Callable[..., Any]]]) -> Call
             function.__qualname__, start, arguments, of_rule, [as_tensor(output) for output in outputs], grad_fn
         )
         replaced = _traced(body, context.tracer) if isinstance(context.tracer, GraphBuilder) else _eager(body, context)
-        return jax.tree_util.tree_unflatten(result_tree, replaced)
+        return structures.unflatten(result_tree, replaced)
 
     return wrapped
 

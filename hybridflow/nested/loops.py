@@ -21,9 +21,11 @@ from hybridflow.autodiff.graph_ops import inline
 from hybridflow.autodiff.namespaces import PUBLIC
 from hybridflow.autodiff.no_gradient import no_gradient
 from hybridflow.backend.host_calls import goes_on
+from hybridflow.core import structures
 from hybridflow.core.context import current
 from hybridflow.core.errors import ArgumentError, ArgumentTypeError, message
 from hybridflow.core.functions import as_traced
+from hybridflow.core.held import defines
 from hybridflow.core.keywords import with_foreign_keywords
 from hybridflow.core.op import No, Op, Reach, Saves, register
 from hybridflow.core.spec import TensorSpec, make_spec
@@ -66,7 +68,8 @@ def while_loop(
         body_fn: ``body_fn(*loop_vars)`` returns the new loop variables (a bare value if there is only one). Both
             functions may read outer tensors, and read and assign Variables.
         loop_vars: a tuple or list of tensors or structures; each keeps its structure, shapes and dtypes. Anything else
-            (a tensor, a dict, a dataclass) is one loop variable: ``cond_fn(loop_vars)``, ``body_fn(loop_vars)``.
+            (a tensor, a dict, a NamedTuple, a dataclass) is one loop variable: ``cond_fn(loop_vars)``,
+            ``body_fn(loop_vars)``.
         max_iterations: the largest number of steps. The loop still ends as soon as the condition fails. Gradients
             through a traced loop need this, since XLA must know how much to keep. A loop over a counter does not: an
             integer that starts at a constant, grows by a constant and is compared with a constant.
@@ -87,15 +90,15 @@ def while_loop(
     """
     _require_count(max_iterations)
     cond_fn, body_fn = as_traced(cond_fn), as_traced(body_fn)
-    if not isinstance(loop_vars, tuple | list):
+    if not isinstance(loop_vars, tuple | list) or defines(type(loop_vars), "_fields"):
         return iterate(cond_fn, lambda value: (body_fn(value),), (loop_vars,), max_iterations)[0]
     results = iterate(cond_fn, body_fn, tuple(loop_vars), max_iterations)
-    return jax.tree_util.tree_unflatten(_outer_structure(loop_vars), results)
+    return structures.unflatten(_outer_structure(loop_vars), results)
 
 
 def _outer_structure(items: Any) -> Any:
     """Return the outermost structure of a tuple or list; its items are leaves."""
-    return jax.tree_util.tree_structure(items, is_leaf=lambda one: one is not items)
+    return structures.structure(items, is_leaf=lambda one: one is not items)
 
 
 def _require_count(bound: Any) -> None:

@@ -13,6 +13,7 @@ from hybridflow.autodiff.dependence import of_graph
 from hybridflow.autodiff.graph_ops import inline
 from hybridflow.autodiff.transform import Mask, differentiate
 from hybridflow.backend.collectives import LOWERED_FOR
+from hybridflow.core import structures
 from hybridflow.core.context import current
 from hybridflow.core.dispatch import bind, run_raw
 from hybridflow.core.errors import ArgumentTypeError, LayoutError, message
@@ -80,7 +81,7 @@ def shard_map(
             message("shard_map: takes a function and a hf.Mesh", got=f"{fn!r}, {mesh!r}"[:80],
                     hint='Write hf.shard_map(fn, hf.Mesh({"data": 8}), [("data",)], ()).')
         )  # fmt: skip
-    for layout in jax.tree_util.tree_leaves((list(in_layouts), out_layouts), is_leaf=is_layout):
+    for layout in structures.leaves((list(in_layouts), out_layouts), is_leaf=is_layout):
         check_axes(checked_layout(layout, "shard_map"), mesh, "shard_map")
     name = getattr(fn, "__name__", "shard_map")
 
@@ -97,7 +98,7 @@ def shard_map(
                         got=f"{name}{tuple(in_layouts)}",
                         hint="Give one for each argument.")
             )  # fmt: skip
-        leaves, tree = jax.tree_util.tree_flatten(args)
+        leaves, tree = structures.flatten(args)
         tensors = [as_tensor(leaf) for leaf in leaves]
         layouts = [one for arg, given in zip(args, in_layouts, strict=True) for one in _spread(given, arg, "argument")]
         return _run(fn, name, mesh, tensors, tree, layouts, out_layouts)
@@ -119,8 +120,8 @@ def _run(
     def body(*locals_: Tensor) -> list[Tensor]:
         tracer: Any = current().tracer
         tracer.manual = mesh
-        result = as_traced(fn)(*jax.tree_util.tree_unflatten(tree, locals_))
-        leaves, result_tree = jax.tree_util.tree_flatten(result)
+        result = as_traced(fn)(*structures.unflatten(tree, locals_))
+        leaves, result_tree = structures.flatten(result)
         kept[:] = result_tree, _spread(out_layouts, result, "result")
         checks[:] = tracer.checks
         tracer.checks.clear()
@@ -142,16 +143,16 @@ def _run(
         for check, flag in zip(checks, flags, strict=True):
             if not flag.numpy().all():
                 raise check.failure(name)
-    return jax.tree_util.tree_unflatten(result_tree, made[: len(outputs)])
+    return structures.unflatten(result_tree, made[: len(outputs)])
 
 
 def _spread(given: Any, value: Any, what: str) -> list[Layout]:
     """Return the layout of each tensor in a value."""
-    leaves, tree = jax.tree_util.tree_flatten(value)
+    leaves, tree = structures.flatten(value)
     if is_layout(given):
         layouts: list[Any] = [given] * len(leaves)
     else:
-        layouts, structure = jax.tree_util.tree_flatten(given, is_leaf=is_layout)
+        layouts, structure = structures.flatten(given, is_leaf=is_layout)
         if structure != tree:
             raise LayoutError(
                 message(f"shard_map: the layouts of the {what} have another structure", got=f"{structure} for {tree}",

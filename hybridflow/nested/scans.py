@@ -15,6 +15,7 @@ from hybridflow.autodiff.functional import fresh
 from hybridflow.autodiff.graph_ops import inline
 from hybridflow.autodiff.namespaces import PUBLIC
 from hybridflow.autodiff.transform import SplitGradient, split_gradient
+from hybridflow.core import structures
 from hybridflow.core.context import current
 from hybridflow.core.errors import ArgumentError, ArgumentTypeError, ShapeError, message
 from hybridflow.core.functions import as_traced
@@ -82,7 +83,7 @@ def scan(fn: Callable[..., tuple[C, Y]], init: Any, xs: Any) -> tuple[C, Y]:
 
     def body(*tensors: Tensor) -> list[Tensor]:
         count = len(carry.leaves)
-        new, y = _pair(fn(carry.build(tensors[:count]), jax.tree_util.tree_unflatten(xs_tree, tensors[count:])))
+        new, y = _pair(fn(carry.build(tensors[:count]), structures.unflatten(xs_tree, tensors[count:])))
         after = carry.after(new)
         ys, structure["tree"] = leaves_of(y)
         structure["specs"] = [one.spec for one in ys]
@@ -97,7 +98,7 @@ def scan(fn: Callable[..., tuple[C, Y]], init: Any, xs: Any) -> tuple[C, Y]:
         last, ys = own_leaves(carry.leaves)[0], [zeros(make_spec((0, *s.shape), s.dtype)) for s in structure["specs"]]
     else:
         last, ys = _bind(traced, carry.leaves, sequences, length, len(structure["specs"]))
-    return carry.build(last), jax.tree_util.tree_unflatten(structure["tree"], ys)
+    return carry.build(last), structures.unflatten(structure["tree"], ys)
 
 
 def _bind(
@@ -190,12 +191,12 @@ def _eager(
     rows: list[list[Tensor]] = []
     y_tree: Any = None
     for index in range(length):
-        new, y = _pair(fn(state, jax.tree_util.tree_unflatten(xs_tree, [cast(Any, t)[index] for t in sequences])))
+        new, y = _pair(fn(state, structures.unflatten(xs_tree, [cast(Any, t)[index] for t in sequences])))
         state = carry.build(own_leaves(carry.after(new))[0])
         row, y_tree = leaves_of(y)
         rows.append(row)
     ys = [stack([row[i] for row in rows]) for i in range(len(rows[0]))]
-    return state, jax.tree_util.tree_unflatten(y_tree, ys)
+    return state, structures.unflatten(y_tree, ys)
 
 
 # -- the op -------------------------------------------------------------------------------------------------------

@@ -10,6 +10,7 @@ from typing import Any, TypeGuard, cast
 import jax
 
 from hybridflow.autodiff.namespaces import PUBLIC
+from hybridflow.core import structures
 from hybridflow.core.context import current
 from hybridflow.core.dims import Dim
 from hybridflow.core.dtypes import DType, as_dtype
@@ -266,8 +267,8 @@ def shapes_to_begin_with(before: Any, after: Any) -> dict[int, Any]:
     Returns:
         The shapes by position among the leaves, where arrays count as leaves. Empty if the structures differ otherwise.
     """
-    a, tree = jax.tree_util.tree_flatten(before, is_leaf=is_array)
-    b, other = jax.tree_util.tree_flatten(after, is_leaf=is_array)
+    a, tree = structures.flatten(before, is_leaf=is_array)
+    b, other = structures.flatten(after, is_leaf=is_array)
     if tree != other:
         return {}
     return {
@@ -279,7 +280,7 @@ def shapes_to_begin_with(before: Any, after: Any) -> dict[int, Any]:
 
 def begun_with(before: Any, shapes: dict[int, Any]) -> Any:
     """Return a structure in which arrays get zeros of the given shapes; see `shapes_to_begin_with`."""
-    leaves, tree = jax.tree_util.tree_flatten(before, is_leaf=is_array)
+    leaves, tree = structures.flatten(before, is_leaf=is_array)
     return tree.unflatten([leaf.with_shape(shapes[i]) if i in shapes else leaf for i, leaf in enumerate(leaves)])
 
 

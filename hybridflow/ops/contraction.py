@@ -11,6 +11,7 @@ from jax import lax
 
 from hybridflow.backend import products
 from hybridflow.core.settings import SETTINGS
+from hybridflow.ops.summation import add_up
 from hybridflow.ops.xla_algebra import float_sum
 
 # -- contracting two operands -------------------------------------------------------------------------------------
@@ -56,7 +57,7 @@ class NumpyPart:
     @staticmethod
     def total(x: Any, axes: tuple[int, ...]) -> Any:
         """Sum over axes."""
-        return np.sum(x, axis=axes, dtype=x.dtype)
+        return add_up(x, axes, False).astype(x.dtype, copy=False)
 
     @staticmethod
     def transpose(x: Any, axes: tuple[int, ...]) -> Any:
@@ -99,7 +100,7 @@ class LaxPart:
     @staticmethod
     def total(x: Any, axes: tuple[int, ...]) -> Any:
         """Sum over axes."""
-        return float_sum(x, axes) if x.dtype.kind == "f" else lax.reduce_sum(x, axes)
+        return float_sum(x, axes) if x.dtype.kind in "fc" else lax.reduce_sum(x, axes)
 
     @staticmethod
     def transpose(x: Any, axes: tuple[int, ...]) -> Any:

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 from jax import lax
 
+from hybridflow.core.context import CONTEXT
 from hybridflow.core.device import DeviceLike, device_like
 from hybridflow.core.device import device as on_device
 from hybridflow.core.dims import Dim, SizeFloat
@@ -21,6 +22,7 @@ from hybridflow.core.dtypes import (
 )
 from hybridflow.core.errors import ArgumentTypeError, ShapeError, message
 from hybridflow.core.keywords import plain
+from hybridflow.core.node import user_place
 from hybridflow.core.op import Bad, Op, Sample, Stops, op
 from hybridflow.core.staged_number import StagedNumber
 from hybridflow.core.traced_number import TracedNumber
@@ -123,6 +125,11 @@ def full(shape: Any, fill_value: TensorLike, *, dtype: Any = None, device: Devic
     if target is None:
         target = default_dtype(fill_value)
     check_fits(fill_value, target)
+    context = CONTEXT.get()
+    if context is not None and context.tracer is not None and context.tracer.changing is not None:
+        tensor = context.tracer.changing.tensor(np.asarray(fill_value, target), user_place(2))
+        if tensor is not None:
+            return broadcast_to(tensor, sizes)
     attrs: dict[str, Any] = {"shape": sizes, "fill_value": _EXACT[kind_of(target)](fill_value), "dtype": target}
     _full_infer(**attrs)
     return bind(full.op, (), attrs)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import inspect
 import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from types import CodeType, FunctionType
 from typing import Any, NamedTuple, ParamSpec, overload
 
@@ -14,15 +14,18 @@ import jax.numpy as jnp
 import numpy as np
 
 from hybridflow.backend.jax_shim import enable_x64, jaxpr_as_function, x64_enabled
+from hybridflow.core import structures
 from hybridflow.core.attrs import attr_key
 from hybridflow.core.context import CONTEXT
 from hybridflow.core.dispatch import bind
-from hybridflow.core.dtypes import WIDE, as_dtype, is_differentiable
-from hybridflow.core.errors import ArgumentError, ArgumentTypeError, message
+from hybridflow.core.dtypes import WIDE, as_dtype, float32, float64, int32, int64, is_differentiable
+from hybridflow.core.errors import ArgumentError, ArgumentTypeError, NumberRangeError, message
 from hybridflow.core.node import format_where, user_place
 from hybridflow.core.op import No, Op, Saves, register
+from hybridflow.core.seen_numbers import SeenNumbers
 from hybridflow.core.spec import TensorSpec, make_spec
-from hybridflow.core.tensor import Tensor, as_tensor
+from hybridflow.core.tensor import Tensor, as_tensor, asarray
+from hybridflow.core.traced_number import TracedNumber
 from hybridflow.core.variable import Variable
 
 P = ParamSpec("P")
@@ -57,10 +60,14 @@ class JaxFunction:
         name: a name for graphs and messages.
         function: a function that takes JAX arrays and returns a pytree of them.
         wide: whether JAX keeps 64-bit dtypes while it traces the function.
+        numbers: the positions of arrays that are Python numbers to the function: they leave other arrays' dtypes alone.
     """
 
-    def __init__(self, name: str, function: Callable[..., Any], wide: bool) -> None:
+    def __init__(
+        self, name: str, function: Callable[..., Any], wide: bool, numbers: frozenset[int] = frozenset()
+    ) -> None:
         self.name = name
+        self._numbers = numbers
         self.executables: dict[Any, Any] = {}
         self._function = function
         self._wide = wide
@@ -72,7 +79,10 @@ class JaxFunction:
         key = tuple([(tuple(map(int, value.shape)), np.dtype(value.dtype)) for value in values])
         traced = self._traced.get(key)
         if traced is None:
-            arrays = [jax.ShapeDtypeStruct(shape, dtype) for shape, dtype in key]
+            arrays = [
+                jax.ShapeDtypeStruct(shape, dtype, weak_type=index in self._numbers)
+                for index, (shape, dtype) in enumerate(key)
+            ]
             try:
                 with enable_x64(self._wide):
                     jaxpr, shapes = jax.make_jaxpr(self._function, return_shape=True)(*arrays)
@@ -80,7 +90,7 @@ class JaxFunction:
                 place = format_where(user_place())
                 error.add_note(f"while jax traced {self.name}, a function of hf.from_jax, called at {place}")
                 raise
-            leaves, tree = jax.tree_util.tree_flatten(shapes)
+            leaves, tree = structures.flatten(shapes)
             specs = tuple([make_spec(tuple(leaf.shape), as_dtype(leaf.dtype)) for leaf in leaves])
             # A NumPy array that the function closes over may be written to later; the program keeps what it was.
             consts = [const.copy() if isinstance(const, np.ndarray) else const for const in jaxpr.consts]
@@ -215,8 +225,9 @@ def from_jax(
 
     Returns:
         A function of the same arguments, in any nesting. Tensors, Variables and arrays reach `fn` as JAX arrays;
-        Python numbers and other values reach it unchanged, with one trace per value. The result has the structure
-        of `fn`'s result, with tensors instead of arrays.
+        a Python number that changes from call to call does so too, unless the function needs it when it is traced;
+        other values reach it unchanged, with one trace per value. The result has the structure of `fn`'s result, with
+        tensors instead of arrays.
 
     Raises:
         ArgumentTypeError: `fn` is not callable, or an argument holds a value that is neither an array nor hashable.
@@ -254,6 +265,11 @@ def _name_of(function: Callable[..., Any]) -> str:
     return name if name != "<lambda>" else "lambda"
 
 
+_ARRAYS = (Tensor, Variable, np.ndarray, np.generic, jax.Array)
+_NUMBERS: dict[type, tuple[Any, Any]] = {float: (float32, float64), int: (int32, int64), TracedNumber: (None, None)}
+"""The dtypes that JAX gives Python numbers, without and with its 64-bit mode."""
+
+
 class _Static:
     """A leaf that holds the value of a static argument."""
 
@@ -276,6 +292,8 @@ class _Caller:
         self.signature = _signature(function)
         self.captured = _CapturedObjects(function)
         self.variants: dict[Any, tuple[JaxFunction, Any]] = {}
+        self.seen = SeenNumbers()
+        self.needed: set[tuple[int, int]] = set()
         self.lock = threading.Lock()
         unknown = static - (self.signature.parameters.keys() if self.signature is not None else set())
         if unknown:
@@ -291,23 +309,50 @@ class _Caller:
             observations.function(self.function)  # if this changes, the trace that calls it is made again
         if self.static:
             args, kwargs = self._with_static(args, kwargs)
-        leaves, tree = jax.tree_util.tree_flatten((args, kwargs))
-        positions: list[int] = []
-        tensors: list[Tensor] = []
-        fixed: list[Any] = []
-        for index, leaf in enumerate(leaves):
-            if isinstance(leaf, Tensor | Variable | np.ndarray | np.generic | jax.Array):
-                positions.append(index)
-                tensors.append(_tensor(leaf, self.name))
-            else:
-                fixed.append(leaf)
-        wide = x64_enabled() or any(tensor.dtype.num in WIDE for tensor in tensors)
-        function = self._variant(tree, tuple(positions), fixed, wide)
-        traced = function.traced(tensors)
+        leaves, tree = structures.flatten((args, kwargs))
+        made = {index: _tensor(leaf, self.name) for index, leaf in enumerate(leaves) if isinstance(leaf, _ARRAYS)}
+        wide = x64_enabled() or any(tensor.dtype.num in WIDE for tensor in made.values())
+        numbers = self._inputs(leaves, wide)
+        try:
+            function, tensors, traced = self._traced(leaves, tree, {**made, **numbers}, numbers, wide)
+        except Exception:
+            if not numbers:
+                raise
+            self.needed |= {(len(leaves), index) for index in numbers}
+            function, tensors, traced = self._traced(leaves, tree, made, {}, wide)
         if not traced.specs:
-            return jax.tree_util.tree_unflatten(traced.tree, ())
+            return structures.unflatten(traced.tree, ())
         outputs = jax_function(*tensors, function=function)
-        return jax.tree_util.tree_unflatten(traced.tree, outputs if isinstance(outputs, tuple) else (outputs,))
+        return structures.unflatten(traced.tree, outputs if isinstance(outputs, tuple) else (outputs,))
+
+    def _inputs(self, leaves: list[Any], wide: bool) -> dict[int, Tensor]:
+        """Return the numbers that have changed since an earlier call as tensors, by their place among the leaves.
+
+        Those that the function needs when it is traced, such as the number of steps of a loop, are left out.
+        """
+        found: dict[int, Tensor] = {}
+        for index, leaf in enumerate(leaves):
+            kind, place = type(leaf), (len(leaves), index)
+            if kind not in _NUMBERS or place in self.needed:
+                continue
+            dtype = _NUMBERS[type(leaf.value) if kind is TracedNumber else kind][wide]
+            if kind is TracedNumber or self.seen.has_changed(place, (kind, repr(leaf))):
+                try:
+                    found[index] = asarray(leaf, dtype=dtype)
+                except NumberRangeError:
+                    continue
+        return found
+
+    def _traced(
+        self, leaves: list[Any], tree: Any, made: dict[int, Tensor], numbers: Container[int], wide: bool
+    ) -> tuple[JaxFunction, list[Tensor], TracedByJax]:
+        """Return the variant for these arguments, its tensors, and its program."""
+        positions = tuple(sorted(made))
+        tensors = [made[index] for index in positions]
+        fixed = [leaf for index, leaf in enumerate(leaves) if index not in made]
+        weak = frozenset([place for place, index in enumerate(positions) if index in numbers])
+        function = self._variant(tree, positions, fixed, wide, weak)
+        return function, tensors, function.traced(tensors)
 
     def _with_static(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """Return the arguments, each static one wrapped in a `_Static` leaf."""
@@ -317,10 +362,12 @@ class _Caller:
             bound.arguments[name] = _Static(bound.arguments[name])
         return bound.args, bound.kwargs
 
-    def _variant(self, tree: Any, positions: tuple[int, ...], fixed: list[Any], wide: bool) -> JaxFunction:
+    def _variant(
+        self, tree: Any, positions: tuple[int, ...], fixed: list[Any], wide: bool, weak: frozenset[int]
+    ) -> JaxFunction:
         captured = self.captured.read()
         try:
-            key = (tree, positions, wide, tuple([_key(leaf) for leaf in fixed]), tuple(map(id, captured)))
+            key = (tree, positions, wide, weak, tuple([_key(leaf) for leaf in fixed]), tuple(map(id, captured)))
             variant = self.variants.get(key)
         except TypeError:
             kinds = sorted({type(leaf).__name__ for leaf in fixed if not _is_hashable(leaf)})
@@ -333,15 +380,15 @@ class _Caller:
                 while len(self.variants) >= _MOST_KEPT:
                     self.variants.pop(next(iter(self.variants)))
                 values = [leaf.value if isinstance(leaf, _Static) else leaf for leaf in fixed]
-                wrapped = JaxFunction(self.name, functools.partial(self._run, tree, positions, values), wide)
+                wrapped = JaxFunction(self.name, functools.partial(self._run, tree, positions, values), wide, weak)
                 variant = self.variants[key] = (wrapped, captured)  # keeping the objects alive keeps their ids unique
         return variant[0]
 
     def _run(self, tree: Any, positions: tuple[int, ...], fixed: list[Any], *arrays: Any) -> Any:
         arrays_left, fixed_left, of_arrays = iter(arrays), iter(fixed), frozenset(positions)
         leaves = [next(arrays_left) if index in of_arrays else next(fixed_left) for index in range(tree.num_leaves)]
-        args, kwargs = jax.tree_util.tree_unflatten(tree, leaves)
-        return self.function(*args, **kwargs)
+        args, kwargs = structures.unflatten(tree, leaves)
+        return structures.opened(self.function(*args, **kwargs))
 
 
 def _signature(function: Callable[..., Any]) -> inspect.Signature | None:

@@ -109,7 +109,10 @@ def _sum_kernel(x: Any, *, axis: Axes, keepdims: bool) -> Any:
 
 def _total_lower(x: Any, axis: Axes) -> Any:
     """Sum over axes; no sum is -0.0."""
-    return positive_zero(float_sum(x, axis)) if x.dtype.kind == "f" else lax.reduce_sum(x, axis)
+    if x.dtype.kind not in "fc":
+        return lax.reduce_sum(x, axis)
+    total = float_sum(x, axis)
+    return positive_zero(total) if x.dtype.kind == "f" else total
 
 
 def _sum_lower(x: Any, *, axis: Axes, keepdims: bool) -> Any:
@@ -157,7 +160,9 @@ def sum(
 ) -> Tensor:
     """Add up the elements along axes, as precisely as pairwise summation does.
 
-    float16 and bfloat16 accumulate in float32. Integers below 32 bits and bools are summed as int32 or uint32.
+    The relative error of n float32 numbers of one sign is at most ``(32 + 2 * log2(n)) * 2**-24``, which is twice the
+    bound of NumPy's sum of neighbours, along any axes. float16 and bfloat16 accumulate in float32. Integers below 32
+    bits and bools are summed as int32 or uint32.
 
     Args:
         x: any shape and dtype.

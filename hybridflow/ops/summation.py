@@ -21,7 +21,7 @@ from hybridflow.core.dtypes import LOW_PRECISION, float32
 from hybridflow.ops.sizes import Axes, count_elements, reduced_shape
 
 _SMALL = 4096
-"""Up to this many elements, a better order of additions is not worth the calls that it takes."""
+"""Up to this many elements, calls take more time than additions."""
 _QUICK = 1 << 15
 """Up to this many elements, NumPy's own sum of neighbours is as fast as the calls that replace it."""
 LONG_ROW = 512
@@ -58,9 +58,8 @@ def add_up(x: Any, axis: Axes, keepdims: bool) -> Any:
             x = _add_neighbours(x, tuple(range(len(kept), x.ndim)), False, dtype)
     if others:
         x = x.reshape(kept)
-        for i in others:
-            x = _along(x, i, dtype)
-        x = np.add.reduce(x, axis=others, dtype=dtype)
+        for i in reversed(others):
+            x = np.add.reduce(_along(x, i, dtype), axis=i, dtype=dtype)
     return x.reshape(shape)
 
 
@@ -77,7 +76,8 @@ def _plan(shape: Any, axis: Axes, keepdims: bool) -> tuple[Any, int, Axes, Any] 
         first -= 1
     others = tuple([i for i in axis if i < first])
     size, count = count_elements(shape), count_elements(tuple([shape[i] for i in axis]))
-    if not axis or (size <= _SMALL or count <= _BLOCK if others else size <= _QUICK):
+    few = 2 * _BLOCK if size <= _SMALL else _BLOCK
+    if not axis or (count <= few if others else size <= _QUICK):
         return None
     return shape[:first], count_elements(shape[first:]), others, reduced_shape(shape, axis, keepdims)
 
@@ -159,7 +159,7 @@ def add_short_rows(x: Any) -> Any:
 def _along(x: Any, axis: int, dtype: Any) -> Any:
     """Sum blocks along one axis until few are left."""
     before, after = x.shape[:axis], x.shape[axis + 1 :]
-    by_blas = x.dtype is dtype and dtype in _BLAS and x.flags.c_contiguous
+    by_blas = x.size > _SMALL and x.dtype is dtype and dtype in _BLAS and x.flags.c_contiguous
     x = x.reshape(count_elements(before), x.shape[axis], count_elements(after))
     while x.shape[1] > _BLOCK:
         batch, length, width = x.shape

@@ -98,29 +98,67 @@ def absolute(x: Any) -> Any:
 _WINDOW = 32
 """The most elements of an axis that XLA sums in one run."""
 _RUN = 1024
-"""The most floats that `float_sum` sums in one run."""
+"""The most floats that are summed in one run where XLA adds them in several threads' registers."""
+_SHORT = 64
+"""The most floats that XLA:CPU sums in one run, whatever it makes of the axes: the bound of pairwise summation allows
+for about half as many roundings as a run has terms."""
 
 
 def float_sum(x: Any, axis: tuple[int, ...]) -> Any:
-    """Sum floats over axes without long runs of additions.
+    """Sum floats, or complex numbers, over axes without long runs of additions.
 
-    XLA sums in runs over up to 32 elements of each axis, so a run over four axes has up to a million elements.
-    Therefore few axes are summed at once, and `hidden_result` keeps XLA from joining the sums. On CPUs, a product with
-    ones is faster where it applies.
+    XLA sums in runs over up to 32 elements of each axis, so a run over four axes has up to a million elements; and if
+    an axis was made of several by a reshape, XLA sums over these. Therefore few terms are summed at once, and
+    `hidden_result` keeps XLA from joining the sums. On CPUs, a product with ones is faster where it applies.
     """
+    if x.dtype.kind == "c":
+        return lax.complex(float_sum(lax.real(x), axis), float_sum(lax.imag(x), axis))
     axes = sorted([i % x.ndim for i in axis], reverse=True)
-    if _is_summed_by_products(x.shape, x.dtype):
+    if not is_on_cpus() or LOWERED_FOR.get() is not None or not all([type(size) is int for size in x.shape]):
+        return _sum_over_whole_axes(x, axes)
+    if x.dtype.type in (np.float32, np.float64) and _LEAST <= math.prod(x.shape) <= _MOST:
         x, axes = _sum_by_products(x, axes)
+    while axes and math.prod([x.shape[i] for i in axes]) > _SHORT:
+        x, axes = _sum_some_terms(x, axes)
+    return lax.reduce_sum(x, tuple(axes))
+
+
+def _sum_over_whole_axes(x: Any, axes: list[int]) -> Any:
+    """Sum over a few axes at once, since a reshape would move the parts of sharded axes, and open sizes allow none."""
+    most = _SHORT if is_on_cpus() else _RUN
     runs = [min(size, _WINDOW) if isinstance(size, int) else _WINDOW for size in x.shape]  # other sizes are symbolic
     while axes:
         run, now = 1, []
-        while axes and (not now or run * runs[axes[0]] <= _RUN):
+        while axes and (not now or run * runs[axes[0]] <= most):
             run *= runs[axes[0]]
             now.append(axes.pop(0))
         x = lax.reduce_sum(x, tuple(now))
         if axes:
             x = hidden_result(x)
     return x
+
+
+def _sum_some_terms(x: Any, axes: list[int]) -> tuple[Any, list[int]]:
+    """Sum a few neighbours along the last axes; return the sums and the axes that are left, in falling order."""
+    joined = _adjacent(axes)
+    first, end = axes[joined - 1], axes[0] + 1
+    length = math.prod(x.shape[first:end])
+    if length <= _SHORT:
+        return hidden_result(lax.reduce_sum(x, tuple(axes[:joined]))), axes[joined:]
+    terms = _divisor(length, _SHORT, _SHORT // 2)
+    parts = length // terms if terms else -(-length // _SHORT)
+    terms = -(-length // parts)
+    if parts * terms > length:
+        x = lax.reshape(x, (*x.shape[:first], length, *x.shape[end:]))
+        edges = [(0, parts * terms - length if i == first else 0, 0) for i in range(x.ndim)]
+        x, end = lax.pad(x, np.zeros((), x.dtype), edges), first + 1
+    x = lax.reshape(x, (*x.shape[:first], parts, terms, *x.shape[end:]))
+    return hidden_result(lax.reduce_sum(x, (first + 1,))), [first, *axes[joined:]]
+
+
+def _adjacent(axes: list[int]) -> int:
+    """Return how many axes, from the last on, lie next to one another."""
+    return next((n for n in range(1, len(axes)) if axes[n] != axes[0] - n), len(axes))
 
 
 _LEAST, _MOST = 1 << 15, 1 << 22
@@ -130,46 +168,49 @@ _SHORTEST, _ROW, _COLUMN = 16, 512, 128
 would lose precision, since a product adds few of them at a time."""
 
 
-def _is_summed_by_products(shape: tuple[Any, ...], dtype: Any) -> bool:
-    """Whether sums of such floats are lowered as products with ones.
+def _sum_by_products(x: Any, axes: list[int]) -> tuple[Any, list[int]]:
+    """Sum blocks of terms along the last and the first axes; return the sums and the axes left, in falling order.
 
     XLA:CPU computes each element of a sum by itself, without vector instructions, and along columns if the first axes
     are summed. Products are computed by fast kernels. But they read stored elements, so these take memory.
-    """
-    if not is_on_cpus() or LOWERED_FOR.get() is not None or dtype.type not in (np.float32, np.float64):
-        return False
-    return all([type(size) is int for size in shape]) and _LEAST <= math.prod(shape) <= _MOST
-
-
-def _sum_by_products(x: Any, axes: list[int]) -> tuple[Any, list[int]]:
-    """Sum over the last and the first axes by products; return the result and the axes that are left, in falling order.
 
     Args:
         x: the floats.
         axes: the axes to sum over, in falling order.
     """
-    last = len([i for number, i in enumerate(axes) if i == x.ndim - 1 - number])
+    last = _adjacent(axes) if axes and axes[0] == x.ndim - 1 else 0
     kept, length = x.shape[: x.ndim - last], math.prod(x.shape[x.ndim - last :])
-    parts = _parts(length, _ROW) if kept and last else 0
-    if parts:
-        rows = lax.reshape(x, (math.prod(kept) * parts, length // parts))
-        sums = _product(rows, lax.full((length // parts,), 1, x.dtype), (1, 0))
-        x, axes = lax.reduce_sum(lax.reshape(sums, (*kept, parts)), (len(kept),)), axes[last:]
-    if x.size < _LEAST or not axes or axes != [*range(len(axes))][::-1] or len(axes) == x.ndim:
+    if last and length >= _SHORTEST:
+        sums = _sum_rows(lax.reshape(x, (math.prod(kept), length)))
+        parts = sums.shape[1:] if sums.shape[1] > 1 else ()
+        x, axes = lax.reshape(sums, (*kept, *parts)), [len(kept)] * len(parts) + axes[last:]
+    if x.size < _LEAST or axes != [*range(len(axes))][::-1] or not 0 < len(axes) < x.ndim:
         return x, axes
     kept, length = x.shape[len(axes) :], math.prod(x.shape[: len(axes)])
-    parts = _parts(length, _COLUMN)
-    if not parts:
+    terms = _divisor(length, _COLUMN, _SHORTEST)
+    if not terms:
         return x, axes
-    columns = lax.reshape(x, (parts, length // parts, math.prod(kept)))
-    sums = _product(lax.full((parts, length // parts), 1, x.dtype), columns, (1, 1), batch=(0,))
-    return lax.reduce_sum(lax.reshape(sums, (parts, *kept)), (0,)), []
+    parts = length // terms
+    columns = lax.reshape(x, (parts, terms, math.prod(kept)))
+    sums = _product(lax.full((parts, terms), 1, x.dtype), columns, (1, 1), batch=(0,))
+    return lax.reshape(sums, (parts, *kept)), [0]
 
 
-def _parts(length: int, most: int) -> int:
-    """Return the fewest equal parts of at most so many terms, or 0 if these would have too few terms."""
-    fewest = -(-length // most)
-    return next((parts for parts in range(fewest, length // _SHORTEST + 1) if length % parts == 0), 0)
+def _sum_rows(x: Any) -> Any:
+    """Sum parts of the rows of a matrix; return a matrix of the sums."""
+    rows, length = x.shape
+    terms = _divisor(length, _ROW, _SHORTEST)
+    if not terms:
+        whole = length - length % _ROW
+        rest = float_sum(lax.slice_in_dim(x, whole, length, axis=1), (1,))
+        return lax.concatenate([_sum_rows(lax.slice_in_dim(x, 0, whole, axis=1)), lax.expand_dims(rest, (1,))], 1)
+    sums = _product(lax.reshape(x, (x.size // terms, terms)), lax.full((terms,), 1, x.dtype), (1, 0))
+    return lax.reshape(sums, (rows, length // terms))
+
+
+def _divisor(length: int, most: int, fewest: int) -> int:
+    """Return the largest divisor of a length in a range, or 0."""
+    return next((terms for terms in range(min(most, length), fewest - 1, -1) if length % terms == 0), 0)
 
 
 def _product(a: Any, b: Any, contracted: tuple[int, int], batch: tuple[int, ...] = ()) -> Any:

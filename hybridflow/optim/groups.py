@@ -10,6 +10,7 @@ from typing import Any, cast
 
 import jax
 
+from hybridflow.core import structures
 from hybridflow.core.context import is_tracing
 from hybridflow.core.dtypes import kind_of
 from hybridflow.core.errors import ArgumentError, ArgumentTypeError, message
@@ -143,7 +144,7 @@ def collected(label: str, target: Any) -> dict[str, Variable]:
         )  # fmt: skip
     mapping = isinstance(target, Mapping)
     variables: dict[str, Variable] = {}
-    for path, one in jax.tree_util.tree_flatten_with_path(dict(target) if mapping else [*cast(Any, target)])[0]:
+    for path, one in structures.with_paths(dict(target) if mapping else [*cast(Any, target)])[0]:
         if not isinstance(one, Variable):
             raise ArgumentTypeError(
                 message(f"{label}: a {type(one).__name__} is no Variable", got=repr(one)[:80],

@@ -8,9 +8,9 @@ from difflib import get_close_matches
 from fnmatch import fnmatchcase
 from typing import Any, cast
 
-import jax
 import numpy as np
 
+from hybridflow.core import structures
 from hybridflow.core.attached import attached
 from hybridflow.core.autocast import without_autocast
 from hybridflow.core.context import context_now, current, is_tracing, made_once
@@ -96,7 +96,7 @@ class Optimizer:
             target = [*cast("Iterable[Any]", target)]
         self._target: Any = target if whole else collected(self._label(), target)
         self._one_order = whole or has_one_order(target)
-        self._nested = jax.tree_util.tree_flatten(target, is_leaf=_is_none)
+        self._nested = structures.flatten(target, is_leaf=_is_none)
         if isinstance(self._target, dict) and not self._target:
             raise ArgumentError(
                 message(f"{self._label()}: there is nothing to optimize", got=repr(target)[:80],
@@ -365,7 +365,7 @@ class Optimizer:
         """Return the gradients in the order of the parameters."""
         parameters = self._parameters()
         if isinstance(gradients, list | tuple | dict) and isinstance(self._target, dict):
-            leaves, tree = jax.tree_util.tree_flatten(gradients, is_leaf=_is_none)
+            leaves, tree = structures.flatten(gradients, is_leaf=_is_none)
             if tree == self._nested[1]:
                 return self._by_variable(parameters, self._nested[0], leaves)
         if isinstance(gradients, Mapping):
@@ -392,8 +392,8 @@ class Optimizer:
             )  # fmt: skip
         if isinstance(gradients, Tensor) and len(parameters) == 1:
             return [gradients]
-        leaves, tree = jax.tree_util.tree_flatten(gradients, is_leaf=_is_none)
-        own, expected = jax.tree_util.tree_flatten(self._target, is_leaf=_is_none)
+        leaves, tree = structures.flatten(gradients, is_leaf=_is_none)
+        own, expected = structures.flatten(self._target, is_leaf=_is_none)
         if tree != expected:
             raise ArgumentError(
                 message(f"{self._label()}.update: the gradients have another structure than the parameters",

@@ -12,6 +12,7 @@ import numpy as np
 
 from hybridflow.autodiff.jax_derivatives import evaluate_with_rules
 from hybridflow.backend.jax_shim import Tracer, x64_enabled
+from hybridflow.core import structures
 from hybridflow.core.context import context_of, current
 from hybridflow.core.dtypes import as_dtype, default_dtype, kind_of, short_name
 from hybridflow.core.errors import ArgumentTypeError, DTypeError, TraceError, message
@@ -79,7 +80,7 @@ def to_jax(fn: Callable[P, Any], /, *, freeze_variables: bool = False, checks: b
 
     @functools.wraps(cast("Callable[P, Any]", fn), updated=())
     def wrapped(*args: Any, **kwargs: Any) -> Any:
-        leaves, tree = jax.tree_util.tree_flatten((args, kwargs))
+        leaves, tree = structures.flatten((args, kwargs))
         values = {index: _array(leaf) for index, leaf in enumerate(leaves) if _is_array(leaf)}
         with context_of(None):
             builder = GraphBuilder(name)
@@ -88,8 +89,8 @@ def to_jax(fn: Callable[P, Any], /, *, freeze_variables: bool = False, checks: b
                 for index, value in values.items():
                     spec = make_spec(tuple(value.shape), as_dtype(value.dtype))
                     leaves[index] = builder.argument(spec, f"x{index}")
-                given, named = jax.tree_util.tree_unflatten(tree, leaves)
-                result, result_tree = jax.tree_util.tree_flatten(traced(*given, **named))
+                given, named = structures.unflatten(tree, leaves)
+                result, result_tree = structures.flatten(traced(*given, **named))
                 outputs = [output_tensor(name, leaf) for leaf in result]
                 _require_pure(builder, name, freeze_variables)
                 graph = builder.finish(outputs)
@@ -102,7 +103,7 @@ def to_jax(fn: Callable[P, Any], /, *, freeze_variables: bool = False, checks: b
         if checks:
             for check, ok in zip(builder.checks, results[len(outputs) :], strict=True):
                 _require(check, ok, name)
-        return jax.tree_util.tree_unflatten(result_tree, results[: len(outputs)])
+        return structures.unflatten(result_tree, results[: len(outputs)])
 
     return wrapped
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import Any, TypeVar
 
-import jax
-
+from hybridflow.core import structures
 from hybridflow.core.dtypes import float32, is_differentiable
 from hybridflow.core.errors import ArgumentError, ArgumentTypeError, DTypeError, message
 from hybridflow.core.tensor import Tensor, as_tensor
@@ -40,7 +39,7 @@ def clip_by_value(tensors: T, low: Any, high: Any) -> T:
         >>> hf.clip_by_value([hf.asarray([-3.0, 0.5]), None], -1.0, 1.0)
         [Tensor([-1. ,  0.5], dtype=float32), None]
     """
-    return jax.tree_util.tree_map(lambda leaf: clip(_floats("clip_by_value", leaf), low, high), tensors)
+    return structures.map_leaves(lambda leaf: clip(_floats("clip_by_value", leaf), low, high), tensors)
 
 
 def clip_by_norm(tensors: T, max_norm: Any, axis: Axis = None) -> T:
@@ -69,7 +68,7 @@ def clip_by_norm(tensors: T, max_norm: Any, axis: Axis = None) -> T:
         tensor = _floats("clip_by_norm", leaf)
         return tensor if tensor.size == 0 else _scaled(tensor, _norm(tensor, axis), max_norm)
 
-    return jax.tree_util.tree_map(clipped, tensors)
+    return structures.map_leaves(clipped, tensors)
 
 
 def clip_by_global_norm(tensors: T, max_norm: Any) -> tuple[T, Tensor]:
@@ -97,7 +96,7 @@ def clip_by_global_norm(tensors: T, max_norm: Any) -> tuple[T, Tensor]:
     """
     _require_norm("clip_by_global_norm", max_norm)
     norm = global_norm(tensors)
-    return jax.tree_util.tree_map(lambda leaf: _scaled(as_tensor(leaf), norm, max_norm), tensors), norm
+    return structures.map_leaves(lambda leaf: _scaled(as_tensor(leaf), norm, max_norm), tensors), norm
 
 
 def global_norm(tensors: Any) -> Tensor:
@@ -118,7 +117,7 @@ def global_norm(tensors: Any) -> Tensor:
         >>> hf.global_norm([hf.asarray([3.0]), hf.asarray([[4.0]])])
         Tensor(5., dtype=float32)
     """
-    leaves = [_floats("global_norm", leaf) for leaf in jax.tree_util.tree_leaves(tensors)]
+    leaves = [_floats("global_norm", leaf) for leaf in structures.leaves(tensors)]
     norms = [_norm(leaf, None) for leaf in leaves if leaf.size != 0]
     if not norms:
         return as_tensor(0.0)

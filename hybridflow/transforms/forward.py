@@ -17,6 +17,7 @@ from hybridflow.autodiff.backprop import conjugates
 from hybridflow.autodiff.functional import fresh, fresh_arguments, value_and_grad
 from hybridflow.autodiff.jacobian import flatten
 from hybridflow.autodiff.tape import GradientTape
+from hybridflow.core import structures
 from hybridflow.core.dtypes import is_differentiable
 from hybridflow.core.errors import ArgumentError, ArgumentTypeError, DTypeError, ShapeError, message, structure_text
 from hybridflow.core.functions import as_traced
@@ -82,7 +83,7 @@ def jvp(fn: Callable[..., R], primals: Sequence[Any], tangents: Sequence[Any]) -
             directional = seeds
     for position, one in zip(positions, directional, strict=True):
         derivatives[position] = one
-    return value, jax.tree_util.tree_unflatten(tree, derivatives)
+    return value, structures.unflatten(tree, derivatives)
 
 
 @with_foreign_keywords
@@ -118,7 +119,7 @@ def hvp(fn: Callable[..., Any], primals: Sequence[T], vectors: Sequence[Any]) ->
         tape.watch(sources)
         _, gradients = value_and_grad(fn, tuple(range(len(arguments))))(*arguments)
     product = tape.gradient(flatten(gradients)[0], sources, directions, "zero")
-    return jax.tree_util.tree_unflatten(tree, product)
+    return structures.unflatten(tree, product)
 
 
 @with_foreign_keywords
@@ -170,7 +171,7 @@ def jacobian(
             rows = _forward_rows(tape, targets, sources)
         else:
             rows = tape.jacobian(targets, sources, "zero")
-        return jax.tree_util.tree_unflatten(tree, [jax.tree_util.tree_unflatten(source_tree, row) for row in rows])
+        return structures.unflatten(tree, [structures.unflatten(source_tree, row) for row in rows])
 
     return differentiated
 
@@ -237,7 +238,7 @@ def _direction(
         )  # fmt: skip
     paths = [
         jax.tree_util.keystr(path)
-        for path, _ in jax.tree_util.tree_flatten_with_path(tuple(primals), is_leaf=lambda x: x is None)[0]
+        for path, _ in structures.with_paths(tuple(primals), is_leaf=lambda x: x is None)[0]
     ]
     arguments = list(leaves)
     sources: list[Tensor] = []
@@ -248,7 +249,7 @@ def _direction(
         arguments[index] = fresh(as_tensor(leaf))
         sources.append(arguments[index])
         directions.append(_matching(name, what, path, arguments[index], tangent))
-    return jax.tree_util.tree_unflatten(tree, arguments), sources, directions
+    return structures.unflatten(tree, arguments), sources, directions
 
 
 def _matching(name: str, what: str, path: str, primal: Tensor, value: Any) -> Tensor:

@@ -6,9 +6,9 @@ import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
-import jax
 import numpy as np
 
+from hybridflow.core import structures
 from hybridflow.core.autocast import without_autocast
 from hybridflow.core.context import current
 from hybridflow.core.dtypes import float32, int32, is_differentiable
@@ -43,7 +43,7 @@ def all_finite(tree: Any) -> Tensor:
         (Tensor(True, dtype=bool), Tensor(False, dtype=bool))
     """
     result: Tensor | None = None
-    for leaf in jax.tree_util.tree_leaves(tree):
+    for leaf in structures.leaves(tree):
         tensor = as_tensor(leaf)
         if is_differentiable(tensor.dtype):
             one = all_true(isfinite(tensor))
@@ -140,7 +140,7 @@ class LossScale:
             DTypeError: if a loss is not floating-point.
         """
         with without_autocast():
-            return jax.tree_util.tree_map(self._scaled, losses)
+            return structures.map_leaves(self._scaled, losses)
 
     def _scaled(self, loss: Any) -> Tensor:
         tensor = as_tensor(loss)
@@ -164,7 +164,7 @@ class LossScale:
         """
         with without_autocast():
             factor = where(all_finite(gradients), 1.0 / self._scale.read(), math.nan)
-            return jax.tree_util.tree_map(lambda gradient: as_tensor(gradient) * factor, gradients)
+            return structures.map_leaves(lambda gradient: as_tensor(gradient) * factor, gradients)
 
     def step(self, update: Callable[[Any], Any], gradients: Any) -> Tensor:
         """Apply gradients if all of them are finite, and adapt the scale.

@@ -10,6 +10,7 @@ import jax
 import numpy as np
 
 from hybridflow.autodiff.vectorize import InnerBuilder, canonical, dependent, run_mapped, trace_inner
+from hybridflow.core import structures
 from hybridflow.core.context import current
 from hybridflow.core.errors import (
     ArgumentError,
@@ -23,8 +24,9 @@ from hybridflow.core.errors import (
 from hybridflow.core.functions import as_traced
 from hybridflow.core.keywords import with_foreign_keywords
 from hybridflow.core.node import Edge, format_where, user_place
+from hybridflow.core.seen_numbers import SeenNumbers
 from hybridflow.core.spec import make_spec
-from hybridflow.core.tensor import Tensor, as_tensor
+from hybridflow.core.tensor import Tensor, as_tensor, make_tensor
 from hybridflow.core.variable import Variable
 from hybridflow.ir.builder import Check, GraphBuilder, Scope
 from hybridflow.ops import discrete_draws, draws
@@ -47,9 +49,10 @@ def vmap(fn: Callable[P, R], in_axes: Axes = 0, out_axes: Axes = 0) -> Callable[
 
     `fn` is written for one example; all examples are computed by one vectorized program. In eager code, each call runs
     `fn` once, with tensors that represent every slice; the resulting program is compiled once for the same operations
-    and shapes. As in `hf.compile`, branches and loops on values of these tensors, and prints of them, happen for each
-    slice. Every slice draws its own random numbers. Outer tensors and Variables that `fn` reads are the same for all
-    slices, and gradients flow to them. If `fn` prints or calls back to Python, the slices run one after the other.
+    and shapes. A number of Python that has another value in a later call is an input from then on. As in `hf.compile`,
+    branches and loops on values of these tensors, and prints of them, happen for each slice. Every slice draws its own
+    random numbers. Outer tensors and Variables that `fn` reads are the same for all slices, and gradients flow to them.
+    If `fn` prints or calls back to Python, the slices run one after the other.
 
     Args:
         fn: a function of tensors.
@@ -92,7 +95,7 @@ def vmap(fn: Callable[P, R], in_axes: Axes = 0, out_axes: Axes = 0) -> Callable[
 
         def run(*slices: Tensor) -> list[Tensor]:
             own_args, own_kwargs = batch.arguments(slices)
-            leaves, structure["tree"] = jax.tree_util.tree_flatten(as_traced(fn)(*own_args, **own_kwargs))
+            leaves, structure["tree"] = structures.flatten(as_traced(fn)(*own_args, **own_kwargs))
             structure["count"] = len(leaves)
             return [_output(leaf) for leaf in leaves]
 
@@ -111,7 +114,7 @@ def vmap(fn: Callable[P, R], in_axes: Axes = 0, out_axes: Axes = 0) -> Callable[
                 zip(outputs[:count], axes, dependent(graph, which)[:count], strict=True)
             )
         ]
-        return jax.tree_util.tree_unflatten(structure["tree"], results)
+        return structures.unflatten(structure["tree"], results)
 
     return mapped
 
@@ -131,9 +134,9 @@ class _Batch:
                 message(f"vmap: in_axes has {len(cast('tuple[Any, ...]', in_axes))} entries, the call has {len(args)} "
                         "positional arguments", got=f"in_axes={in_axes}", hint="Give one axis or None per argument.")
             )  # fmt: skip
-        with_paths, self._tree = jax.tree_util.tree_flatten_with_path((args, kwargs))
+        with_paths, self._tree = structures.with_paths((args, kwargs))
         self._leaves: list[Any] = [leaf for _, leaf in with_paths]
-        args_tree = jax.tree_util.tree_structure(args)
+        args_tree = structures.structure(args)
         axes = _axes_of(in_axes, args_tree, self._leaves[: args_tree.num_leaves], "in_axes", "the arguments")
         axes += [0] * (len(self._leaves) - len(axes))
         self.tensors: list[Tensor] = []
@@ -165,19 +168,19 @@ class _Batch:
         leaves = list(self._leaves)
         for position, one in zip(self._positions, slices, strict=True):
             leaves[position] = one
-        return jax.tree_util.tree_unflatten(self._tree, leaves)
+        return structures.unflatten(self._tree, leaves)
 
 
 def _axes_of(prefix: Axes, tree: Any, leaves: Sequence[Any], what: str, of: str) -> list[int | None]:
     """Return the axis of every leaf of a structure; the structure of `prefix` is a prefix of it."""
-    given, given_tree = jax.tree_util.tree_flatten(prefix, is_leaf=lambda x: x is None)
+    given, given_tree = structures.flatten(prefix, is_leaf=lambda x: x is None)
     for axis in given:
         if axis is not None and (isinstance(axis, bool) or not isinstance(axis, int)):
             raise ArgumentTypeError(
                 message(f"vmap: {what} has a {type(axis).__name__}, which is no axis", got=f"{what}={prefix!r}",
                         hint="Use integers and None.")
             )  # fmt: skip
-    numbered = jax.tree_util.tree_unflatten(tree, range(len(leaves)))
+    numbered = structures.opened(structures.unflatten(tree, range(len(leaves))))
     try:
         parts = given_tree.flatten_up_to(numbered)
     except ValueError:
@@ -187,7 +190,7 @@ def _axes_of(prefix: Axes, tree: Any, leaves: Sequence[Any], what: str, of: str)
         ) from None  # fmt: skip
     result: list[int | None] = [None] * len(leaves)
     for axis, part in zip(given, parts, strict=True):
-        for index in jax.tree_util.tree_leaves(part):
+        for index in structures.leaves(part):
             result[index] = axis
     return result
 
@@ -247,6 +250,22 @@ def _keep_checks(checks: Sequence[Check], flags: Sequence[Tensor]) -> None:
             raise check.failure("vmap")
 
 
+_SEEN = SeenNumbers()
+
+
+class _Numbers:
+    """The numbers of one eager call: a line of the user's code meets them in the same order in each call."""
+
+    def __init__(self) -> None:
+        self._met: dict[Any, int] = {}
+
+    def tensor(self, array: np.ndarray[Any, Any], where: Any) -> Tensor | None:
+        """Return a number as a tensor if it has changed since an earlier call, else None."""
+        self._met[where] = count = self._met.get(where, 0) + 1
+        changed = _SEEN.has_changed((where, count), (array.dtype.num, array.tobytes()))
+        return make_tensor(array) if changed else None
+
+
 class _SliceScope(Scope):
     """The scope of a function that runs on slices."""
 
@@ -267,6 +286,8 @@ class _SliceBuilder(InnerBuilder):
         self.scope = _SliceScope(name, self.scope.parent)
         self._size = size
         self._slices: set[Any] = set()
+        if self.outer is None:
+            self.changing = _Numbers()
 
     def captured_slices(self) -> list[bool]:
         """Return which captured tensors are sliced; these are the random states."""

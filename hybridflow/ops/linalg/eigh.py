@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
@@ -55,11 +56,37 @@ class EighResult(NamedTuple):
     eigenvectors: Tensor
 
 
+@jax.custom_jvp
+def _decomposed(x: Any) -> Any:
+    """Return the eigenvectors and eigenvalues of Hermitian matrices."""
+    return tuple(lax.linalg.eigh(x, symmetrize_input=False, sort_eigenvalues=True))
+
+
+def _derivative(primals: Any, tangents: Any) -> Any:
+    """Return the result and its derivative.
+
+    The vectors of eigenvalues that differ by no more than rounding turn out of the space that they span, but not within
+    it: there, any rotation of them are eigenvectors too.
+    """
+    vectors, values = _decomposed(*primals)
+    rows = jnp.matmul(jnp.conj(vectors).mT, tangents[0], precision="highest")
+    change = jnp.matmul(rows, vectors, precision="highest")
+    gap = values[..., None, :] - values[..., :, None]
+    rounding = values.shape[-1] * np.finfo(values.dtype).eps * jnp.max(jnp.abs(values), -1)
+    alike = jnp.abs(gap) <= rounding[..., None, None]
+    turn = jnp.where(alike, 0, change / jnp.where(alike, 1, gap))
+    moved = jnp.matmul(vectors, turn, precision="highest")
+    return (vectors, values), (moved, jnp.diagonal(change, axis1=-2, axis2=-1).real)
+
+
+_decomposed.defjvp(_derivative)
+
+
 def _eigh_lower(x: Any) -> Any:
     if not x.size:
         return jnp.zeros(x.shape[:-1], x.real.dtype), x
     finite = jnp.isfinite(x).all((-1, -2))
-    vectors, values = lax.linalg.eigh(hermitian_part(x), symmetrize_input=False, sort_eigenvalues=True)
+    vectors, values = _decomposed(hermitian_part(x))
     return where_finite(jnp, finite, values, turned(jnp, vectors))
 
 
@@ -111,8 +138,13 @@ def eigh(x: TensorLike, /) -> EighResult:
     """Compute eigenvalues and eigenvectors of Hermitian matrices.
 
     It decomposes the Hermitian part ``(x + x^H) / 2``, so the gradient is Hermitian. Each eigenvector is
-    turned so that its inner product with ``(cos 0, cos 1, cos 2, ...)`` is real and positive. The eigenvectors of a
-    repeated eigenvalue are not unique, and the gradient is NaN there; `eigvalsh` has a gradient.
+    turned so that its inner product with ``(cos 0, cos 1, cos 2, ...)`` is real and positive.
+
+    The eigenvectors of a repeated eigenvalue are not unique. Their derivative is that of the space which they span:
+    within it, where any rotation of them are eigenvectors too, they do not turn. So gradients are finite, and right for
+    what depends on no such rotation to first order, such as a projection on several eigenvectors. The gradient of
+    ``V f(w) V^H`` lacks ``f'`` between two vectors of one eigenvalue. Eigenvalues are equal here if they differ by no
+    more than ``n`` roundings of the largest.
 
     Args:
         x: ``(..., n, n)``, real or complex floats.
@@ -180,7 +212,7 @@ def eigvalsh(x: TensorLike, /) -> Tensor:
     """Compute the eigenvalues of Hermitian matrices.
 
     It decomposes the Hermitian part ``(x + x^H) / 2``. The gradients of repeated eigenvalues depend on the choice of
-    eigenvectors; only their sum is unique. Second-order gradients need distinct eigenvalues.
+    eigenvectors; only their sum is unique. Second-order gradients take repeated ones as `eigh` does.
 
     Args:
         x: ``(..., n, n)``, real or complex floats.

@@ -8,6 +8,7 @@ from typing import Any, Unpack
 
 import jax.numpy as jnp
 import numpy as np
+from jax import lax
 
 from hybridflow.core.dispatch import bind
 from hybridflow.core.dtypes import int32, real_dtype
@@ -46,6 +47,8 @@ from hybridflow.ops.reductions import max as reduce_max
 from hybridflow.ops.reductions import min as reduce_min
 from hybridflow.ops.reductions import sum as reduce_sum
 from hybridflow.ops.shape import permute_dims, reshape
+from hybridflow.ops.summation import add_up
+from hybridflow.ops.xla_algebra import float_sum
 
 Axes = tuple[int, ...]
 
@@ -56,11 +59,19 @@ def _norm_with(xp: Any, x: Any, axis: Axes, keepdims: bool, order: float) -> Any
     wide = x.astype(np.float32) if x.dtype.itemsize == 2 else x
     sizes = xp.abs(wide)
     if order == 2:
-        norms = xp.sqrt(xp.sum(sizes * sizes, axis=axis, keepdims=keepdims))
+        norms = xp.sqrt(_sum(xp, sizes * sizes, axis, keepdims))
     else:
-        total = xp.sum(sizes ** np.asarray(order, sizes.dtype), axis=axis, keepdims=keepdims)
+        total = _sum(xp, sizes ** np.asarray(order, sizes.dtype), axis, keepdims)
         norms = total ** np.asarray(1 / order, sizes.dtype)
     return norms if wide is x else norms.astype(x.dtype)
+
+
+def _sum(xp: Any, x: Any, axis: Axes, keepdims: bool) -> Any:
+    """Sum floats along axes, on the host or in a lowering."""
+    if xp is np:
+        return add_up(x, axis, keepdims)
+    total = float_sum(x, axis)
+    return lax.expand_dims(total, axis) if keepdims else total
 
 
 def _norm_infer(x: TensorSpec, *, axis: Axes, keepdims: bool, order: float) -> TensorSpec:

@@ -182,7 +182,7 @@ def _dense_lower(logits: Any, labels: Any, *, residuals: bool) -> Any:
     terms = lax.mul(weights, lax.sub(lower_spread(log_sum, shifted.shape, axis), shifted))
     # A class of weight 0 adds nothing, even where its probability is 0.
     zero = lax.full_like(terms, 0)
-    loss = lax.reduce_sum(lax.select(lax.eq(weights, zero), zero, terms), axes=axis)
+    loss = float_sum(lax.select(lax.eq(weights, zero), zero, terms), axis)
     loss = lower_narrow(loss, logits.dtype)
     return (loss, lax.add(log_sum, largest)) if residuals else loss
 
