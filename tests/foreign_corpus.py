@@ -270,7 +270,7 @@ torch.nn.RNN(input_size=3, hidden_size=4, nonlinearity="relu", batch_first=True)
 """Layers with parameters, which compiled functions cannot make anew at every call; random values have their shape."""
 
 NUMPY = """
-x.tobytes()
+list(x.tobytes())
 np.concatenate([x, y], axis=1)
 np.array([1.0, 2.0])
 np.swapaxes(x, 0, 1)

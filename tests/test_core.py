@@ -190,9 +190,14 @@ def test_an_object_with_the_array_interface_alone_is_converted():
     assert hf.asarray(Image()).shape == (2, 3)
 
 
+def turned(value: Any) -> hf.Tensor:
+    """Return a tensor whose memory has its axes in reversed order."""
+    return hf.permute_dims(hf.asarray(value.T.copy()), range(value.ndim)[::-1])
+
+
 @pytest.mark.parametrize("dtype", ALL)
 @pytest.mark.parametrize("shape", [(), (0,), (3,), (2, 0), (2, 3, 4)])
-@pytest.mark.parametrize("kind", [hf.asarray, hf.Variable])
+@pytest.mark.parametrize("kind", [hf.asarray, hf.Variable, turned])
 def test_memory_is_given_to_others(kind: Any, shape: tuple[int, ...], dtype: Any):
     value = (np.arange(math.prod(shape)).reshape(shape) % 3).astype(hf.asarray(0, dtype=dtype).dtype)
     given = kind(value)

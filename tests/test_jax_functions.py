@@ -70,6 +70,16 @@ def test_variables_and_the_tape():
     close(both(gradient, tensor(1.0, 2.0, 0.0)), 6 * X * np.asarray([1, 2, 0]))
 
 
+@pytest.mark.parametrize("mode", [lambda fn: fn, hf.compile], ids=["eager", "compiled"])
+@pytest.mark.parametrize("fn", [lambda x: "text", lambda x: x.nothing, lambda x: x if x > 0 else -x])
+def test_what_jax_cannot_trace_names_the_call(mode, fn):
+    asked = hf.from_jax(fn)
+    with pytest.raises(Exception) as raised:  # noqa: PT011 (each is jax's own)
+        mode(lambda x: asked(x))(hf.asarray(1.0))
+    note = next(one for one in raised.value.__notes__ if one.startswith("while jax traced "))
+    assert note.rpartition(", called at ")[2].rpartition(":")[0] == __file__
+
+
 def test_integer_and_unused_inputs_have_no_gradient():
     f = hf.from_jax(lambda x, i, unused: (x[i], i))
     x, i, unused = tensor(*X), hf.asarray([0, 0]), tensor(1.0)

@@ -144,7 +144,8 @@ def test_all_end_when_one_fails(how, who, when, limit, turn):
     elif how == "raise":
         assert done.code == 1
         assert said.count("ValueError: a fault of the user's\n") == said.count("Traceback") == 1
-        assert f"DeviceLostError: process {who} raised ValueError: a fault of the user's at" in said
+        fault = f"DeviceLostError: process {who} raised ValueError: a fault of the user's at "
+        assert "fails.py:33 (fail)" in said.split(fault)[1].splitlines()[0]
     elif how == "stuck":
         assert "process 1 has waited for" in said
         assert "to call step, at" in said

@@ -197,7 +197,7 @@ def test_values_get_the_dtypes_of_the_parameters():
             "names that the model's architecture does not have",
         ),
         (lambda values: {name: value for name, value in values.items() if "bias_ih" not in name}, "lstm.bias_ih_l0"),
-        (lambda values: values | {"decoder.bias": np.ones(4, np.float32)}, "head.bias"),
+        (lambda values: values | {"decoder.bias": np.ones(4, np.float32)}, "'decoder.bias' does not fit the model's 'head.bias'"),
         (lambda _: "weights.bin", "only safetensors files are read"),
         (lambda _: 3, "a path or a mapping"),
     ],

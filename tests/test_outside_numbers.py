@@ -1,13 +1,16 @@
 """Numbers that a function reads outside its arguments: inputs from their second value on."""
 
 import collections
+import contextlib  # noqa: F401 (programs name it)
 import copy
 import enum
+import functools  # noqa: F401 (programs name it)
 import importlib.util
 import itertools
 import json
 import math
 import random
+import re  # noqa: F401 (programs name it)
 import sys
 
 import numpy as np
@@ -363,9 +366,9 @@ PLACES = {
     "last": ("l[-1]", ""), "nested": ("o.nested['a'][1]['t']", ""), "counter": ("o.counter['t']", ""),
     "default": ("o.default['t']", ""), "ordered": ("o.ordered['t']", ""), "deque": ("o.queue[0]", ""),
     "missing": ("o.missing['t']", ""), "two": ("o.one['t']", "", "o.two[0]['t']"),
-    "two after": ("o.two[0]['t']", "", "o.one['t']"), "base": ("K.__base__.t", "", "k.t"),
+    "two after": ("o.two[0]['t']", "", "o.one['t']"), "base": ("K.__base__.t", "", "b.t"),
     "class of": ("type(k).t", "", "k.t"), "subclass": ("K.t", "", "type(k)().t"),
-    "inherited": ("K.__base__.t", "", "K.t"), "got": ("d['t']", "", "d.get('t')"),
+    "inherited": ("K.__base__.t", "", "type(b).t"), "got": ("d['t']", "", "d.get('t')"),
     "values": ("o.nested['a'][1]['t']", "", "[*o.nested['a'][1].values()][0]"),
     "long": ("o.long[70]", ""), "file": ("f.n", "", "f.get()"), "file's": ("f.n", "", "vars(f)['n']"),
 }  # fmt: skip
@@ -399,7 +402,7 @@ CHANGES = {
 SOURCE = """
 import math
 G = 1
-def make(o, d, l, K, k, m, f, hf):
+def make(o, d, l, K, k, b, m, f, hf):
     c = 1
     def step(x, n):
         {names}
@@ -441,13 +444,14 @@ def seen_in(program, path, *, eager):
     exec(compile(path.read_text(encoding="utf-8"), str(path), "exec"), space)
     module = hf.nn.Module()
     module.t = 1
-    o, kind = Holder(t=1, inner=Holder(t=1), **containers()), type("K", (type("B", (), {"t": 1}),), {})
+    o, kind = Holder(t=1, inner=Holder(t=1), **containers()), type("K", (type("B", (), {"t": 1}),), {"t": 1})
+    beside = type("Beside", kind.__bases__, {})()
     (path.parent / "of_a_file.py").write_text(FILE)
     spec = importlib.util.spec_from_file_location("of_a_file", path.parent / "of_a_file.py")
     file = importlib.util.module_from_spec(spec)
     sys.modules["of_a_file"] = file
     spec.loader.exec_module(file)
-    f, put, get = space["make"](o, {"t": 1, "u": 2}, [0, 1, 2], kind, kind(), module, file, hf)
+    f, put, get = space["make"](o, {"t": 1, "u": 2}, [0, 1, 2], kind, kind(), beside, module, file, hf)
     compiled = hf.compile(f)
     seen = []
     for number in range(6):
@@ -616,35 +620,106 @@ def test_what_a_call_puts_in_place_of_what_it_read(part, tmp_path):
             assert seen_after(program, tmp_path / f"compiled_{number}.py", eager=False) == expected, program
 
 
-def written_class(o, x, n):
-    type(o).t = n * 2
-    return x * o.t
+CLASS_STEPS = [
+    "x = x * o.t", "x = x + kind.t", "x = x - base.t * 2", "x = x * getattr(o, 't')", "base.t += 1", "base.t = n",
+    "kind.t = kind.t + n", "kind.t *= 2", "o.t = o.t + 0.5", "del_own(o)", "unseen(base, n)", "unseen(o, n)",
+    "base.t = o.t * 2",
+]  # fmt: skip
+"""What a call does with a number that an object may find in its class, or in the base of that."""
+CLASS_PROGRAMS = [*itertools.product(itertools.permutations(CLASS_STEPS, 3), ("o", "kind", "base"))]
+random.Random(2).shuffle(CLASS_PROGRAMS)
 
 
-def counted_base(o, x, n):
-    type(o).__base__.t += n
-    return x * o.t + x * type(o).t
+def del_own(o):
+    if "t" in vars(o):
+        del o.t
 
 
-def by_getattr(o, x, n):
-    type(o).__base__.t = n
-    return x * getattr(o, "t")  # noqa: B009
+@hf.no_convert
+def unseen(holder, n):
+    holder.t = n * 3
 
 
-@pytest.mark.parametrize("f", [written_class, counted_base, by_getattr])
-@pytest.mark.parametrize("where", ["object", "class", "base"])
-def test_numbers_in_classes_are_found_as_python_finds_them(f, where):
+def seen_in_classes(steps, where, path, *, eager):
+    """Return what each call gives, and the numbers that it leaves; between calls one of them is set from outside."""
+    base = type("Base", (), {"t": 1})
+    kind = type("Kind", (base,), {})
+    o = kind()
+    path.write_text("\n    ".join(["def f(x, n):", *steps, "return x * o.t"]))
+    space = {"o": o, "kind": kind, "base": base, "unseen": unseen, "del_own": del_own}
+    exec(compile(path.read_text(encoding="utf-8"), str(path), "exec"), space)
+    compiled = hf.compile(space["f"])
+    found = []
+    for number in range(6):
+        if number == 3:
+            space[where].t = 30
+        with hf.config.run_eagerly(eager):
+            y = compiled(hf.asarray(1.0), number % 4).item()
+        found.append((y, base.t, kind.t, o.t, vars(o).get("t")))
+    return found
+
+
+@pytest.mark.filterwarnings("ignore::hybridflow.RetraceWarning", "ignore::hybridflow.EffectWarning")
+@pytest.mark.parametrize("part", [0, *[pytest.param(one, marks=pytest.mark.rest) for one in range(1, 128)]])
+def test_numbers_in_classes_are_found_as_python_finds_them(part, tmp_path):
+    with without_xla():
+        for number, (steps, where) in enumerate(CLASS_PROGRAMS[part::128]):
+            expected = seen_in_classes(steps, where, tmp_path / f"eager_{number}.py", eager=True)
+            found = seen_in_classes(steps, where, tmp_path / f"compiled_{number}.py", eager=False)
+            assert found == expected, (steps, where)
+
+
+WRITERS = [
+    "unseen(o, 3.0)", "o.__dict__ = {'t': 9.0}", "Special(o)['z']", "{Special(o): 1}", "[1, 2][Special(o)]",
+    "float(Special(o))", "'%s' % Special(o)", "'{}'.format(Special(o))", "list(itertools.starmap(unseen, [(o, 3.0)]))",
+    "collections.defaultdict(lambda: unseen(o, 3.0))['z']", "functools.lru_cache(unseen)(o, 3.0)",
+    "exec('o.t = 9.0', {'o': o})", "with contextlib.ExitStack() as stack: stack.callback(unseen, o, 3.0)",
+    "sorted([2, 1], key=lambda k: unseen(o, 3.0) or k)", "re.sub('a', lambda _: unseen(o, 3.0) or 'b', 'a')",
+]  # fmt: skip
+"""Statements by which code that is not converted stores 9.0 in ``o.t``."""
+
+
+class Special(dict):
+    def __init__(self, o):
+        self.o = o
+
+    def __missing__(self, key):
+        self.o.t = 9.0
+        return 1
+
+    def __index__(self):
+        return self[0]
+
+    def __float__(self):
+        return float(self[0])
+
+    def __str__(self):
+        return str(self[0])
+
+    def __format__(self, spec):
+        return str(self[0])
+
+    __hash__ = __index__
+
+
+@pytest.mark.filterwarnings("ignore::hybridflow.EffectWarning", "ignore::hybridflow.RetraceWarning")
+@pytest.mark.parametrize("writer", WRITERS)
+def test_a_number_that_code_stores_unseen_is_read_again(writer, tmp_path):
+    path = tmp_path / "program.py"
+    path.write_text("\n    ".join(["def f(x):", "a = o.t", writer, "return x * a + o.t"]))
+
     def run(eager):
-        base = type("Base", (), {"t": 1})
-        kind = type("Kind", (base,), {})
-        o = kind()
-        compiled = hf.compile(lambda x, n: f(o, x, n))
+        o = Holder(t=1.0)
+        names = ("unseen", "Special", "itertools", "collections", "functools", "contextlib", "re")
+        space = {"o": o} | {name: globals()[name] for name in names}
+        exec(compile(path.read_text(encoding="utf-8"), str(path), "exec"), space)
+        compiled = hf.compile(space["f"])
         found = []
-        for number in range(6):
-            if number == 4:
-                {"object": o, "class": kind, "base": base}[where].t = 30
+        for number in range(5):
+            if number == 3:
+                o.t = 7.0
             with hf.config.run_eagerly(eager):
-                found.append((compiled(hf.asarray(1.0), number).item(), base.t, kind.t, o.t))
+                found.append((compiled(hf.asarray(1.0)).item(), o.t))
         return found
 
     with without_xla():
@@ -732,6 +807,69 @@ def test_a_counter_in_a_dict_is_two_traces_beside_all_that_is_read():
         assert state == {"step": number, "seen": number * 1.0, "name": "a", "groups": groups}
         np.testing.assert_allclose(y.numpy(), np.array([1, 2]) * number - 0.5 ** (number + 1) * number, rtol=1e-6)
     assert step.trace_count == 2
+
+
+MOVED = {
+    "attribute": ("", "o.t {0}", "o.t"),
+    "item of a dict": ("", "o.d['t'] {0}", "o.d['t']"),
+    "item of a list": ("", "o.l[0] {0}", "o.l[0]"),
+    "attribute of a class": ("", "Kind.t {0}", "Kind.t"),
+    "attribute of a function": ("", "fn.t {0}", "fn.t"),
+    "global": ("global t", "t {0}", "t"),
+    "nonlocal": ("nonlocal t", "t {0}", "t"),
+}
+"""Where a number lives: its declaration, a statement that changes it, and an expression that reads it."""
+
+
+def made(where, lines, path):
+    """Return a function, from a file, and one that reads the number that it changes."""
+    declared, _, read = MOVED[where]
+    head = ["def make(o, Kind, fn):", "    t = 1.0" if where == "nonlocal" else "    pass", "    def f(x):"]
+    body = [f"        {line}" for line in (declared or "pass", *lines)]
+    tail = [f"    return f, lambda: {read}"]
+    path.write_text("\n".join(["import hybridflow as hf", "t = 1.0", *head, *body, *tail]))
+    space = {}
+    exec(compile(path.read_text(encoding="utf-8"), str(path), "exec"), space)
+    fn = lambda: None  # noqa: E731
+    fn.t = 1.0
+    return space["make"](Holder(t=1.0, d={"t": 1.0}, l=[1.0]), type("Kind", (), {"t": 1.0}), fn)
+
+
+@pytest.mark.filterwarnings("ignore::hybridflow.RetraceWarning")
+@pytest.mark.parametrize("change", ["*= 2", "+= 3"])
+@pytest.mark.parametrize("where", MOVED)
+def test_a_call_that_fails_in_a_new_trace_leaves_numbers(where, change, tmp_path):
+    statement = MOVED[where][1].format(change)
+    lines = [statement, "if hf.sum(x) < 0: raise ValueError('less')", statement, f"return x * {MOVED[where][2]}"]
+
+    def run(eager):
+        f, read = made(where, lines, tmp_path / f"{eager}.py")
+        f = hf.compile(f)
+        found = []
+        for x in ([1.0], [1.0, 2.0], [-1.0, -2.0, -3.0], [1.0], [-1.0] * 4, [1.0]):
+            with hf.config.run_eagerly(eager):
+                try:
+                    found.append(f(hf.asarray(x)).tolist())
+                except ValueError as error:
+                    found.append(str(error))
+            found.append((type(read()), read()))
+        return found
+
+    assert run(False) == run(True)
+
+
+LOOPS = ["for row in x:", "while hf.sum(x) > 0:", "for i in range(hf.argmax(x)):", "if hf.sum(x) > 0:"]
+
+
+@pytest.mark.parametrize("loop", LOOPS)
+@pytest.mark.parametrize("where", ["global", "nonlocal"])
+def test_a_body_that_may_not_change_a_name_leaves_it(where, loop, tmp_path):
+    lines = ["y = x", loop, f"    {MOVED[where][1].format('/= 2')}", "    y = y * t", "    x = x - 1", "return y"]
+    f, read = made(where, lines, tmp_path / "program.py")
+    for _ in range(2):
+        with pytest.raises(hf.core.errors.MutationError):
+            hf.compile(f)(hf.asarray([1.0, 2.0]))
+        assert (type(read()), read()) == (float, 1.0)
 
 
 def stored_first(o, x, n):

@@ -185,7 +185,8 @@ def test_overload_takes_bounded_memory_and_loses_nothing(models: Path, tmp_path:
 
 def request(body: Any, path: str = "/v1/models/mlp:predict", *fields: str) -> bytes:
     data = json.dumps(body).encode()
-    head = [f"POST {path} HTTP/1.1", "host: x", f"content-length: {len(data)}", "connection: close", *fields, "", ""]
+    given = [f"content-length: {len(data)}", "connection: close", *fields]
+    head = [f"POST {path} HTTP/1.1", "host: localhost", *given, "", ""]
     return "\r\n".join(head).encode() + data
 
 

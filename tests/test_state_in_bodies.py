@@ -28,7 +28,7 @@ from hybridflow.core.errors import MutationError, TraceError
 
 LOG = logging.getLogger(__name__)
 PRELUDE = """
-import array, bisect, collections, contextlib, contextvars, functools, heapq, io, itertools, operator, random
+import array, bisect, collections, collections.abc, contextlib, contextvars, functools, heapq, io, itertools, operator, random
 import types, weakref
 import numpy as np
 import hybridflow as hf
@@ -44,6 +44,26 @@ class Plain:
     def p(self): return self.y
     @p.setter
     def p(self, value): self.y = value
+
+COUNT = 0
+
+class Counts:
+    y = all = 0
+    def count(self, key=None):
+        global COUNT
+        self.y += 1
+        COUNT += 1
+        type(self).all = type(self).all + 1
+        return 2.0
+    def __str__(self): return str(self.count())
+    def __hash__(self): return int(self.count())
+    __missing__ = count
+
+class Counted(Counts, dict): pass
+class UserCounted(Counts, collections.UserDict): pass
+class Mapped(Counts, collections.abc.Mapping):
+    __getitem__ = Counts.count
+    __iter__ = __len__ = None
 
 class Slotted:
     __slots__ = ("y",)
@@ -121,6 +141,14 @@ CHANGES = {
     "an exception": ("e = ValueError(1)", "e.args = (5,)", "e.args[0]"),
     "a context variable": ("context.set(1.0)", "context.set(5.0)", "context.get()"),
     "targets": ("p = Plain()", "p.y, *q = 5.0, 6", "p.y"),
+    "a missing key": ("d = Counted()", "d['a']", "d.y"),
+    "a missing key that a class counts": ("d = Counted()", "d['a']", "Counted.all"),
+    "a missing key that a module counts": ("d = Counted()", "d['a']", "COUNT"),
+    "a missing key of a library's dict": ("d = UserCounted()", "d['a']", "d.y"),
+    "a mapping's method": ("d = Mapped()", "d.get('a')", "d.y"),
+    "a format": ("d = Counted()", "'%s' % d", "d.y"),
+    "a hash": ("d = Counted()", "{d: 1}", "d.y"),
+    "a callback": ("d = Counted()", "list(itertools.starmap(d.count, [()]))", "d.y"),
 }
 PLACES = {
     "the function": """

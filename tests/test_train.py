@@ -26,6 +26,7 @@ from hybridflow.train.inputs import rows_of
 from hybridflow.train.progress import Display
 from hybridflow.train.records import Records
 from tests.notebooks import run_in_kernel
+from tests.processes import run_python
 
 
 class Net(hf.nn.Module):
@@ -619,6 +620,21 @@ def test_a_run_goes_on_where_its_loop_was_left():
     data = hf.data.Batches(np.arange(6), 1, shuffle=True, seed=0)
     assert seen == [x.item() for _ in range(2) for x in data][:9]
     assert (run.step, run.epoch) == (9, 1)
+
+
+def test_a_loop_that_was_left_ends_before_its_program_does():
+    printed = run_python(
+        """
+        import sys
+        import hybridflow as hf
+        sys.stderr = sys.stdout
+        run = hf.train.Run(data=[1, 2, 3])
+        steps = run.steps(9)
+        sys.kept = steps  # longer than the modules
+        next(steps)
+        """
+    )
+    assert [line.split()[:2] for line in printed.splitlines()] == [["step", "1/9"]]
 
 
 def test_data_without_a_state_is_passed_over(tmp_path: Path):

@@ -6,6 +6,7 @@ import errno
 import os
 import re
 import secrets
+import stat
 from collections.abc import Generator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -34,7 +35,11 @@ def write_bytes(path: str | os.PathLike[str], content: bytes) -> None:
 
 def is_device(path: Path) -> bool:
     """Whether a name belongs to a device, a terminal, a pipe or a socket, which no file may replace."""
-    return path.exists() and not path.is_file() and not path.is_dir()
+    try:
+        mode = path.stat().st_mode
+    except OSError:
+        return False
+    return not stat.S_ISREG(mode) and not stat.S_ISDIR(mode)
 
 
 def write_text(path: str | os.PathLike[str], text: str) -> None:
@@ -78,8 +83,10 @@ def whole_file(
             sync_directory(target.parent)
     except BaseException as error:
         part.unlink(missing_ok=True)
-        if isinstance(error, OSError) and error.errno is not None and error.filename is None:
-            error.filename = str(target)  # the system names none where a disk is full
+        if isinstance(error, OSError) and error.errno is not None:
+            # The system names none where a disk is full, and the unfinished file where it cannot be renamed. No
+            # system takes a name longer than 4,096 bytes.
+            error.filename, error.filename2 = str(target)[:4096], None
         raise
 
 

@@ -29,7 +29,7 @@ def _of_machine(enough: int) -> int:
     free = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     if free >= enough:
         return free
-    rows = [line.split() for line in (_PROC / "meminfo").read_text().splitlines()]
+    rows = [line.split() for line in (_PROC / "meminfo").read_text(encoding="utf-8").splitlines()]
     return sum([int(row[1]) << 10 for row in rows if row[0] in ("MemAvailable:", "SwapFree:")])
 
 
@@ -40,7 +40,7 @@ def _of_limits() -> Iterator[int]:
     for limit, column in ((resource.RLIMIT_AS, 0), (resource.RLIMIT_DATA, 5)):
         most = resource.getrlimit(limit)[0]
         if most != resource.RLIM_INFINITY:
-            pages = int((_PROC / "self/statm").read_text().split()[column])
+            pages = int((_PROC / "self/statm").read_text(encoding="utf-8").split()[column])
             yield max(most - pages * os.sysconf("SC_PAGE_SIZE"), 0)
 
 
@@ -59,10 +59,10 @@ class _Group(NamedTuple):
 
     def free(self, enough: int) -> int:
         """Return the number of bytes that the group can still take."""
-        free = self.most - int(self.used.read_text())
+        free = self.most - int(self.used.read_text(encoding="utf-8"))
         if free >= enough:
             return free
-        rows = [line.split() for line in self.details.read_text().splitlines()]
+        rows = [line.split() for line in self.details.read_text(encoding="utf-8").splitlines()]
         cached = [int(row[1]) for row in rows if row[0] in ("inactive_file", "total_inactive_file")]
         return free + max(cached, default=0)
 
@@ -72,7 +72,7 @@ def _groups() -> tuple[_Group, ...]:
     """Return the control groups of the process that limit memory."""
     found: list[_Group] = []
     try:
-        lines = (_PROC / "self/cgroup").read_text().splitlines()
+        lines = (_PROC / "self/cgroup").read_text(encoding="utf-8").splitlines()
     except OSError:
         return ()
     for _, controllers, path in [line.split(":", 2) for line in lines]:
@@ -85,7 +85,7 @@ def _groups() -> tuple[_Group, ...]:
         inside = root / path.lstrip("/")
         for folder in [root, *[one for one in (inside, *inside.parents) if root in one.parents]]:
             try:
-                most = int((folder / names[0]).read_text())
+                most = int((folder / names[0]).read_text(encoding="utf-8"))
                 group = _Group(most, folder / names[1], folder / "memory.stat")
                 group.free(sys.maxsize)
             except (OSError, ValueError):  # no such file, or "max"

@@ -91,16 +91,14 @@ class _Branches:
 
     def trace(self, pred: Any, true: Block | None, false: Block | None) -> dict[str, Any]:
         """Trace both branches, and return the variables after them."""
-        while True:
-            try:
-                return self.merged(pred, self.run("cond_true", true), self.run("cond_false", false))
-            except FirstWrite as found:
-                self.before[found.name] = begun_with(self.before[found.name], found.shapes)
-            except TakeApart as found:
-                self.opened.add(found.name)
-            except BaseException:
-                self.cells.write(self.before)
-                raise
+        with self.cells.kept():
+            while True:
+                try:
+                    return self.merged(pred, self.run("cond_true", true), self.run("cond_false", false))
+                except FirstWrite as found:
+                    self.before[found.name] = begun_with(self.before[found.name], found.shapes)
+                except TakeApart as found:
+                    self.opened.add(found.name)
 
     def run(self, name: str, block: Block | None) -> _Outcome:
         """Trace a branch from the state before it, and return its outcome."""

@@ -227,14 +227,16 @@ def _sum(iterable: Iterable[Any], /, start: Any = 0) -> Any:
         return sum((), start)  # raises Python's error
     items = rest_of(iter(iterable))
     numbers = [start]
-    rest: list[Any] = []
-    for item in items if type(start) in _ADDED_BY_PYTHON else ():
-        if type(item) not in _ADDED_BY_PYTHON:
-            rest.append(item)
-            break
-        numbers.append(item)
+    rest: Iterable[Any] = items
+    if type(start) in _ADDED_BY_PYTHON:
+        rest = ()
+        for item in items:
+            if type(item) not in _ADDED_BY_PYTHON:
+                rest = itertools.chain((item,), items)
+                break
+            numbers.append(item)
     total = summed(numbers) if len(numbers) > 1 else start
-    return _of_addend(sum(map(_addend, itertools.chain(rest, items)), _addend(total)))
+    return _of_addend(sum(map(_addend, rest), _addend(total)))
 
 
 ALWAYS: dict[Any, Callable[..., Any]] = {

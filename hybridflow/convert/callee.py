@@ -604,7 +604,7 @@ def _call_other(function: Any, /, *args: Any, **kwargs: Any) -> Any:
     except Exception as error:
         observe.failed(first, last, in_part=getattr(function, "__name__", None) in _IN_PARTS)
         observe.answer(function, args, kwargs, MISSING)
-        if (type(error) is TypeError and _holds_number(args, kwargs)) or _takes_functions(function, args, kwargs):
+        if _wants_number(error, args, kwargs) or _takes_functions(function, args, kwargs):
             observe.settle()  # C takes only numbers of its own, also from functions that it calls
         raise
     if type(result) is str:
@@ -616,8 +616,10 @@ def _call_other(function: Any, /, *args: Any, **kwargs: Any) -> Any:
     return observe.answer(function, args, kwargs, result)
 
 
-def _holds_number(*values: Any) -> bool:
-    return any(type(one) in (Dim, TracedNumber) for one in jax.tree_util.tree_leaves(values))
+def _wants_number(error: Exception, *values: Any) -> bool:
+    """Whether an error may come from a stand-in, which is an argument or what a special method of theirs returned."""
+    leaves = jax.tree_util.tree_leaves(values) if type(error) is TypeError else ()
+    return any(type(one) in (Dim, TracedNumber) or is_users_class(type(one)) for one in leaves)
 
 
 def _takes_functions(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:

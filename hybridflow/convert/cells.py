@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Generator, Iterable
+from contextlib import contextmanager
 from types import CellType, FunctionType
 from typing import Any, cast
 
@@ -40,6 +41,16 @@ class Cells:
             except ValueError:
                 values[name] = UNSET
         return values
+
+    @contextmanager
+    def kept(self) -> Generator[None]:
+        """Return a context; an error that leaves it gives the variables the values that they had."""
+        before = self.read()
+        try:
+            yield
+        except BaseException:
+            self.write(before)
+            raise
 
     def write(self, values: dict[str, Any]) -> None:
         """Set variables."""

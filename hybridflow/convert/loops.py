@@ -123,7 +123,8 @@ class _Loop:
         self.first_step = lambda: self.after_first_step(step, rows)
         if not self.first_set:
             return
-        after = self.first_step()
+        with self.cells.kept():
+            after = self.first_step()
         for name in list(self.first_set):
             value = after.get(name)
             if value is None:
@@ -391,10 +392,24 @@ class _Loop:
 
     def run(self, loop: Callable[[tuple[Any, ...]], tuple[Any, ...]]) -> None:
         """Run the loop, again if its initial state must change, and set the variables to their final values."""
+        with self.cells.kept():
+            last = self.last_state(loop)
+        if self.certain:
+            self.weak.update({key: kinds for key, kinds in self.last.items() if key in self.weak})
+        self.ended = True
+        after: dict[str, Any] = {name: dead(name) for name in self.cells.names}
+        for name, leaves in zip(self.carried, last, strict=True):
+            after[name] = self.value(name, leaves)
+        for name in self.cells.names:
+            if name in self.live and name not in self.carried:
+                after[name] = self.before[name]
+        self.cells.write(after)
+
+    def last_state(self, loop: Callable[[tuple[Any, ...]], tuple[Any, ...]]) -> tuple[Any, ...]:
+        """Run the loop, again if its initial state must change, and return the state after its last step."""
         while True:
             try:
-                last = loop(self.initial())
-                break
+                return loop(self.initial())
             except FirstWrite as found:
                 self.begin_arrays(found)
             except TakeApart as found:
@@ -415,16 +430,6 @@ class _Loop:
                     leaves = list(value.leaves)
                     leaves[index] = self.as_array((name, index), leaves[index], dtype)
                     self.values[name] = value._replace(leaves=leaves)
-        if self.certain:
-            self.weak.update({key: kinds for key, kinds in self.last.items() if key in self.weak})
-        self.ended = True
-        after: dict[str, Any] = {name: dead(name) for name in self.cells.names}
-        for name, leaves in zip(self.carried, last, strict=True):
-            after[name] = self.value(name, leaves)
-        for name in self.cells.names:
-            if name in self.live and name not in self.carried:
-                after[name] = self.before[name]
-        self.cells.write(after)
 
     def as_array(self, key: tuple[str, int], leaf: Any, dtype: Any) -> Any:
         """Return a leaf in the dtype that the steps give it, as a traced array if they turn it into one."""

@@ -75,11 +75,13 @@ class Outside:
         self._shared = {id(cell) for cell in cells}
         self._states: list[tuple[Any, Callable[[Any], Any], Any]] = []
         self._global: deque[Any] = deque()
+        self._namespaces: dict[int, dict[str, Any]] = {}
         pending: deque[Any] = deque(map(_content, cells))
         while frame is not None and not str(frame.f_globals.get("__name__")).startswith("hybridflow.tracing."):
             if is_users_file(frame.f_code.co_filename):
                 pending += frame.f_locals.values()
                 self._global += _globals_of(frame.f_code, frame.f_globals)
+                self._namespace(frame.f_globals)
             frame = frame.f_back
         self._look_at(pending)
         reached = dict(self.known)
@@ -115,13 +117,16 @@ class Outside:
             if is_users_file(value.__code__.co_filename):  # not its module: `functools.wraps` copies that
                 pending += [*(value.__closure__ or ()), value.__defaults__, value.__kwdefaults__, value.__dict__]
                 self._global += _globals_of(value.__code__, value.__globals__)
+                self._namespace(value.__globals__)
             return
         if isinstance(value, ModuleType):
             if sys.modules.get(value.__name__) is not value:
                 pending.append(vars(value))
             return
         if isinstance(value, type):
-            pending += vars(value).values() if is_users_class(value) else ()
+            if is_users_class(value):
+                pending += vars(value).values()
+                self._note(value, _attributes_of)
             return
         module = str(kind.__module__)
         own = module.partition(".")[0] in OWN_LIBRARIES and not module.startswith(LAYERS)
@@ -134,10 +139,20 @@ class Outside:
                 return
             self.known[id(attributes)] = attributes
             pending += attributes.values()
-        if state is not None:
-            self._states.append((value, state, state(value)))
+            if is_users_class(kind):
+                self._note(value, _attributes_of)
+        self._note(value, state)
         inside = [value()] if isinstance(value, weakref.ref) else gc.get_referents(value)
         pending += [one for one in inside if type(one) not in PLAIN]
+
+    def _namespace(self, names: dict[str, Any]) -> None:
+        if id(names) not in self._namespaces:
+            self._namespaces[id(names)] = names
+            self._note(names, _names)
+
+    def _note(self, value: Any, state: Callable[[Any], Any] | None) -> None:
+        if state is not None:
+            self._states.append((value, state, state(value)))
 
 
 def _globals_of(code: CodeType, namespace: dict[str, Any]) -> list[Any]:
@@ -198,6 +213,18 @@ def _array_content(array: Any) -> Any:
     if array.nbytes < _HUGE:
         return zlib.crc32(np.ascontiguousarray(array).view(np.uint8).data)
     return array.flat[:: array.size // _SAMPLES].tobytes()
+
+
+def _names(namespace: Any) -> list[Any]:
+    """Return the names and values of a namespace, but for what Python itself keeps there."""
+    items = [item for item in [*namespace.items()] if not (type(item[0]) is str and item[0].startswith("__"))]
+    return [*itertools.chain.from_iterable(items)]
+
+
+def _attributes_of(value: Any) -> list[Any]:
+    """Return the attributes of an object or class, which code that is not converted may change."""
+    attributes = vars(value) if isinstance(value, type) else RAW.get(value, "__dict__")
+    return [] if attributes is MISSING else _names(attributes)
 
 
 def _slots_of(kind: type) -> Callable[[Any], Any] | None:

@@ -28,16 +28,19 @@ def buffer_of(array: Array) -> memoryview:
 
 
 def array_interface(array: Array) -> dict[str, Any]:
-    """Return what NumPy's array interface says of a value: the array itself is the memory, which is read-only.
+    """Return what NumPy's array interface says of a value, of which a contiguous array is the memory; it is read-only.
 
     Raises:
         AttributeError: the interface has no name for the dtype; ``__array__`` gives such an array.
     """
     if array.dtype == bfloat16:
         raise AttributeError("the array interface has no name for bfloat16")
-    return {
-        "shape": array.shape, "typestr": array.dtype.str, "strides": array.strides, "data": array, "version": 3,
-    }  # fmt: skip
+    memory = array if array.flags.c_contiguous else array.copy()  # NumPy reads `data` as one piece
+    memory.flags.writeable = False
+    # Pillow asks for `tobytes` where there are strides, for a buffer where there are none: before Python 3.12 no class
+    # of Python's is a buffer.
+    typestr = array.dtype.str
+    return {"shape": array.shape, "typestr": typestr, "strides": memory.strides, "data": memory, "version": 3}
 
 
 def arrow_of(array: Array, schema: Any) -> Any:

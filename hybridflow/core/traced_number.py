@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import math
 import operator
+import sys
 from collections.abc import Callable, Sequence
 from types import BuiltinFunctionType
 from typing import Any, NamedTuple, NoReturn, Protocol, cast
@@ -250,9 +251,11 @@ class TracedNumber:
         return self.applied(operator.pow, base, exponent)
 
     def _foreign(self, other: Any) -> Any:
+        """Return what Python's number would for an operand of another type; Python's own types need the number itself."""
         if type(other) is StagedNumber:
             return NotImplemented
-        return self.needed() if isinstance(other, bool | int | float | complex) else NotImplemented
+        known = isinstance(other, bool | int | float | complex) or type(other).__module__ in sys.stdlib_module_names
+        return self.needed() if known else NotImplemented
 
     def __bool__(self) -> bool:
         return self.decided(bool, self)
@@ -338,9 +341,15 @@ def _compare(function: Callable[..., Any]) -> Callable[..., Any]:
     def method(self: Any, other: Any) -> Any:
         if _is_number(other):
             return self.decided(function, self, other)
+        if function in _EQUALITY and not isinstance(other, bool | int | float | complex):
+            return NotImplemented
         return self._foreign(other)
 
     return method
+
+
+_EQUALITY = (operator.eq, operator.ne)
+"""What Python answers for objects of any types."""
 
 
 def _forward(function: Callable[..., Any]) -> Callable[..., Any]:

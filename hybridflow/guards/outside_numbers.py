@@ -130,6 +130,7 @@ class OutsideNumbers:
         self._inputs: dict[int, _Input] = {}
         self._of_origin: dict[Origin, int] = {}
         self._copies: dict[int, tuple[Any, Any]] = {}  # copy and origin, by the ids of container and copy
+        self._found: dict[Origin, Any] = {}
         self._as_they_are: set[Origin] = set()
         self._shown: dict[int, Any] = {}  # original containers that the code may hold
         self._looked_at: dict[int, Any] = {}  # containers whose content is seen as it is
@@ -150,8 +151,8 @@ class OutsideNumbers:
     def close(self) -> None:
         """Release what was read, and the trace: it refers to this object, and the cycle would need the collector."""
         for known in (
-            self._inputs, self._of_origin, self._copies, self._shown, self._looked_at, self._changed, self._placed,
-            self._opened, self._items,
+            self._inputs, self._of_origin, self._found, self._copies, self._shown, self._looked_at, self._changed,
+            self._placed, self._opened, self._items,
         ):  # fmt: skip
             known.clear()
         del self._new_input, self._count, self.note
@@ -162,7 +163,11 @@ class OutsideNumbers:
         """Return what the code sees of a number in an origin: the number or a stand-in."""
         if origin in self._as_they_are or origin.written or (self._changed and self._is_in_changed(origin)):
             return value
+        first = self._found.setdefault(origin, value)
         position = self._of_origin.get(origin)
+        if value is not first:  # code that is not converted has stored it meanwhile
+            self.look(origin)
+            return value
         if position is None:
             if not self._is_input(origin, way := way_of(origin), value):
                 return value

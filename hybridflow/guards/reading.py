@@ -112,6 +112,10 @@ def attribute(observations: Observations, obj: Any, name: str, value: Any, *, se
     elif type(value) is BuiltinMethodType and value.__self__ is obj and not isinstance(obj, ModuleType):
         return value
     elif seen:
+        definer = _definer(observations, obj, name, value) if type(value) is float or type(value) is int else None
+        if definer is not None:
+            _has_none(observations, origin, obj, name, definer)
+            return attribute(observations, definer, name, value)
         return observations.read(origin, _access(observations, kind, name), name, value)
     else:
         observations.look(origin, _access(observations, kind, name), name, value)
@@ -121,6 +125,28 @@ def attribute(observations: Observations, obj: Any, name: str, value: Any, *, se
 def _number_or(value: Any, found: Any) -> Any:
     """Return the stand-in for a number that the trace found in a class; the value that Python found if it is none."""
     return found if type(found) is TracedNumber and type(value) in (float, int) else value
+
+
+def _definer(observations: Observations, obj: Any, name: str, value: float) -> type | None:
+    """Return the class where an object, or a class, finds a number, so that all ways to it are one; None for its own."""
+    kind = obj if isinstance(obj, type) else type(obj)
+    if type(IN_CLASS.get(type(obj), "__getattribute__")) is FunctionType:
+        return None
+    if IN_INSTANCE.get(obj, name) is not MISSING or IN_CLASS.get(kind, name) is not value:
+        return None
+    found = next(one for one in kind.__mro__ if IN_INSTANCE.get(one, name) is not MISSING)
+    return found if is_users_class(found) and not observations.is_made_here(found) else None
+
+
+def _has_none(observations: Observations, origin: Origin, obj: Any, name: str, definer: type) -> None:
+    """Record that neither an object nor the classes before the one that defines an attribute have it."""
+    observations.look(origin, IN_INSTANCE, name, MISSING)
+    if not isinstance(obj, type):
+        kind_of(observations, obj)
+    order = (obj if isinstance(obj, type) else type(obj)).__mro__
+    for one in order[: order.index(definer)]:
+        if is_users_class(one) and not observations.is_made_here(one):
+            observations.look(observations.root(one, one.__name__), IN_INSTANCE, name, MISSING)
 
 
 def _access(observations: Observations, kind: type, name: str) -> Access:

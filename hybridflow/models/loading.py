@@ -13,6 +13,7 @@ import numpy as np
 
 from hybridflow.backend.process_memory import return_file
 from hybridflow.core.errors import ArgumentError, ArgumentTypeError, message
+from hybridflow.core.spec import Shape
 from hybridflow.core.tensor import Tensor, as_tensor, new_tensor
 from hybridflow.models.torch_names import RULES, Array, Rule, filled
 from hybridflow.nn.layers.module import Module
@@ -50,9 +51,10 @@ def load_torch(model: Module, source: Any) -> None:
     if not isinstance(cast(Any, model), Module):
         raise ArgumentTypeError(message(f"load_torch: a {type(model).__name__} is no module", got=repr(model)[:80]))
     targets = {**model.named_parameters(), **model.named_buffers()}
-    values = _renamed(_read(source), RULES.get(type(model).__name__, ()), set(targets))
+    values, keys = _renamed(_read(source), RULES.get(type(model).__name__, ()), set(targets))
     if "head.weight" in targets and "head.weight" not in values and "tokens.weight" in values:
         values["head.weight"] = values["tokens.weight"]  # one table for both, which was saved once
+    _require_shapes(values, keys, {name: variable.shape for name, variable in targets.items()})
     fitting: dict[str, Tensor] = {}
     for name, value in values.items():
         fitting[name] = new_tensor(np.array(value, targets[name].dtype if name in targets else None, order="C"))
@@ -79,13 +81,28 @@ def _read(source: Any) -> Mapping[str, Any]:
     return load(path)
 
 
-def _renamed(given: Mapping[str, Any], rules: tuple[Rule, ...], known: set[str]) -> dict[str, Array]:
-    """Return arrays by the model's own names.
+def _require_shapes(values: Mapping[str, Array], keys: Mapping[str, str], shapes: Mapping[str, Shape]) -> None:
+    """Raise an ArgumentError for the first value whose shape is not that of the model's Variable."""
+    for name, value in values.items():
+        if name in shapes and value.shape != shapes[name]:
+            saved = keys.get(name, name)
+            raise ArgumentError(
+                message(f"load_torch: {saved!r} does not fit the model's {name!r}",
+                        got=f"shape {value.shape}, for {shapes[name]}",
+                        hint="Make the model with the sizes that were saved.")
+            )  # fmt: skip
+
+
+def _renamed(
+    given: Mapping[str, Any], rules: tuple[Rule, ...], known: set[str]
+) -> tuple[dict[str, Array], dict[str, str]]:
+    """Return arrays by the model's own names, and the names under which they were given.
 
     Raises:
         ArgumentError: names that no rule knows.
     """
     values: dict[str, Array] = {}
+    keys: dict[str, str] = {}
     strange: list[str] = []
     for name, value in given.items():
         if _LEFT_OUT.fullmatch(name):
@@ -94,16 +111,19 @@ def _renamed(given: Mapping[str, Any], rules: tuple[Rule, ...], known: set[str])
             match = re.fullmatch(pattern, name)
             if match is None:
                 continue
+            taken: dict[str, Array] = {}
             if isinstance(target, str):
-                values[filled(target, match)] = _array(value)
+                taken = {filled(target, match): _array(value)}
             elif target is not None:
-                values |= target(match, _array(value))
+                taken = target(match, _array(value))
             break
         else:
-            if name in known:
-                values[name] = _array(value)
-            else:
+            if name not in known:
                 strange.append(name)
+                continue
+            taken = {name: _array(value)}
+        values |= taken
+        keys |= dict.fromkeys(taken, name)
     if strange:
         more = f" and {len(strange) - _MOST_LISTED} more" if len(strange) > _MOST_LISTED else ""
         raise ArgumentError(
@@ -111,7 +131,7 @@ def _renamed(given: Mapping[str, Any], rules: tuple[Rule, ...], known: set[str])
                     got=", ".join(strange[:_MOST_LISTED]) + more,
                     hint="The names are those of torchvision or transformers; leave out others, as of heads.")
         )  # fmt: skip
-    return values
+    return values, keys
 
 
 def _array(value: Any) -> Array:

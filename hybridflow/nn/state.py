@@ -27,8 +27,7 @@ def named_parameters(module: Any) -> dict[str, Any]:
         if isinstance(value, Variable):
             if is_tracing():
                 tree.take_for_parameter(value)
-            else:
-                value.require_gradient()
+            value.require_gradient()
     return dict(zip(contents.plan.names, contents.leaves, strict=True))
 
 

@@ -19,6 +19,7 @@ from hybridflow.core.context import CONTEXT
 from hybridflow.core.dispatch import bind
 from hybridflow.core.dtypes import WIDE, as_dtype, is_differentiable
 from hybridflow.core.errors import ArgumentError, ArgumentTypeError, message
+from hybridflow.core.node import format_where, user_place
 from hybridflow.core.op import No, Op, Saves, register
 from hybridflow.core.spec import TensorSpec, make_spec
 from hybridflow.core.tensor import Tensor, as_tensor
@@ -71,10 +72,14 @@ class JaxFunction:
         key = tuple([(tuple(map(int, value.shape)), np.dtype(value.dtype)) for value in values])
         traced = self._traced.get(key)
         if traced is None:
-            with enable_x64(self._wide):
-                jaxpr, shapes = jax.make_jaxpr(self._function, return_shape=True)(
-                    *[jax.ShapeDtypeStruct(shape, dtype) for shape, dtype in key]
-                )
+            arrays = [jax.ShapeDtypeStruct(shape, dtype) for shape, dtype in key]
+            try:
+                with enable_x64(self._wide):
+                    jaxpr, shapes = jax.make_jaxpr(self._function, return_shape=True)(*arrays)
+            except Exception as error:
+                place = format_where(user_place())
+                error.add_note(f"while jax traced {self.name}, a function of hf.from_jax, called at {place}")
+                raise
             leaves, tree = jax.tree_util.tree_flatten(shapes)
             specs = tuple([make_spec(tuple(leaf.shape), as_dtype(leaf.dtype)) for leaf in leaves])
             # A NumPy array that the function closes over may be written to later; the program keeps what it was.

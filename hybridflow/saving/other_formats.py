@@ -30,12 +30,15 @@ _KERAS = ("a model of Keras (.keras)", "Write model.weights there by name with h
 def described(path: PathLike) -> tuple[str, str] | None:
     """Return what a file or folder is and what reads it; None if that is not known."""
     where = Path(os.fsdecode(path))
-    if where.is_dir():
-        return _folder(where)
-    if not where.is_file():
+    try:
+        if where.is_dir():
+            return _folder(where)
+        if not where.is_file():
+            return None
+        with where.open("rb") as file:
+            head = file.read(8)
+    except OSError:  # the error that is being handled tells
         return None
-    with where.open("rb") as file:
-        head = file.read(8)
     if head.startswith(b"PK\x03\x04"):
         return _archive(where)
     if head[:1] == b"\x80" and head[1:2] in b"\2\3\4\5" and any(head[2:]):  # not the length of a header

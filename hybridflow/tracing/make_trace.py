@@ -168,7 +168,7 @@ def _run(
     """Call the user's function; what it stores in Python state are numbers when it ends, and no stand-ins for them."""
     builder.dims.open = True
     try:
-        return _with_numbers(call, arguments)
+        return _with_numbers(call, arguments, observations)
     except RESTARTS as need:
         observations.release(need)
         raise
@@ -187,21 +187,38 @@ def _put_numbers(builder: GraphBuilder, observations: Observations) -> None:
     observations.numbers.put_back()
 
 
-def _with_numbers(call: Callable[[dict[str, Any]], Any], arguments: dict[str, Any]) -> Any:
+def _with_numbers(
+    call: Callable[[dict[str, Any]], Any], arguments: dict[str, Any], observations: Observations
+) -> Any:
     """Call the user's function; an error that leaves it holds numbers and texts, and no stand-ins for them."""
     try:
-        return call(arguments)
+        return _ungrouped(call, arguments)
     except NameError as error:
         local = attached("handled_name")(error)
         if local is None:
             raise
         raise local from None
     except Exception as error:
+        if type(error) is TypeError:
+            observations.settle()  # Python may have refused what stands for a number
         require_numbers((error.args, vars(error)), lambda _: False)
         error.args = tuple(map(placeholder_of, error.args))
         if hasattr(error, "__notes__"):
             error.__notes__ = [str.__str__(one) for one in error.__notes__]
         raise
+
+
+def _ungrouped(call: Callable[[dict[str, Any]], Any], arguments: dict[str, Any]) -> Any:
+    """Call the user's function; what restarts the trace from `except*` clauses, which all run, comes in a group."""
+    try:
+        return call(arguments)
+    except BaseExceptionGroup as group:
+        need = group.subgroup(RESTARTS)
+        while isinstance(need, BaseExceptionGroup):
+            need = need.exceptions[0]
+        if need is None:
+            raise
+        raise need from None
 
 
 def _observe(

@@ -33,7 +33,7 @@ from hybridflow.core.tensor import Tensor, make_tensor
 from hybridflow.core.variable import WRITES, GradientCell, Variable, current_values
 from hybridflow.core.variable_log import OPEN_LOGS
 from hybridflow.guards.effects import Effects
-from hybridflow.guards.journal import Journal
+from hybridflow.guards.journal import Journal, with_numbers
 from hybridflow.guards.leaves import TracedLeaves, cut
 from hybridflow.guards.numbers import Numbers
 from hybridflow.guards.observations import Observations
@@ -129,7 +129,7 @@ class Trace(Fit):
         self.takes_numbers = bool(self.first_numbers)
         self.journal: Journal | None = builder.observations.journal
         self.before: Journal | None = builder.observations.before
-        self._states = [check.python_state for check in builder.checks]
+        self._states = [with_numbers(check.python_state) for check in builder.checks]
         self._changes: Journal | None = None
         # If a trace changed what it reads, it would read another value next time, so it can serve only its own call.
         changed = self._has_changed(builder.observations)

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import atexit
+import inspect
 import os
 import time
+import weakref
 from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from itertools import islice
@@ -211,6 +214,11 @@ class Run:
         """
         if count is not None and (not isinstance(cast(object, count), int) or count < 0):
             raise ArgumentTypeError(message("run.steps: the number of steps is an int", got=f"count={count!r}"))
+        steps = self._steps(count)
+        _LOOPS.add(steps)
+        return steps
+
+    def _steps(self, count: int | None) -> Generator[Any]:
         with self.loop(count):
             while (count is None or self.step < count) and not self._stopped:
                 yield from self.rest_of_epoch(count)
@@ -489,6 +497,18 @@ def _require_there(parts: dict[str, Any], mesh: Mesh) -> None:
                 message(f"Run: Variable {path!r} lies on another mesh than the run's", got=f"{placement}; {mesh}",
                         hint="Lay out everything on one mesh: see hf.distribute.shard.")
             )  # fmt: skip
+
+
+_LOOPS: weakref.WeakSet[Generator[Any]] = weakref.WeakSet()
+"""The iterators of `Run.steps` that have not ended, or that somebody keeps."""
+
+
+@atexit.register
+def _leave_loops() -> None:
+    """End loops that the program has left and keeps, while there are still modules that they end with."""
+    for steps in list(_LOOPS):
+        if inspect.getgeneratorstate(steps) != inspect.GEN_RUNNING:  # a thread's
+            steps.close()
 
 
 def _state_of(data: Any) -> Callable[[], Any] | None:

@@ -29,7 +29,10 @@ def fail():
     if how == "kill":
         os.kill(os.getpid(), signal.SIGKILL)
     elif how == "raise":
-        raise ValueError("a fault of the user's")
+        try:
+            raise ValueError("a fault of the user's")
+        finally:
+            sys.stdout.flush()
     elif how == "stuck":
         time.sleep(1000)
     elif how == "stop":

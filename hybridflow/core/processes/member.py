@@ -9,7 +9,7 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Iterable, Sequence
 from contextlib import contextmanager
 from types import FrameType, TracebackType
 from typing import Any, cast
@@ -276,21 +276,25 @@ def _is_transport(error: Exception) -> bool:
 
 def place_in(frame: FrameType | None) -> str:
     """Return the innermost line outside of this package and the libraries below, as ``file:line (function)``."""
-    first = frame
-    while frame is not None:
-        file = frame.f_code.co_filename
-        if not file.startswith((_PACKAGE, "<")) and "site-packages" not in file and not file.startswith(_LIBRARY):
-            return f"{os.path.relpath(file)}:{frame.f_lineno} ({frame.f_code.co_name})"
-        frame = frame.f_back
-    return "its end" if first is None else f"{first.f_code.co_filename}:{first.f_lineno}"
-
-
-_LIBRARY = os.path.dirname(os.__file__)
+    return _first_of_the_users(traceback.walk_stack(frame)) if frame is not None else "its end"
 
 
 def _last_line(at: TracebackType | None) -> str:
-    frames = [] if at is None else [frame for frame, _ in traceback.walk_tb(at)]
-    return place_in(frames[-1] if frames else None)
+    """Return the innermost line of the user's in a traceback; a frame that handled the error has gone on since."""
+    return _first_of_the_users(reversed([*traceback.walk_tb(at)]))
+
+
+def _first_of_the_users(places: Iterable[tuple[FrameType, int]]) -> str:
+    first: str | None = None
+    for frame, line in places:
+        file = frame.f_code.co_filename
+        if not file.startswith((_PACKAGE, "<")) and "site-packages" not in file and not file.startswith(_LIBRARY):
+            return f"{os.path.relpath(file)}:{line} ({frame.f_code.co_name})"
+        first = first or f"{file}:{line}"
+    return first or "its end"
+
+
+_LIBRARY = os.path.dirname(os.__file__)
 
 
 MEMBER: list[Member] = []
