@@ -1058,3 +1058,19 @@ def test_a_mean_by_the_bound_is_seen(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(module.Engine, "count", lambda self, size: hf.asarray(self.bound(size), dtype="int32"))
     with pytest.raises(AssertionError):
         check(lambda x: hf.mean(x, axis=0), [OPEN], lambda n: [rows(n)], range(2, 5))
+
+
+SIZES_OF_OTHERS = [
+    lambda x, n: x[n], lambda x, n: x[n:], lambda x, n: x[: 60 - n], lambda x, n: x[n:] + x[n], lambda x, n: x[-n - 1],
+    lambda x, n: x[n : 2 * n], lambda x, n: x[n % 4 :], lambda x, n: hf.concatenate([x[n:], x[:n]]),
+    lambda x, n: x.at[n:].set(0.0), lambda x, n: hf.zeros(60 - n) + x[0], lambda x, n: hf.arange(60 - n, 70),
+]  # fmt: skip
+
+
+@pytest.mark.filterwarnings("ignore::hybridflow.RetraceWarning")
+@pytest.mark.parametrize("fn", SIZES_OF_OTHERS)
+def test_positions_and_ends_that_the_size_of_another_argument_decides(fn):
+    compiled, x = hf.compile(lambda x, h: fn(x, h.shape[0])), hf.arange(60.0)
+    for n in (2, 3, 4, 5, 20, 6):
+        found, expected = compiled(x, hf.zeros(n)), fn(x, n)
+        np.testing.assert_array_equal(found.numpy(), expected.numpy(), strict=True)

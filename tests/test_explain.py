@@ -156,7 +156,7 @@ def test_methods_explain_themselves():
     assert [r.reason for r in model.step.explain()] == ["first call", "x: f32[1] -> f32[2]"]
 
 
-SETTINGS = types.SimpleNamespace(mode="", stack=[1], rate=0.5, kept=[])
+SETTINGS = types.SimpleNamespace(mode="", stack=[1], length=1, kept=[])
 
 
 def with_a_range(x, step):
@@ -192,7 +192,7 @@ def with_a_function(x, f):
 
 
 def with_a_length(x, n):
-    return x[:n]
+    return x[: SETTINGS.length]
 
 
 USELESS = [
@@ -205,7 +205,8 @@ USELESS = [
     (with_a_stack, lambda n: 0, "`return x * SETTINGS.stack.pop()` at {line} makes every new SETTINGS.stack[0] a new "
      "trace", "hf.Variable"),
     (with_a_function, lambda n: lambda x: x + n, "every new f makes a new trace", "Make it once outside"),
-    (with_a_length, int, "`return x[:n]` at {line} makes every new length of x[:n] a new trace", "Use few lengths"),
+    (with_a_length, lambda n: 0, "`return x[: SETTINGS.length]` at {line} makes every new length of "
+     "x[:SETTINGS.length] a new trace", "Use few lengths"),
 ]  # fmt: skip
 
 
@@ -215,7 +216,7 @@ def test_the_third_useless_trace_warns_once_with_the_line_and_what_to_write(fn, 
     with warnings.catch_warnings(record=True) as caught, without_xla():
         warnings.simplefilter("always")
         for number in range(1, 25):
-            SETTINGS.mode, SETTINGS.stack = "a" * number, [number]
+            SETTINGS.mode, SETTINGS.stack, SETTINGS.length = "a" * number, [number], number
             before = len(caught)
             compiled(ones(32), kind(number))
             counts += [compiled.trace_count] * (len(caught) - before)

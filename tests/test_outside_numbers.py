@@ -366,9 +366,9 @@ PLACES = {
     "last": ("l[-1]", ""), "nested": ("o.nested['a'][1]['t']", ""), "counter": ("o.counter['t']", ""),
     "default": ("o.default['t']", ""), "ordered": ("o.ordered['t']", ""), "deque": ("o.queue[0]", ""),
     "missing": ("o.missing['t']", ""), "two": ("o.one['t']", "", "o.two[0]['t']"),
-    "two after": ("o.two[0]['t']", "", "o.one['t']"), "base": ("K.__base__.t", "", "k.t"),
+    "two after": ("o.two[0]['t']", "", "o.one['t']"), "base": ("K.__base__.t", "", "b.t"),
     "class of": ("type(k).t", "", "k.t"), "subclass": ("K.t", "", "type(k)().t"),
-    "inherited": ("K.__base__.t", "", "K.t"), "got": ("d['t']", "", "d.get('t')"),
+    "inherited": ("K.__base__.t", "", "type(b).t"), "got": ("d['t']", "", "d.get('t')"),
     "values": ("o.nested['a'][1]['t']", "", "[*o.nested['a'][1].values()][0]"),
     "long": ("o.long[70]", ""), "file": ("f.n", "", "f.get()"), "file's": ("f.n", "", "vars(f)['n']"),
 }  # fmt: skip
@@ -402,7 +402,7 @@ CHANGES = {
 SOURCE = """
 import math
 G = 1
-def make(o, d, l, K, k, m, f, hf):
+def make(o, d, l, K, k, b, m, f, hf):
     c = 1
     def step(x, n):
         {names}
@@ -444,13 +444,14 @@ def seen_in(program, path, *, eager):
     exec(compile(path.read_text(encoding="utf-8"), str(path), "exec"), space)
     module = hf.nn.Module()
     module.t = 1
-    o, kind = Holder(t=1, inner=Holder(t=1), **containers()), type("K", (type("B", (), {"t": 1}),), {})
+    o, kind = Holder(t=1, inner=Holder(t=1), **containers()), type("K", (type("B", (), {"t": 1}),), {"t": 1})
+    beside = type("Beside", kind.__bases__, {})()
     (path.parent / "of_a_file.py").write_text(FILE)
     spec = importlib.util.spec_from_file_location("of_a_file", path.parent / "of_a_file.py")
     file = importlib.util.module_from_spec(spec)
     sys.modules["of_a_file"] = file
     spec.loader.exec_module(file)
-    f, put, get = space["make"](o, {"t": 1, "u": 2}, [0, 1, 2], kind, kind(), module, file, hf)
+    f, put, get = space["make"](o, {"t": 1, "u": 2}, [0, 1, 2], kind, kind(), beside, module, file, hf)
     compiled = hf.compile(f)
     seen = []
     for number in range(6):

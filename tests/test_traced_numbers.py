@@ -153,6 +153,110 @@ def test_a_slice_of_one_length_is_one_trace():
     assert decode.trace_count == 2
 
 
+def rolled(x, n):
+    for i in hf.arange(n):
+        x = x + i
+    return x
+
+
+LENGTHS = [
+    lambda x, n: x[:n] * 2, lambda x, n: x + hf.arange(n).sum(), lambda x, n: hf.zeros((n, 3)) + x[0],
+    lambda x, n: hf.tanh(x[:n]).sum() / n, lambda x, n: x[-n:].sum(), lambda x, n: x[90 - 2 * n : 90], rolled,
+    lambda x, n: x.at[:n].set(1.0), lambda x, n: hf.reshape(x[: n * 2], (n, 2)), lambda x, n: x[n] * x[:n].sum(),
+    lambda x, n: hf.broadcast_to(x[0], (n,)) * n, lambda x, n: x[1 : n + 1 : 2],
+    lambda x, n: hf.grad(lambda v: (v[:n] ** 2).sum())(x), lambda x, n: hf.where(hf.arange(100) < n, x, 0)[:n],
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("fn", LENGTHS)
+def test_lengths_that_an_int_decides_are_open_sizes(fn):
+    x = hf.arange(100.0)
+    compiled = hf.compile(fn)
+    for n in (5, 6, 7, 31, 40, 8, 5, 22):
+        check_close(compiled(x, n), fn(x, n))
+    assert compiled.trace_count <= 3
+    assert compiled.compile_count <= 7
+    assert compiled.explain()[-1].reason == "n: int 5 -> int, as an open size"
+    for n in (1, 0, 2, 44, 3):  # 0 and 1 have traces of their own
+        check_close(compiled(x, n), fn(x, n))
+    assert compiled.trace_count <= 7
+
+
+def check_close(found, expected):
+    assert (found.shape, found.dtype) == (expected.shape, expected.dtype)
+    np.testing.assert_allclose(found.numpy(), expected.numpy(), rtol=1e-6)
+
+
+SHORTER = [
+    lambda x, n: x[n:], lambda x, n: x[2 * n - 4 : 90], lambda x, n: x[n % 3 :], lambda x, n: x[: 50 - n],
+    lambda x, n: x[n : 2 * n : 10**30],
+]  # fmt: skip
+
+
+@pytest.mark.filterwarnings("ignore::hybridflow.RetraceWarning")
+@pytest.mark.parametrize("fn", SHORTER)
+def test_lengths_that_fall_have_a_trace_each(fn):
+    assert both(fn, *[(hf.arange(100.0), n) for n in (5, 6, 7, 8, 5, 22, 6)]).trace_count <= 6
+
+
+def test_windows_whose_length_and_place_are_arguments():
+    x, compiled = hf.arange(100.0), hf.compile(lambda x, i, n: x[i : i + n] * 2)
+    for step in range(60):
+        i, n = 2 + step * 7 % 40, 8 + step // 6
+        np.testing.assert_array_equal(compiled(x, i, n).numpy(), np.arange(i, i + n, dtype=np.float32) * 2)
+    assert compiled.trace_count <= 4
+
+
+@pytest.mark.parametrize("outside", [False, True])
+def test_a_curriculum_of_lengths_is_three_traces(outside):
+    w, x = hf.Variable(hf.ones(40)), hf.arange(40.0)
+
+    @hf.compile
+    def step(x, length):
+        with hf.GradientTape() as tape:
+            loss = ((w[:length] - x[:length]) ** 2).sum() / length
+        w.assign_sub(0.1 * tape.gradient(loss, w))
+        return loss
+
+    losses = []
+    for eager in (True, False):
+        w.assign(hf.ones(40))
+        losses.append([])
+        for number in range(100):
+            if outside:
+                with hf.GradientTape() as tape, hf.config.run_eagerly(eager):
+                    tape.watch(x)
+                    found = step(x, 4 + number // 4)
+                found = tape.gradient(found, x).numpy().sum()
+            else:
+                with hf.config.run_eagerly(eager):
+                    found = step(x, 4 + number // 4).item()
+            losses[-1].append(found)
+    np.testing.assert_allclose(*losses, rtol=1e-5)
+    assert step.trace_count == 3
+
+
+KEPT = [
+    lambda x, n: x[:n] * len(f"{n}"), lambda x, n: (x[:n].sum(), {"n": n}), lambda x, n: x[:n] * {5: 2.0}.get(n, 1.0),
+    lambda x, n: x[:n] * 0.9**n, lambda x, n: x[:n] * math.sqrt(n), lambda x, n: hf.zeros((n, 2)) + float(str(n)),
+]  # fmt: skip
+
+
+@pytest.mark.filterwarnings("ignore::hybridflow.RetraceWarning")
+@pytest.mark.parametrize("fn", KEPT)
+def test_lengths_whose_number_is_needed_too_are_right(fn):
+    x, compiled = hf.arange(50.0), hf.compile(fn)
+    for n in (5, 6, 7, 5, 31, 1, 40):
+        found, expected = compiled(x, n), fn(x, n)
+        assert type(found) is type(expected)
+        for one, other in zip(*[one if type(one) is tuple else (one,) for one in (found, expected)], strict=True):
+            if isinstance(other, dict):
+                assert (one, type(one["n"])) == (other, int)
+            else:
+                np.testing.assert_allclose(one.numpy(), other.numpy(), rtol=1e-6)
+                assert one.dtype == other.dtype
+
+
 @pytest.mark.parametrize(("steps", "traces"), [(3, 4), (60, 3)])
 def test_a_loop_that_a_number_ends_is_by_value_if_it_is_long(steps, traces):
     @hf.compile
@@ -206,7 +310,7 @@ def test_ints_that_a_dtype_does_not_hold(dtype):
 
 
 AS_NUMBERS = [
-    lambda x, s: x * len(range(s)), lambda x, s: hf.reshape(x, (-1, s)), lambda x, s: hf.zeros(s).sum() + x,
+    lambda x, s: x * len(range(s)), lambda x, s: x * s.conjugate(), lambda x, s: x * len(bytes(s)),
     lambda x, s: x * [1.0, 2.0, 3.0, 4.0][s], lambda x, s: x * len("ab" * s), lambda x, s: x * int(f"{s:03d}"),
     lambda x, s: hf.sum(x, axis=s - 1 if s < 2 else s * 0), lambda x, s: x * np.arange(3)[:s].sum(),
     lambda x, s: x * sum(1 for _ in range(s)), lambda x, s: x * {1: 5.0}.get(s, 2.0),

@@ -12,9 +12,9 @@ from __future__ import annotations
 import math
 import operator
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from types import BuiltinFunctionType
-from typing import Any, NamedTuple, NoReturn, Protocol
+from typing import Any, NamedTuple, NoReturn, Protocol, cast
 
 from hybridflow.core.convert import to_numpy
 from hybridflow.core.dtypes import DType, float32, int32, kind_of
@@ -42,6 +42,13 @@ class NeedsNumber(BaseException):
         self.arguments = arguments
         self.where = user_place(2)
         self.paths: tuple[str, ...] = ()
+
+
+class NeedsSize(NeedsNumber):
+    """Raised when numbers decide a size of a tensor: they can be open sizes of a trace.
+
+    Not an `Exception`, for the reason given at `NeedsNumber`.
+    """
 
 
 class Step(NamedTuple):
@@ -72,6 +79,18 @@ class NumberTracer(Protocol):
 
     def needs_numbers(self, arguments: frozenset[int]) -> NoReturn:
         """Raise `NeedsNumber` for inputs; the trace is discarded even if user code catches that."""
+        ...
+
+    def may_be_sizes(self, arguments: frozenset[int]) -> bool:
+        """Whether a trace can take inputs as open sizes; `NeedsSize` makes that trace."""
+        ...
+
+    def other_count(self, number: TracedNumber) -> bool:
+        """Whether a number of elements was another one in an earlier trace."""
+        ...
+
+    def needs_sizes(self, arguments: frozenset[int]) -> NoReturn:
+        """Raise `NeedsSize` for inputs; the trace is discarded even if user code catches that."""
         ...
 
     def may_fail(self, number: TracedNumber) -> None:
@@ -141,6 +160,33 @@ class TracedNumber:
             message(f"{number} argument of a compiled function was kept while it was traced, and used outside of it",
                     hint="Return it from the function, or make it static with static_argnames.")
         )  # fmt: skip
+
+    def as_size(self) -> int:
+        """Ask for the number as a size of a tensor.
+
+        Raises:
+            NeedsSize: a trace can take it as an open size.
+            NeedsNumber: it cannot, so that the number itself is needed.
+        """
+        if self._tracer.alive and self._tracer.may_be_sizes(self._arguments):
+            self._tracer.needs_sizes(self._arguments)
+        return self.needed()
+
+    def count(self, function: Callable[..., Any], *operands: Any) -> Any:
+        """Return a number of elements. The trace serves only calls that get the same.
+
+        Args:
+            function: computes it.
+            operands: numbers, this one among them.
+
+        Raises:
+            NeedsSize: an earlier trace got another one, and a trace can take the numbers as open sizes.
+        """
+        number = self.of(function, operands, sure=True)
+        if self._tracer.other_count(number) and self._tracer.may_be_sizes(number.arguments):
+            self._tracer.needs_sizes(number.arguments)
+        self._tracer.rely_on(number)
+        return number.value
 
     def applied(self, function: Callable[..., Any], *operands: Any) -> Any:
         """Return what a function makes of Python's numbers, this one among them; every call computes it anew."""
@@ -343,3 +389,57 @@ for _name in (
     "format", "reduce_ex", "reduce", "array", "array_ufunc", "index", "sizeof", "getnewargs", "getstate",
 ):  # fmt: skip
     setattr(TracedNumber, f"__{_name}__", TracedNumber.needed)
+
+
+def text_of(number: Any, paths: Sequence[str], depth: int = 4) -> str:
+    """Return the formula of a number; of a long one its end.
+
+    Args:
+        number: the number, or a constant.
+        paths: where each number of a call is read.
+        depth: the number of operations inside each other that are shown.
+    """
+    if type(number) is not TracedNumber:
+        return repr(number)
+    step = number.step
+    if isinstance(step, int):
+        return paths[step]
+    operands = ["..." if depth == 0 else text_of(one, paths, depth - 1) for one in step.operands]
+    spoken = SPOKEN.get(step.function)
+    if spoken is not None:
+        return spoken(*operands)
+    symbol = _SYMBOLS.get(step.function)
+    if symbol is None or len(operands) == 1:
+        return f"{getattr(step.function, '__name__', 'number')}({', '.join(operands)})"
+    return f" {symbol} ".join([f"({one})" if " " in one else one for one in operands])
+
+
+_SYMBOLS = {
+    operator.add: "+", operator.sub: "-", operator.mul: "*", operator.truediv: "/", operator.floordiv: "//",
+    operator.mod: "%", operator.pow: "**", operator.lt: "<", operator.le: "<=", operator.gt: ">", operator.ge: ">=",
+    operator.eq: "==", operator.ne: "!=", operator.and_: "&", operator.or_: "|", operator.xor: "^",
+    operator.lshift: "<<", operator.rshift: ">>",
+}  # fmt: skip
+
+
+def slope(number: Any) -> int | None:
+    """Return 1 if a number grows with all inputs that it is computed from, -1 if it falls, 0 without any; else None."""
+    if type(number) is not TracedNumber:
+        return 0
+    step = number.step
+    if isinstance(step, int):
+        return 1
+    slopes = [*map(slope, step.operands)]
+    if None in slopes:
+        return None
+    if step.function is operator.neg:
+        return -cast(int, slopes[0])
+    if step.function is operator.sub:
+        slopes[1] = -cast(int, slopes[1])
+    if step.function in (operator.add, operator.sub):
+        return None if {*slopes} == {-1, 1} else sum(cast("list[int]", slopes)) and (1 if 1 in slopes else -1)
+    known = [one for one, own in zip(step.operands, slopes, strict=True) if own == 0]
+    scales = step.function is operator.mul or (step.function is operator.floordiv and slopes[1] == 0)
+    if scales and known and type(known[0]) is int and known[0] > 0:
+        return slopes[0] or slopes[1]
+    return None

@@ -105,7 +105,7 @@ def useless_traces(records: Sequence[TraceRecord], reused: int, needed: Mapping[
     seconds = sum(one.spent for one in rarest) / 1e3
     if len(rarest) <= USELESS or reused - rarest[0].hits >= len(rarest):
         return None
-    if last.at - rarest[0].at > PAID_OFF * seconds:
+    if last.at - rarest[0].at > max(PAID_OFF * seconds, 1.0):  # a second, since short times are not told exactly
         return None
     return _on_change(cast(Change, name), last, records, len(rarest) + 1, needed)
 

@@ -148,10 +148,14 @@ class SeenShapes:
             if all(_matches(shape, pattern) for shape, pattern in shapes) and _agree(shapes):
                 yield with_patterns(signature, patterns)
 
-    def to_trace(self, signature: Signature) -> Signature:
+    def to_trace(self, signature: Signature, *, sizes: bool = False) -> Signature:
         """Return the signature for tracing a call that fits no trace: sizes that differ from earlier calls are open.
 
         Dimensions of size 0 and 1 are not opened.
+
+        Args:
+            signature: the signature.
+            sizes: whether ints have just become sizes: they are known to differ.
         """
         if self._dynamic is False or any(map(is_open, signature.leaves)):
             return signature
@@ -160,7 +164,10 @@ class SeenShapes:
             i: leaf.key[1] for i, leaf in enumerate(signature.leaves) if leaf.kind == TENSOR and leaf.key[1]
         }
         seen = self._seen.get(key)
-        if seen is None:
+        if sizes:
+            own = {i: (None,) for i, leaf in enumerate(signature.leaves) if leaf.array is int}
+            seen = {**(seen or shapes), **own}
+        elif seen is None:
             if len(self._seen) >= _FORGET:
                 oldest = next(iter(self._seen))
                 for known in (self._seen, self._patterns, self._failures):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -11,7 +10,7 @@ import numpy as np
 from hybridflow.core.convert import to_numpy
 from hybridflow.core.dtypes import DType
 from hybridflow.core.node import Where, format_where
-from hybridflow.core.traced_number import SPOKEN, TracedNumber
+from hybridflow.core.traced_number import TracedNumber, text_of
 
 _FLOAT32 = np.dtype("float32")
 _LARGE = 3e38
@@ -141,40 +140,15 @@ class Conditions:
             except Exception as error:
                 now = type(error).__name__
             if now != number.value:
-                changed.append((_text(number, self._paths), str(number.value), str(now)))
+                changed.append((text_of(number, self._paths), str(number.value), str(now)))
         return changed
 
     def texts(self) -> list[str]:
         """Return a text for each."""
         return [
-            f"{_text(number, self._paths)} is {number.value} (asked at {format_where(where) or 'an unknown line'})"
+            f"{text_of(number, self._paths)} is {number.value} (asked at {format_where(where) or 'an unknown line'})"
             for number, where in self._asked
         ]
-
-
-def _text(number: Any, paths: Sequence[str], depth: int = 4) -> str:
-    """Return the formula of a number; of a long one its end."""
-    if type(number) is not TracedNumber:
-        return repr(number)
-    step = number.step
-    if isinstance(step, int):
-        return paths[step]
-    operands = ["..." if depth == 0 else _text(one, paths, depth - 1) for one in step.operands]
-    spoken = SPOKEN.get(step.function)
-    if spoken is not None:
-        return spoken(*operands)
-    symbol = _SYMBOLS.get(step.function)
-    if symbol is None or len(operands) == 1:
-        return f"{getattr(step.function, '__name__', 'number')}({', '.join(operands)})"
-    return f" {symbol} ".join([f"({one})" if " " in one else one for one in operands])
-
-
-_SYMBOLS = {
-    operator.add: "+", operator.sub: "-", operator.mul: "*", operator.truediv: "/", operator.floordiv: "//",
-    operator.mod: "%", operator.pow: "**", operator.lt: "<", operator.le: "<=", operator.gt: ">", operator.ge: ">=",
-    operator.eq: "==", operator.ne: "!=", operator.and_: "&", operator.or_: "|", operator.xor: "^",
-    operator.lshift: "<<", operator.rshift: ">>",
-}  # fmt: skip
 
 
 def _converter(dtype: DType) -> Callable[[float], Any]:

@@ -26,7 +26,7 @@ from hybridflow.core.sources import INPUT
 from hybridflow.core.spec import TensorSpec, make_spec, spec_of
 from hybridflow.core.staged_number import StagedNumber
 from hybridflow.core.tensor import Tensor, as_tensor, leaked, make_tensor
-from hybridflow.core.traced_number import NeedsNumber, TracedNumber
+from hybridflow.core.traced_number import NeedsNumber, NeedsSize, TracedNumber, text_of
 from hybridflow.core.variable import Variable
 from hybridflow.core.variable_log import logging_variables
 from hybridflow.ir.checks import Check
@@ -146,6 +146,10 @@ class GraphBuilder:
         self.writes = writes or self.outer is None
         self.arguments: list[Node] = []
         self.number_paths: list[str] = []
+        self.sizes: frozenset[int] = frozenset()
+        """The positions of the numbers that may be open sizes of the trace instead."""
+        self.seen_counts: dict[str, float] = {}
+        """The numbers of elements that the function's traces have counted, by formula."""
         self.computed: dict[Any, TracedNumber] = {}
         self.fallible: dict[int, TracedNumber] = {}
         self.relied_on: dict[int, tuple[TracedNumber, Where | None]] = {}
@@ -202,6 +206,12 @@ class GraphBuilder:
             self.observations.numbers.require_numbers(arguments)
         raise NeedsNumber(arguments)
 
+    def needs_sizes(self, arguments: frozenset[int]) -> NoReturn:
+        """Raise `NeedsSize` for inputs; the trace is discarded even if user code catches that."""
+        if self.observations is not None:
+            self.observations.numbers.require_sizes(arguments)
+        raise NeedsSize(arguments)
+
     def refused(self, error: Exception, cause: Exception | None = None) -> None:
         """Make the trace end with an error, or with its cause, whatever the user's code does with it."""
         if self.observations is not None:
@@ -219,6 +229,15 @@ class GraphBuilder:
         """Note that a concrete tensor was turned into NumPy or a Python number."""
         if self.observations is not None:
             self.observations.value_read(tensor)
+
+    def may_be_sizes(self, arguments: frozenset[int]) -> bool:
+        """Whether a trace can take inputs as open sizes."""
+        return arguments <= self.sizes
+
+    def other_count(self, number: TracedNumber) -> bool:
+        """Whether a number of elements was another one in an earlier trace."""
+        formula = f"{text_of(number, self.number_paths)} at {format_where(user_place(2))}"
+        return self.seen_counts.setdefault(formula, number.value) != number.value
 
     def may_fail(self, number: TracedNumber) -> None:
         """Make each call compute a Python number even if nothing uses it."""

@@ -134,9 +134,13 @@ def axes_of(spec: TensorSpec, fill: Any = None) -> Axes:
         NoRule: a size may become larger than at the bound.
     """
     for size in spec.shape:
-        if isinstance(size, Dim) and not _grows(size):
-            raise NoRule(f"the size {size.text()} does not grow with the open sizes")
+        _require_growing(size)
     return tuple([Open(canonical([size]), fill) if isinstance(size, Dim) else None for size in spec.shape])
+
+
+def _require_growing(size: Size) -> None:
+    if isinstance(size, Dim) and not _grows(size):
+        raise NoRule(f"the size {size.text()} does not grow with the open sizes")
 
 
 def _grows(size: Dim) -> bool:
@@ -221,12 +225,15 @@ class Engine:
         """Run the operation on values of the bounds' sizes; `attrs` replace some of its attributes.
 
         Raises:
-            NoRule: an attribute that is not replaced is an open size, other than as the shape of the result.
+            NoRule: an attribute that is not replaced is an open size, other than as the shape of the result; or a size
+                of that does not grow with the open sizes.
         """
         for name, value in call.attrs.items():
             if name not in attrs and name != "shape" and _has_sizes(value):
                 raise NoRule(f"its {name} is computed from an open size")
         given = {**call.attrs, **attrs}
+        for size in given.get("shape", ()):
+            _require_growing(size)
         residuals = bool(given.pop("residuals", False))
         given = {name: substitute(value, self.bounds) for name, value in given.items()}
         tracer = cast(GraphBuilder, current().tracer)
@@ -240,7 +247,12 @@ class Engine:
     # -- sizes ------------------------------------------------------------------------------------------------
 
     def bound(self, size: Size) -> int:
-        """Return the bound of a size."""
+        """Return the bound of a size.
+
+        Raises:
+            NoRule: it does not grow with the open sizes, so that their bounds give none of it.
+        """
+        _require_growing(size)
         return evaluate(size, self.bounds)
 
     def count(self, size: Size) -> Any:

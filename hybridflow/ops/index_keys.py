@@ -17,7 +17,7 @@ from hybridflow.core.errors import ArgumentTypeError, IndexRangeError, TraceErro
 from hybridflow.core.staged_number import INT, StagedNumber, tried, used_at
 from hybridflow.core.tensor import Tensor, as_tensor, asarray, host_array
 from hybridflow.core.traced_array import TracedArray, without_array
-from hybridflow.core.traced_number import SPOKEN, TracedNumber
+from hybridflow.core.traced_number import SPOKEN, TracedNumber, slope
 from hybridflow.core.variable import Variable
 
 StaticIndex = tuple[Any, ...]
@@ -134,9 +134,23 @@ def _positions_of_slice(item: slice, size: Any, *, alone: bool) -> Tensor:
     number = next(one for one in (item.step, *ends) if type(one) is TracedNumber)
     if not alone or number is item.step or type(size) is not int or any(_is_no_end(one) for one in ends):
         number.needed()
-    count = number.decided(_count_of_slice, *ends, item.step, size)
+    counted = number.count if _grows_by_numbers(item) else number.decided
+    count = counted(_count_of_slice, *ends, item.step, size)
     start = number.of(_start_of_slice, (*ends, item.step, size))
     return start.tensor() + asarray(np.arange(count, dtype=np.int32) * ((count > 1 and item.step) or 1))
+
+
+def _grows_by_numbers(item: slice) -> bool:
+    """Whether a slice becomes longer as the numbers grow that its ends are computed from."""
+    if item.step is not None and not (type(item.step) is int and 0 < item.step <= _LONGEST_STEP):
+        return False
+    start, stop = map(slope, (item.start, item.stop))
+    if start and stop:  # with one number it moves, and is shorter only at an end of the axis
+        return start == stop == 1 and len(item.start.arguments | item.stop.arguments) > 1
+    return (start, stop) in ((0, 1), (-1, 0))
+
+
+_LONGEST_STEP = 1 << 20
 
 
 def _is_no_end(value: Any) -> bool:

@@ -121,7 +121,8 @@ def indexed(b: Bounds, call: Call) -> list[Padded]:
                 axes.append(Open(canonical([size])) if isinstance(size, Dim) else None)
         elif isinstance(item, Dim):
             b.meet(x, axis)
-            single(x, axis)
+            if opened is not None:
+                single(x, axis)
             value = picked(b, value, axis, b.F.reshape(b.count(item), shape=(1,)))
             items.append(0)
         else:

@@ -26,6 +26,7 @@ from hybridflow.core.errors import ArgumentError, DTypeError, ShapeError, Traced
 from hybridflow.core.keywords import plain
 from hybridflow.core.op import Bad, Sample, op
 from hybridflow.core.tensor import TensorMethods, as_tensor
+from hybridflow.core.traced_number import TracedNumber
 from hybridflow.ops.common import (
     Tensor,
     TensorSpec,
@@ -129,8 +130,11 @@ def arange(
     """
     if other:
         plain("arange", other)
-    first, end = (0, start) if stop is None else (start, stop)
+    first: Any = 0 if stop is None else start
+    end: Any = start if stop is None else stop
     for number in (first, end, step):
+        if type(number) is TracedNumber and number.__class__ is int:
+            number.as_size()
         if isinstance(number, TensorMethods) and as_tensor(number)._value is None:
             raise TracedValueError(
                 message("arange: how many elements there are depends on a tensor, which has no value in a trace",
@@ -149,7 +153,8 @@ def arange(
     else:
         size = max(math.ceil((end - first) / step), 0)
     if all_integers:
-        first, step = [number if isinstance(number, Dim) else int(number) for number in (first, step)]
+        whole: list[Any] = [number if isinstance(number, Dim) else int(number) for number in (first, step)]
+        first, step = whole
     else:
         first, step = float(first) + 0.0, float(step)
     if type(size) is int and size and all_integers:

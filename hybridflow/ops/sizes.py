@@ -11,6 +11,7 @@ from hybridflow.core.dims import Dim
 from hybridflow.core.dtypes import as_dtype, int32, kind_of, uint32
 from hybridflow.core.errors import ArgumentTypeError, message
 from hybridflow.core.tensor import Tensor
+from hybridflow.core.traced_number import TracedNumber
 from hybridflow.ops.common import cast_to
 
 Shape = tuple[Any, ...]
@@ -35,7 +36,7 @@ def normalize_shape(name: str, shape: Any) -> Shape:
             result.append(size)
             continue
         try:
-            result.append(size.__index__())
+            result.append(size.as_size() if type(size) is TracedNumber else size.__index__())
         except AttributeError:
             raise ArgumentTypeError(
                 message(f"{name}: {size!r} is not a size", got=f"shape={shape!r}", hint="Use integers.")

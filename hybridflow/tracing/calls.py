@@ -24,6 +24,7 @@ from hybridflow.guards.order import has_order, in_order_of
 from hybridflow.guards.signature import (
     LEAF,
     NOTHING,
+    Leaf,
     Signature,
     flatten_again,
     is_array,
@@ -165,7 +166,7 @@ def call_with_tensors(
 ) -> Any:
     """Call a function as plain Python with the arguments of a trace: tensors, and stand-ins for arrays."""
     values: list[Any] = [
-        leaf.value if leaf.array is None else array_argument(leaf.value, leaf)
+        _argument(leaf)
         for leaf in named_leaves(signature)
         if leaf.kind != NOTHING
     ]
@@ -173,6 +174,12 @@ def call_with_tensors(
     result = call(arguments)
     check_unchanged(label, arguments, values, signature, static)
     return result
+
+
+def _argument(leaf: Leaf) -> Any:
+    if leaf.array is int:
+        return leaf.value.shape[0]
+    return leaf.value if leaf.array is None else array_argument(leaf.value, leaf)
 
 
 def as_outputs(label: str, result: Any) -> Any:

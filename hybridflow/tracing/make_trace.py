@@ -74,6 +74,7 @@ def make_trace(
     *,
     may_close: bool = False,
     as_given: bool = False,
+    sizes: frozenset[int] = frozenset(),
 ) -> Trace:
     """Run the user's function once with traced tensors.
 
@@ -92,8 +93,10 @@ def make_trace(
         layouts: the mesh that it runs on, and the layouts there; None for one device.
         may_close: whether `NeedsSizes` makes the caller trace again with this call's sizes.
         as_given: see `unflatten_arguments`.
+        sizes: the positions of the numbers that may be open sizes instead.
 
     Raises:
+        NeedsSize: the code uses numbers as sizes.
         NeedsNumber, NeedsIdentity: the function needs the value of a Python number, or which Variable one is.
         NeedsSizes, NeedsGiven: it stores an open size, or a list or dict that is an argument.
         MutationError: it changed a structure among its arguments.
@@ -104,6 +107,7 @@ def make_trace(
     label = getattr(function, "__qualname__", name)
     with context_of(None):
         builder = GraphBuilder(name)
+    builder.sizes, builder.seen_counts = sizes, seen.counts
     if layouts is not None:
         builder.mesh, builder.row_axes = layouts.mesh, layouts.row_axes(named)
     stand_ins = [ArgumentVariable.of(variable, i) for i, variable in enumerate(argument_variables(signature))]
@@ -263,6 +267,8 @@ def _traced_value(
     """Return the value that the function receives for an argument's leaf while it is traced."""
     if spec is not None:
         value = builder.argument(spec, leaf.path)
+        if leaf.array is int:
+            return value.shape[0]
         return value if leaf.array is None else array_argument(value, leaf)
     if leaf.kind == NUMBER:
         return builder.number_argument(leaf.value, leaf.path)
