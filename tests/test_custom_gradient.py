@@ -11,7 +11,8 @@ import pytest
 from modes import both, close, tensor
 
 import hybridflow as hf
-from hybridflow.core.errors import ArgumentError, ArgumentTypeError, ShapeError
+from hybridflow.autodiff import vectorize
+from hybridflow.core.errors import ArgumentError, ArgumentTypeError, ShapeError, TraceError
 
 
 @hf.custom_gradient
@@ -495,6 +496,98 @@ def test_an_exception_in_the_rule_comes_through():
     for run in (lambda x: gradient(f, x), hf.compile(lambda x: gradient(f, x))):
         with pytest.raises(KeyError, match="mine"):
             run(hf.asarray(1.0))
+
+
+# -- rules that call their own function ---------------------------------------------------------------------------
+
+
+@hf.custom_gradient
+def own_exp(x: Any):
+    return hf.exp(x), lambda g: g * own_exp(x)
+
+
+@hf.custom_gradient
+def own_inverse(x: Any):
+    return 1 / x, lambda g: -g * own_inverse(x) * own_inverse(x)
+
+
+@hf.custom_gradient
+def own_sin(x: Any):
+    return hf.sin(x), lambda g: g * own_cos(x)
+
+
+@hf.custom_gradient
+def own_cos(x: Any):
+    return hf.cos(x), lambda g: -g * own_sin(x)
+
+
+@hf.custom_gradient
+def own_root(x: Any, steps: int = 20):
+    """The square root by Newton's method; its derivative is implicit."""
+    y = hf.while_loop(lambda y, i: i < steps, lambda y, i: ((y + x / y) / 2, i + 1), (x + 1, 0))[0]
+    return y, lambda g: g / (2 * own_root(x, steps=steps))
+
+
+OWN: dict[str, tuple[Any, Any]] = {
+    "exp": (own_exp, jnp.exp), "inverse": (own_inverse, lambda x: 1 / x), "sin": (own_sin, jnp.sin),
+    "root": (own_root, jnp.sqrt),
+}  # fmt: skip
+AROUND: dict[str, Any] = {
+    "alone": lambda f: f,
+    "vmap": lambda f: lambda x: hf.vmap(f)(x[None])[0],
+    "scan": lambda f: lambda x: hf.scan(lambda s, _: (s, f(s)), x, hf.arange(1))[1][0],
+    "checkpoint": hf.checkpoint,
+}
+
+
+def to_order(f: Any, order: int, grad: Any) -> Any:
+    for _ in range(order):
+        f = grad(f)
+    return f
+
+
+@pytest.mark.parametrize("around", AROUND)
+@pytest.mark.parametrize("name", OWN)
+def test_a_rule_may_call_its_own_function(name: str, around: str):
+    own, reference = OWN[name]
+    x = hf.asarray(0.75)
+    for order in (0, 1, 3):
+        expected = float(to_order(reference, order, jax.grad)(0.75))
+        functions: list[Any] = [
+            AROUND[around](to_order(own, order, hf.grad)),
+            hf.compile(AROUND[around](to_order(own, order, hf.grad))),
+            to_order(hf.compile(AROUND[around](own)), order, hf.grad),
+        ]
+        for f in functions:
+            np.testing.assert_allclose(f(x), expected, rtol=1e-5)
+
+
+def test_a_rule_that_calls_its_own_function_compiles_once_under_vmap():
+    f = hf.vmap(own_exp)
+    f(tensor(1, 2))
+    before = dict(vectorize._GRAPHS._entries)
+    close(f(tensor(2, 3)), np.exp([2.0, 3.0]))
+    assert dict(vectorize._GRAPHS._entries) == before
+
+
+def test_a_rule_without_end_whose_body_reads_more_says_so():
+    w = hf.Variable(2.0, name="w")
+
+    @hf.custom_gradient
+    def scaled(x: Any):
+        return w * x, lambda g: g * scaled(x) / x
+
+    runs: list[Any] = [hf.compile(scaled), hf.vmap(scaled)]
+    for run in runs:
+        with pytest.raises(TraceError, match=r"the rule of .*scaled calls .*scaled without end"):
+            run(tensor(1, 2))
+
+
+def test_functions_without_source():
+    names: dict[str, Any] = {"hf": hf}
+    exec("@hf.custom_gradient\ndef own(x):\n    return hf.exp(x), lambda g: g * own(x)", names)
+    f: Any = hf.compile(lambda x: hf.grad(hf.grad(names["own"]))(x))
+    np.testing.assert_allclose(f(hf.asarray(0.5)), np.exp(0.5), rtol=1e-6)
 
 
 # -- stop_gradient ------------------------------------------------------------------------------------------------

@@ -197,6 +197,54 @@ def test_a_number_that_changes_is_an_input(name: str):
     assert graphs[-1] == graphs[1]
 
 
+def doubled(y: Any) -> Any:
+    """Double a positive number until it is 10 at least; this never ends for others."""
+    return hf.while_loop(lambda y: y < 10.0, lambda y: y * 2, y)
+
+
+def converted(x: Any) -> Any:
+    y = x
+    if x > 0:
+        while y < 10.0:
+            y = y * 2
+    return y
+
+
+def left_early(x: Any) -> Any:
+    """An inner loop that never ends for slices that have left the outer one."""
+
+    def step(y: Any, i: Any) -> Any:
+        grown = hf.while_loop(lambda z: z < 10.0, lambda z: z + hf.astype(hf.where(x > 0, 2, 1) - i, hf.float32), y * 0)
+        return y + grown, i + 1
+
+    return hf.while_loop(lambda y, i: i < hf.where(x > 0, 2, 1), step, (x, 0))[0]
+
+
+ENDLESS: dict[str, Any] = {
+    "a branch": lambda x: hf.cond(x > 0, doubled, lambda x: -x, x),
+    "the other branch": lambda x: hf.cond(x <= 0, lambda x: -x, doubled, x),
+    "a converted branch": converted,
+    "branches in branches": lambda x: hf.cond(x > 0, lambda x: hf.cond(x > 2, lambda x: x, doubled, x), hf.abs, x),
+    "a scan in a branch": lambda x: hf.cond(
+        x > 0, lambda x: hf.scan(lambda c, _: (doubled(c), None), x, hf.arange(2))[0], lambda x: x, x
+    ),
+    "a checkpoint in a branch": lambda x: hf.cond(x > 0, hf.checkpoint(doubled), lambda x: -x, x),
+    "vmap in a branch": lambda x: hf.cond(x > 0, lambda x: hf.sum(hf.vmap(doubled)(x[None])), lambda x: x, x),
+    "a loop in a loop": left_early,
+}
+
+
+@pytest.mark.parametrize("name", ENDLESS)
+def test_a_loop_ends_for_slices_that_do_not_come_to_it(name: str):
+    f = ENDLESS[name]
+    for values in ([1.0, -1.0, 3.0, 0.0], [-1.0, -2.0]):
+        x = hf.asarray(values)
+        compiled = hf.compile(f)
+        expected = np.array([compiled(one).item() for one in x])
+        close(hf.vmap(f)(x), expected)
+        close(hf.compile(hf.vmap(f))(x), expected)
+
+
 # -- gradients ----------------------------------------------------------------------------------------------------
 
 

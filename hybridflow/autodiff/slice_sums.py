@@ -11,7 +11,9 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
+from hybridflow.backend.active_rows import active_if
 from hybridflow.core.attached import attached
 from hybridflow.core.dtypes import LOW_PRECISION
 from hybridflow.core.node import Edge, Node
@@ -52,9 +54,11 @@ def summed_lowering(graph: Graph, mapped: Mask, summed: Mask, size: Any) -> Call
         plan = graph.executables[key] = _plan(graph, mapped, summed)
     axes = tuple([0 if one else None for one in mapped])
     run = jax.vmap(lower_graph(plan.graph), in_axes=axes, axis_size=size)
+    has_loops = any(node.op.name == "while" for node in plan.graph.walk())
 
     def lowered(*xs: Any) -> tuple[Any, ...]:
-        results = iter(run(*xs))
+        with active_if(np.True_ if has_loops else None):
+            results = iter(run(*xs))
         outputs: list[Any] = []
         for product, add, spec in zip(plan.products, summed, graph.output_specs, strict=True):
             if product is not None:

@@ -19,6 +19,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
+from hybridflow.backend.active_rows import ACTIVE
 from hybridflow.backend.collectives import LOWERED_FOR
 from hybridflow.backend.host_calls import session_argument, with_session
 from hybridflow.backend.jax_shim import row_major, set_xla_metadata
@@ -115,7 +116,8 @@ def outlined(function: Callable[..., Sequence[Any]]) -> Callable[..., tuple[Any,
     jitted = jax.jit(body)
 
     def call(*arrays: Any) -> tuple[Any, ...]:
-        if LOWERED_FOR.get() is not None:  # how values lie on a mesh would not get past the border
+        # How values lie on a mesh, and which slices are active, would not get past the border.
+        if LOWERED_FOR.get() is not None or ACTIVE.get() is not None:
             return tuple(function(*arrays))
         with set_xla_metadata(inlineable="false"):
             return jitted(never(), session_argument(), *arrays)

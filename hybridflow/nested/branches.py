@@ -12,6 +12,7 @@ from jax import lax
 from hybridflow.autodiff.dependence import joined, of_graph
 from hybridflow.autodiff.graph_ops import inline
 from hybridflow.autodiff.transform import SplitGradient, split_gradient
+from hybridflow.backend.active_rows import ACTIVE, active_if
 from hybridflow.core import structures
 from hybridflow.core.context import current
 from hybridflow.core.convert import common_dtype, is_number
@@ -273,7 +274,15 @@ def _graphs(true: Graph, false: Graph, residuals: bool) -> tuple[Graph, Graph]:
 
 def _lower(pred: Any, *xs: Any, true: Graph, false: Graph, residuals: bool = False) -> Any:
     run_true, run_false = map(lower_graph, _graphs(true, false, residuals))
-    outputs = lax.cond(pred, lambda: tuple(run_true(*xs)), lambda: tuple(run_false(*xs)))
+
+    def taken(run: Callable[..., Any], holds: Callable[[Any], Any]) -> Callable[[], Any]:
+        def branch() -> Any:
+            with active_if(None if ACTIVE.get() is None else holds(pred)):
+                return tuple(run(*xs))
+
+        return branch
+
+    outputs = lax.cond(pred, taken(run_true, lambda pred: pred), taken(run_false, lax.bitwise_not))
     return outputs[0] if len(outputs) == 1 else outputs
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable, Sequence
+from contextvars import ContextVar
 from typing import Any, NamedTuple, ParamSpec, TypeVar
 
 import numpy as np
@@ -15,10 +16,11 @@ from hybridflow.autodiff.graph_ops import call
 from hybridflow.autodiff.namespaces import PUBLIC
 from hybridflow.autodiff.walk import EVER, reachable
 from hybridflow.core import structures
+from hybridflow.core.attrs import attr_key
 from hybridflow.core.context import Context, current
 from hybridflow.core.dispatch import bind, record
 from hybridflow.core.dtypes import is_differentiable
-from hybridflow.core.errors import ArgumentError, ArgumentTypeError, ShapeError, message
+from hybridflow.core.errors import ArgumentError, ArgumentTypeError, ShapeError, TraceError, message
 from hybridflow.core.functions import as_traced
 from hybridflow.core.node import Edge, Node, next_sequence
 from hybridflow.core.notes import requires
@@ -28,6 +30,7 @@ from hybridflow.core.tensor import Tensor, as_tensor, make_tensor
 from hybridflow.core.variable import Variable
 from hybridflow.ir.builder import READ, GraphBuilder, trace_body
 from hybridflow.ir.graph import Graph
+from hybridflow.nested.bodies import several
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -43,7 +46,8 @@ def custom_gradient(function: Callable[P, tuple[R, Callable[..., Any]]]) -> Call
             tensor of the result and returns one per tensor argument, in signature order (None for no gradient).
             Variables and watched tensors that the body reads besides its arguments get their ordinary gradients; what
             is an argument has the gradient of `grad_fn` alone.
-            Read in the body what `grad_fn` needs besides: it runs later, but compiled it is traced with the call.
+            Read in the body what `grad_fn` needs besides: it runs later, but compiled it is traced with the call. It
+            may call the function itself, whose rule is then traced when a gradient of higher order needs it.
 
     Returns:
         A function with the same arguments that returns ``result``.
@@ -60,6 +64,11 @@ def custom_gradient(function: Callable[P, tuple[R, Callable[..., Any]]]) -> Call
         Tensor(1., dtype=float32)
     """
     order = _parameter_order(function)
+    # A trace runs a converted copy of the function.
+    who = _Who(
+        getattr(function, "__qualname__", type(function).__name__), getattr(function, "__code__", function),
+        getattr(function, "__closure__", None) or (),
+    )  # fmt: skip
 
     @functools.wraps(function)
     def wrapped(*args: Any, **kwargs: Any) -> Any:
@@ -76,7 +85,7 @@ def custom_gradient(function: Callable[P, tuple[R, Callable[..., Any]]]) -> Call
         answer = as_traced(function)(*fresh_args, **dict(zip(names, fresh_kwargs, strict=True)))
         if not isinstance(answer, tuple) or len(answer) != 2 or not callable(answer[1]):
             raise ArgumentTypeError(
-                message(f"custom_gradient: {function.__qualname__} must return (result, grad_fn)",
+                message(f"custom_gradient: {who.name} must return (result, grad_fn)",
                         got=f"a {type(answer).__name__}")
             )  # fmt: skip
         result, grad_fn = answer
@@ -84,9 +93,8 @@ def custom_gradient(function: Callable[P, tuple[R, Callable[..., Any]]]) -> Call
         if context.tracer is None and not context.tapes and not any(map(_lasting, [*arguments, *outputs])):
             return result
         of_rule = {tensor._edge for tensor in (*given, *arguments) if tensor._edge is not None}
-        body = _Body(
-            function.__qualname__, start, arguments, of_rule, [as_tensor(output) for output in outputs], grad_fn
-        )
+        again = _Again(who, function, tree, tuple(positions), leaves, names)
+        body = _Body(who.name, start, arguments, of_rule, [as_tensor(output) for output in outputs], grad_fn, again)
         replaced = _traced(body, context.tracer) if isinstance(context.tracer, GraphBuilder) else _eager(body, context)
         return structures.unflatten(result_tree, replaced)
 
@@ -119,6 +127,56 @@ class _Body(NamedTuple):
     of_rule: set[Edge]
     outputs: list[Tensor]
     grad_fn: Callable[..., Any]
+    again: _Again
+
+
+class _Who(NamedTuple):
+    """A user's function: its name, its code, and the cells of what it closes over."""
+
+    name: str
+    code: Any
+    cells: tuple[Any, ...]
+
+
+class _Again:
+    """A call that can be made again with other tensors, to trace its rule when it is needed.
+
+    Calls are equal if they are of one function with equal arguments but for the tensors.
+    """
+
+    def __init__(
+        self, who: _Who, function: Callable[..., Any], tree: Any, positions: tuple[int, ...], leaves: list[Any],
+        names: list[str],
+    ) -> None:  # fmt: skip
+        self.code = who.code
+        self._who = who
+        self._function = function
+        self._tree = tree
+        self._positions = positions
+        self._names = names
+        self._leaves = [None if index in positions else leaf for index, leaf in enumerate(leaves)]
+
+    def gradients(self, arguments: Sequence[Tensor], gs: Sequence[Tensor]) -> list[Tensor | None]:
+        """Return the gradients that the user's rule gives at these arguments."""
+        leaves = list(self._leaves)
+        for position, argument in zip(self._positions, arguments, strict=True):
+            leaves[position] = argument
+        args, kwargs = structures.unflatten(self._tree, leaves)
+        _, grad_fn = as_traced(self._function)(*args, **dict(zip(self._names, kwargs, strict=True)))
+        return _by_rule(self._who.name, arguments, grad_fn, gs)
+
+    def _key(self) -> Any:
+        who = self.code, tuple(map(id, self._who.cells))
+        return who, self._tree, self._positions, tuple(self._names), tuple(map(attr_key, self._leaves))
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Again) and (self is other or self._key() == other._key())
+
+    def __hash__(self) -> int:
+        return hash((self.code, self._tree, self._positions))
+
+    def __repr__(self) -> str:
+        return f"<the rule of {self._who.name}>"
 
 
 class Free(NamedTuple):
@@ -161,7 +219,7 @@ def _rule(body: _Body, outputs: Sequence[Edge | None], free: Free) -> Rule:
             PUBLIC.full(tensor.shape, 0, dtype=tensor.dtype) if g is None else g
             for g, tensor in zip(gs, body.outputs, strict=True)
         ]
-        mine = conjugates(_checked(body, as_traced(body.grad_fn)(*conjugates(list(cotangents)))))
+        mine = _by_rule(body.name, body.arguments, body.grad_fn, cotangents)
         starts = [
             (edge, g) for edge, g in zip(outputs, cotangents, strict=True) if edge is not None
             and is_differentiable(edge[0].spec(edge[1]).dtype)
@@ -172,29 +230,33 @@ def _rule(body: _Body, outputs: Sequence[Edge | None], free: Free) -> Rule:
     return rule
 
 
-def _checked(body: _Body, gradients: Any) -> list[Tensor | None]:
+def _by_rule(
+    name: str, arguments: Sequence[Tensor], grad_fn: Callable[..., Any], gs: Sequence[Tensor]
+) -> list[Tensor | None]:
+    """Return the gradients that a user's rule gives, with the shapes and dtypes of the arguments."""
+    gradients = as_traced(grad_fn)(*conjugates(list(gs)))
     several = list(gradients) if isinstance(gradients, tuple | list) else [gradients]
-    if len(several) != len(body.arguments):
+    if len(several) != len(arguments):
         raise ArgumentError(
             message(
-                f"custom_gradient: grad_fn of {body.name} returned {len(several)} gradients "
-                f"for {len(body.arguments)} tensor arguments",
+                f"custom_gradient: grad_fn of {name} returned {len(several)} gradients "
+                f"for {len(arguments)} tensor arguments",
                 hint="Return one per tensor argument, of a model one per parameter; None where there is no gradient.",
             )
         )
     result: list[Tensor | None] = []
-    for index, (gradient, argument) in enumerate(zip(several, body.arguments, strict=True)):
+    for index, (gradient, argument) in enumerate(zip(several, arguments, strict=True)):
         if gradient is None or not is_differentiable(argument.dtype):
             result.append(None)
             continue
         tensor = as_tensor(gradient)
         if tensor.shape != argument.shape:
             raise ShapeError(
-                message(f"custom_gradient: gradient {index} of {body.name} has shape {tensor.shape}, "
+                message(f"custom_gradient: gradient {index} of {name} has shape {tensor.shape}, "
                         f"its argument {argument.shape}", hint="A gradient has its argument's shape.")
             )  # fmt: skip
         result.append(tensor if tensor.dtype == argument.dtype else PUBLIC.astype(tensor, argument.dtype))
-    return result
+    return conjugates(result)
 
 
 # -- eager --------------------------------------------------------------------------------------------------------
@@ -250,13 +312,15 @@ def _last(*xs: Any, outputs: int, **_: Any) -> Any:
 
 
 def _traced_vjp(
-    F: Any, g: Any, y: Any, *xs: Any, backward: Graph, arguments: int, outputs: int, present: tuple[bool, ...]
+    F: Any, g: Any, y: Any, *xs: Any, backward: Graph | _Again, arguments: int, outputs: int, present: tuple[bool, ...]
 ) -> list[Any]:
     del F
     gs = [
         PUBLIC.full(spec.shape, 0, dtype=spec.dtype) if one is None else one
         for one, spec in zip(g if outputs > 1 else (g,), y if outputs > 1 else (y,), strict=True)
     ]
+    if isinstance(backward, _Again):
+        return [*backward.gradients(xs[:arguments], gs), *[None] * (len(xs) - arguments)]
     captured = xs[arguments : len(xs) - outputs]
     results = call(*gs, *captured, graph=backward) if any(present) else ()
     several = iter(results if isinstance(results, tuple) else (results,))
@@ -279,10 +343,32 @@ TRACED = register(
 )
 
 
+_RULES: ContextVar[tuple[Any, ...]] = ContextVar("hybridflow rules that are being traced", default=())
+_MOST_AROUND = 16
+"""The most rules of one function inside one another whose bodies read more than their arguments."""
+
+
 def _traced(body: _Body, tracer: GraphBuilder) -> list[Tensor]:
+    """Add the call with its rule; a rule that calls its own function gets that call's rule when it is needed."""
     edges = [tracer.edge_of(tensor) for tensor in body.outputs]
     free = free_edges(body.start, edges, body.of_rule, tracer.scope)
     rule = _rule(body, edges, free)
+    around = _RULES.get()
+    if body.again.code in around and not free.edges:
+        attrs = {
+            "backward": body.again,
+            "arguments": len(body.arguments),
+            "outputs": len(body.outputs),
+            "present": (True,) * len(body.arguments),
+        }
+        return several(bind(TRACED, (*body.arguments, *body.outputs), attrs))
+    if around.count(body.again.code) >= _MOST_AROUND:
+        edge = free.edges[0]
+        raise TraceError(
+            message(f"custom_gradient: the rule of {body.name} calls {body.name} without end, and its body reads more "
+                    "than its arguments", got=f"{edge[0].attrs.get('name', edge[0].op.name)}: {edge[0].spec(edge[1])}",
+                    hint="Pass what it reads as an argument: its rule is then traced when it is needed.")
+        )  # fmt: skip
     present: list[bool] = []
 
     def backward(*gs: Tensor) -> list[Tensor]:
@@ -290,7 +376,11 @@ def _traced(body: _Body, tracer: GraphBuilder) -> list[Tensor]:
         present.extend(gradient is not None for gradient in gradients)
         return [gradient for gradient in gradients if gradient is not None]
 
-    traced = trace_body(backward, [tensor.spec for tensor in body.outputs], f"{body.name}_gradient")
+    token = _RULES.set((*around, body.again.code))
+    try:
+        traced = trace_body(backward, [tensor.spec for tensor in body.outputs], f"{body.name}_gradient")
+    finally:
+        _RULES.reset(token)
     inputs = [*body.arguments, *[make_tensor(None, edge) for edge in free.edges]]
     attrs = {
         "backward": traced.graph,
@@ -298,5 +388,4 @@ def _traced(body: _Body, tracer: GraphBuilder) -> list[Tensor]:
         "outputs": len(body.outputs),
         "present": tuple(present),
     }
-    made = bind(TRACED, (*inputs, *traced.captures, *body.outputs), attrs)
-    return list(made) if isinstance(made, tuple) else [made]
+    return several(bind(TRACED, (*inputs, *traced.captures, *body.outputs), attrs))

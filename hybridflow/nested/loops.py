@@ -20,6 +20,7 @@ from hybridflow.autodiff.functional import fresh
 from hybridflow.autodiff.graph_ops import inline
 from hybridflow.autodiff.namespaces import PUBLIC
 from hybridflow.autodiff.no_gradient import no_gradient
+from hybridflow.backend.active_rows import ACTIVE, active_if
 from hybridflow.backend.host_calls import goes_on
 from hybridflow.core import structures
 from hybridflow.core.context import current
@@ -265,20 +266,26 @@ def _lower(
     test = lower_graph(cond)
     state = tuple(xs[:carry])
     calls_host = has_effects(cond) or has_effects(body)
+    active = ACTIVE.get()
+    masked = active is not None and any(node.op is WHILE for node in body.walk())
 
     def condition(state: Any) -> Any:
         holds = test(*state, *constants)[0]
+        holds = holds if active is None else lax.bitwise_and(holds, active)
         return lax.bitwise_and(holds, goes_on()) if calls_host else holds
 
+    def stepped(run: Callable[..., Any], state: Any) -> tuple[Any, ...]:
+        with active_if(test(*state, *constants)[0] if masked else None):
+            return tuple(run(*state, *constants))
+
     if bound is None:
-        run = lower_graph(body)
-        outputs = lax.while_loop(condition, lambda s: tuple(run(*s, *constants)), state)
+        outputs = lax.while_loop(condition, functools.partial(stepped, lower_graph(body)), state)
         return outputs[0] if len(outputs) == 1 else outputs
 
     run = lower_graph(split_body(body, carry).forward if residuals else body)
 
     def step(number: Any, state: Any) -> Any:
-        outputs = tuple(run(*state, *constants))
+        outputs = stepped(run, state)
         return outputs[:carry], number, outputs[carry:]
 
     rows = jax.eval_shape(lambda s: step(np.int32(0), s)[2], state)
