@@ -269,9 +269,9 @@ def _copied(container: Any) -> Any:
     return container.copy()
 
 
-def with_numbers(state: dict[Key, Any]) -> dict[Key, Any]:
-    """Return a result of `Journal.now` with a traced call's numbers in place of what stands for them."""
-    return {key: _content_known(saved) if key[0] == "content" else _known(saved) for key, saved in state.items()}
+def with_numbers(state: dict[Key, Any] | None) -> dict[Key, Any]:
+    """Return a result of `Journal.now`, if there is one, with a traced call's numbers in place of their stand-ins."""
+    return {} if state is None else {key: _content_known(saved) if key[0] == "content" else _known(saved) for key, saved in state.items()}
 
 
 def _content_known(saved: Any) -> Any:
