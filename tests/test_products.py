@@ -235,7 +235,7 @@ def test_pieces_are_taken_by_whoever_is_free():
     def piece(number: int) -> None:
         who.add(threading.get_ident())
         if number < 2:
-            both.wait(10)  # two pieces are computed at a time
+            both.wait(60)  # two pieces are computed at a time
 
     POOL.run_pieces(piece, 7, 2)
     assert len(who) == 2
@@ -247,7 +247,7 @@ def test_an_error_in_another_thread_is_raised_here():
     here = threading.get_ident()
 
     def piece(number: int) -> None:
-        both.wait(10)
+        both.wait(60)
         if threading.get_ident() != here:
             raise MemoryError("no room")
 
