@@ -99,6 +99,7 @@ from hybridflow.ops.updates import *  # noqa: F403
 from hybridflow.ops import fft as fft
 from hybridflow.ops import linalg as linalg
 from hybridflow.ops import random as random
+from hybridflow.ops import special as special
 from hybridflow.ops.nn.rectifiers import relu as relu
 from hybridflow.ops.matmul import matmul as matmul
 from hybridflow.ops.namespace_info import array_namespace_info as __array_namespace_info__
