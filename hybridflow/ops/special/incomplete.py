@@ -25,7 +25,16 @@ from hybridflow.core.dispatch import bind
 from hybridflow.core.op import Sample, Saves
 from hybridflow.ops.common import Tensor, TensorLike, normals, positives, promote_float
 from hybridflow.ops.kinds import Kind
-from hybridflow.ops.special.common import NO_OPERATOR, expm1_less, log1p_less, row_samples, rule, scipys, widened
+from hybridflow.ops.special.common import (
+    NO_OPERATOR,
+    expm1_less,
+    few_samples,
+    log1p_less,
+    row_samples,
+    rule,
+    scipys,
+    widened,
+)
 from hybridflow.ops.special.of_gamma import betaln_lower, beyond_stirling, inner
 from hybridflow.ops.special.pairs import special_pair
 
@@ -61,7 +70,7 @@ def _integral(log_integrand: Callable[[Any], Any], scale: Any) -> Any:
 
 def _gamma_density(a: Any, x: Any) -> Any:
     """Return the logarithm of ``x ** a * exp(-x) / gamma(a)``."""
-    return a * log1p_less(jnp, (x - a) / a) + 0.5 * jnp.log(a / (2 * math.pi)) - beyond_stirling(a)
+    return a * log1p_less(jnp, (x - a) / a, x / a) + 0.5 * jnp.log(a / (2 * math.pi)) - beyond_stirling(a)
 
 
 def _gamma_tails(a: Any, x: Any) -> tuple[Any, Any, Any, Any]:
@@ -116,7 +125,7 @@ def _gamma_kernel(name: str, upper: bool) -> Callable[..., Any]:
 _GAMMA_ENDS = [[a, x] for a in (0.0, 0.5, -1.0, np.inf, np.nan) for x in (0.0, 2.0, -1.0, np.inf, np.nan)]
 _GAMMA_AT_ENDS = [Sample(tuple(np.array(_GAMMA_ENDS, dtype).T), gradient=False) for dtype in (np.float32, np.float64)]
 _FAR = Sample((np.array([30.0, 30.0, 2.0, 0.1]), np.array([20.0, 45.0, 9.0, 2.0])))
-gammainc_by_a = inner("gammainc_by_a", _gammainc_by_a_lower, row_samples(positives, positives), 512)
+gammainc_by_a = inner("gammainc_by_a", _gammainc_by_a_lower, few_samples(positives, positives), 512)
 
 
 def _gamma_slope(F: Any, y: Any, a: Any, x: Any) -> Any:
@@ -141,7 +150,7 @@ def gammainc(a: TensorLike, x: TensorLike, /) -> Tensor:
         x: the same from 0 on, of a shape that broadcasts with that of `a`.
 
     Returns:
-        The promoted floating-point dtype, within 1024 units in the last place for `a` up to 1000, and within 16 for
+        The promoted floating-point dtype, within 1024 units in the last place for `a` up to 1000, and within 64 for
         `a` up to 10.
 
     Raises:
@@ -305,7 +314,7 @@ def _beta_tails(a: Any, b: Any, x: Any, rest: Any) -> tuple[Any, Any, Any, Any]:
     """Return what `_gamma_tails` returns, for a beta distribution at x, where ``1 - x`` is `rest`."""
     below = x * (a + b + 2) <= a + 1
     off = x * b - rest * a
-    density = a * log1p_less(jnp, off / a) + b * log1p_less(jnp, -off / b)
+    density = a * log1p_less(jnp, off / a, x / a * (a + b)) + b * log1p_less(jnp, -off / b, rest / b * (a + b))
     density = density + 0.5 * jnp.log(a / (a + b) * b / (2 * math.pi))
     density = density + beyond_stirling(a + b) - beyond_stirling(a) - beyond_stirling(b)
     one, two = jnp.where(below, a, b), jnp.where(below, b, a)
@@ -352,8 +361,8 @@ def _beta_samples(at: float = 0.5) -> Callable[..., Any]:
     return row_samples(positives, positives, _share, more=more)
 
 
-betainc_by_a = inner("betainc_by_a", _by_a_lower, row_samples(positives, positives, _share), 512)
-betainc_by_b = inner("betainc_by_b", _by_b_lower, row_samples(positives, positives, _share), 512)
+betainc_by_a = inner("betainc_by_a", _by_a_lower, few_samples(positives, positives, _share), 512)
+betainc_by_b = inner("betainc_by_b", _by_b_lower, few_samples(positives, positives, _share), 512)
 
 
 def _beta_slope(F: Any, y: Any, a: Any, b: Any, x: Any) -> Any:
@@ -382,8 +391,7 @@ def betainc(a: TensorLike, b: TensorLike, x: TensorLike, /) -> Tensor:
         x: the same from 0 to 1. The three shapes broadcast.
 
     Returns:
-        The promoted floating-point dtype, within 1024 units in the last place for `a` and `b` up to 1000, and within 64
-        for those up to 10.
+        The promoted floating-point dtype, within 1024 units in the last place for `a` and `b` up to 100.
 
     Raises:
         ShapeError: the shapes do not broadcast.

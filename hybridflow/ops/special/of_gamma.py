@@ -19,6 +19,7 @@ from hybridflow.ops.common import Tensor, TensorLike, broadcasting, elements, po
 from hybridflow.ops.jax_rule import RuleFromLowering
 from hybridflow.ops.special.common import (
     NO_OPERATOR,
+    few_samples,
     horner,
     row_samples,
     rule,
@@ -34,16 +35,21 @@ _BOTH = Saves(x=(0, 1))
 # -- Stirling's formula -------------------------------------------------------------------------------------------
 
 _STIRLING = [1 / 12, -1 / 360, 1 / 1260, -1 / 1680, 1 / 1188, -691 / 360360, 1 / 156, -3617 / 122400]
+_MOVED = 10
 _HALF_LOG_2_PI = 0.5 * math.log(2 * math.pi)
 
 
 def beyond_stirling(x: Any) -> Any:
-    """Return ``gammaln(x) - ((x - 1/2) log(x) - x + log(2 pi) / 2)`` of a jax value that is positive."""
-    is_large = x > 10
-    inverse = 1 / jnp.where(is_large, x, 10)
-    small = jnp.where(is_large, 10, x)
-    direct = lax.lgamma(small) - ((small - 0.5) * jnp.log(small) - small + _HALF_LOG_2_PI)
-    return jnp.where(is_large, inverse * horner(_STIRLING, inverse * inverse), direct)
+    """Return ``gammaln(x) - ((x - 1/2) log(x) - x + log(2 pi) / 2)`` of a jax value that is positive.
+
+    It is a series in 1 / x for large ones; small ones are moved up by gamma's recurrence. Only logarithms are needed.
+    """
+    is_large = x > _MOVED
+    inverse = 1 / jnp.where(is_large, x, x + _MOVED)
+    small = jnp.where(is_large, 1, x)
+    product = math.prod([small + k for k in range(_MOVED)])
+    up = (small - 0.5) * jnp.log1p(_MOVED / small) + _MOVED * (jnp.log(small + _MOVED) - 1) - jnp.log(product)
+    return inverse * horner(_STIRLING, inverse * inverse) + jnp.where(is_large, 0, up)
 
 
 # -- zeta and polygamma -------------------------------------------------------------------------------------------
@@ -121,7 +127,7 @@ def inner(name: str, lower: Any, samples: Any, ulp: float, operands: int = 2) ->
 
 _ENDS = [[x, q] for x in (0.5, 1.0, 2.0, np.inf, np.nan) for q in (-1.5, 0.0, 0.5, 1.0, 3.0, np.inf, np.nan)]
 _ZETA_ENDS = [Sample(tuple(np.array(_ENDS, dtype).T), gradient=False) for dtype in (np.float32, np.float64)]
-zeta_by_x = inner("zeta_by_x", _zeta_by_x_lower, row_samples(_above_one, positives), 64)
+zeta_by_x = inner("zeta_by_x", _zeta_by_x_lower, few_samples(_above_one, positives), 64)
 
 
 @special_pair(
@@ -279,20 +285,14 @@ def multigammaln(a: TensorLike, d: int, /) -> Tensor:
 
 
 def betaln_lower(a: Any, b: Any) -> Any:
-    """Use Stirling's formula where the logarithms of large gamma functions would cancel."""
+    """Use Stirling's formula and what is beyond it: the logarithms of large gamma functions would cancel."""
     inside = (a > 0) & (b > 0) & (a < jnp.inf) & (b < jnp.inf)
     low = jnp.where(inside, jnp.minimum(a, b), 1)
     high = jnp.where(inside, jnp.maximum(a, b), 1)
     total = low + high
-    beyond = beyond_stirling(high) - beyond_stirling(total)
-    both_large, large = low > 10, high > 10
-    share = jnp.log1p(-low / total)
-    two = jnp.where(both_large, low, 11)
-    y = beyond_stirling(two) + beyond + _HALF_LOG_2_PI - 0.5 * jnp.log(high)
-    y = y + (two - 0.5) * jnp.log(two / (two + high)) + high * share
-    one = lax.lgamma(low) + beyond + low - low * jnp.log(total) + (high - 0.5) * share
-    none = lax.lgamma(low) + lax.lgamma(high) - lax.lgamma(total)
-    y = jnp.where(both_large, y, jnp.where(large, one, none))
+    beyond = beyond_stirling(low) + beyond_stirling(high) - beyond_stirling(total)
+    y = (low - 0.5) * jnp.log(low / total) + high * jnp.log1p(-low / total) + (_HALF_LOG_2_PI - 0.5 * jnp.log(high))
+    y = y + beyond
     least, most = jnp.minimum(a, b), jnp.maximum(a, b)
     outside = jnp.where((least == 0) & (most < jnp.inf), jnp.inf, jnp.nan)
     outside = jnp.where((least > 0) & (most == jnp.inf), -jnp.inf, outside)
