@@ -263,6 +263,10 @@ NAMES = (
          "tensor.assign(hf.nn.init.orthogonal(gain)(tensor.shape, tensor.dtype))"),
     # -- linear algebra
     Name("torch", "hf.inverse", "hf.linalg.inv"),
+    Name("torch tensorflow", "hf.lgamma", "hf.special.gammaln"),
+    Name("torch tensorflow", "hf.igamma", "hf.special.gammainc"),
+    Name("torch tensorflow", "hf.igammac", "hf.special.gammaincc"),
+    Name("torch", "hf.mvlgamma(x, p)", "hf.special.multigammaln(x, p)"),
     Name("torch", "hf.det", "hf.linalg.det"),
     # -- methods: shapes
     Name("torch", "x.view(*sizes)", "x.reshape(sizes)"),

@@ -13,8 +13,8 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 
-from hybridflow.core.op import Each, No, Saves
 from hybridflow.core.errors import DTypeError
+from hybridflow.core.op import Each, No, Saves
 from hybridflow.ops.common import Bad, Sample, positives, unbroadcast
 from hybridflow.ops.kinds import Kind
 from hybridflow.ops.nn.common import lower_narrow, lower_wide, narrow, wide
@@ -95,7 +95,8 @@ def row_samples(*draws: Callable[..., Any], more: Sequence[Sample | Bad] = ()) -
 
 def few_samples(*draws: Callable[..., Any]) -> Callable[..., Any]:
     """Return few samples, for derivatives that take long to compile."""
-    return lambda rng: [Sample(tuple([draw(rng, 3, dtype=dtype) for draw in draws])) for dtype in ("float32", "float64")]
+    dtypes = ("float32", "float64")
+    return lambda rng: [Sample(tuple([draw(rng, 3, dtype=dtype) for draw in draws])) for dtype in dtypes]
 
 
 special = Kind(("float",), samples=row_samples(positives))

@@ -94,7 +94,8 @@ def _gamma_tails(a: Any, x: Any) -> tuple[Any, Any, Any, Any]:
 def _gamma_of_ends(a: Any, x: Any) -> tuple[Any, Any, Any]:
     """Return where both arguments are positive and finite, and what the lower function is elsewhere."""
     inside = (a > 0) & (x > 0) & (a < np.inf) & (x < np.inf)
-    zero, one = (a > 0) & (x == 0) | (a == np.inf) & (x >= 0) & (x < np.inf), (a == 0) & (x > 0) | (x == np.inf) & (a >= 0)
+    zero = (a > 0) & (x == 0) | (a == np.inf) & (x >= 0) & (x < np.inf)
+    one = (a == 0) & (x > 0) | (x == np.inf) & (a >= 0)
     return inside, zero & ~one, one & ~((a == np.inf) & (x == np.inf))
 
 
@@ -170,7 +171,8 @@ def gammainc(a: TensorLike, x: TensorLike, /) -> Tensor:
 
 @special_pair(
     _gamma_kernel("gammaincc", True), widened(_gammaincc_lower),
-    vjp=rule(_BOTH, lambda F, y, a, x: -F.gammainc_by_a(a, x), lambda F, y, a, x: -_gamma_slope(F, y, a, x)), saves=_BOTH,
+    vjp=rule(_BOTH, lambda F, y, a, x: -F.gammainc_by_a(a, x), lambda F, y, a, x: -_gamma_slope(F, y, a, x)),
+    saves=_BOTH,
     samples=row_samples(positives, positives, more=[*_GAMMA_AT_ENDS, _FAR]), traits=("full_precision", "log_sum"),
     ulp=1024, onnx=NO_OPERATOR,
 )  # fmt: skip
@@ -356,7 +358,8 @@ def _by_b_lower(a: Any, b: Any, x: Any) -> Any:
 
 
 def _beta_samples(at: float = 0.5) -> Callable[..., Any]:
-    ends = [[a, b, x] for a in (0.0, 0.5, -1.0, np.inf) for b in (2.0, 0.0, np.nan) for x in (0.0, at, 1.0, 2.0, np.nan)]
+    last = (0.0, at, 1.0, 2.0, np.nan)
+    ends = [[a, b, x] for a in (0.0, 0.5, -1.0, np.inf) for b in (2.0, 0.0, np.nan) for x in last]
     more = [Sample(tuple(np.array(ends, dtype).T), gradient=False) for dtype in (np.float32, np.float64)]
     return row_samples(positives, positives, _share, more=more)
 

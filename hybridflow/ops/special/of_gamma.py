@@ -8,12 +8,11 @@ from typing import Any, cast
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax import lax
 
 from hybridflow.core.dispatch import bind
 from hybridflow.core.errors import ArgumentError, message
-from hybridflow.core.tensor import describe
 from hybridflow.core.op import No, Sample, Saves, op
+from hybridflow.core.tensor import describe
 from hybridflow.ops.choice import where
 from hybridflow.ops.common import Tensor, TensorLike, broadcasting, elements, pointwise, positives, promote_float
 from hybridflow.ops.jax_rule import RuleFromLowering
@@ -318,7 +317,11 @@ _AT_ENDS = [Sample(tuple(np.array(_BETA_ENDS, dtype).T), gradient=False) for dty
 
 @special_pair(
     _positive("betaln", -math.inf), widened(betaln_lower),
-    vjp=rule(_BOTH, lambda F, y, a, b: F.digamma(a) - F.digamma(a + b), lambda F, y, a, b: F.digamma(b) - F.digamma(a + b)),
+    vjp=rule(
+        _BOTH,
+        lambda F, y, a, b: F.digamma(a) - F.digamma(a + b),
+        lambda F, y, a, b: F.digamma(b) - F.digamma(a + b),
+    ),
     saves=_BOTH, samples=row_samples(positives, positives, more=_AT_ENDS), ulp=64,
     traits=("full_precision", "log_sum", "commutative"), onnx=NO_OPERATOR,
 )  # fmt: skip

@@ -193,8 +193,9 @@ def _erfcx_slope(F: Any, y: Any, x: Any) -> Any:
 
 erfcx = _row(
     "erfcx", "Compute ``exp(x * x) * erfc(x)`` of every element, which does not underflow for large ones.",
-    _erfcx_slope, keeps="xy", own_slope=True, about="It is infinite where the result is too large, for arguments far below 0.",
-    example=("10.0", "0.05614099"), reference=_HANDBOOK + "sections 7.2 and 7.12.", ends=(0, 50, np.inf, -np.inf), ulp=8,
+    _erfcx_slope, keeps="xy", own_slope=True, about="Far below 0, where the result is too large, it is infinite.",
+    example=("10.0", "0.05614099"), reference=_HANDBOOK + "sections 7.2 and 7.12.", ends=(0, 50, np.inf, -np.inf),
+    ulp=8,
 )  # fmt: skip
 
 
@@ -229,7 +230,8 @@ def _erfcinv_lower(x: Any) -> Any:
 
 erfcinv = _row(
     "erfcinv", "Compute the inverse of the complementary error function of every element.",
-    lambda F, y, x: F.exp(y * y) * (-_ROOT_PI / 2), keeps="y", kernel=lambda x: scipys("erfcinv")(x) + x.dtype.type(0), lower=_erfcinv_lower,
+    lambda F, y, x: F.exp(y * y) * (-_ROOT_PI / 2), keeps="y", lower=_erfcinv_lower,
+    kernel=lambda x: scipys("erfcinv")(x) + x.dtype.type(0),  # never -0.0
     about="It is infinite at 0 and 2, and NaN beyond.", domain="floating-point, from 0 to 2",
     example=("0.5", "0.47693628"), reference=_HANDBOOK + "section 7.17.",
     draw=_within(0.1, 1.9), ends=(0, 1, 2, -1, 3, 1e-30), ulp=4,
@@ -303,7 +305,8 @@ logit = _row(
 
 entr = _row(
     "entr", "Compute ``-x * log(x)`` of every element: 0 at 0, and minus infinity below.",
-    lambda F, y, x: -F.log(x) - 1, lower=lambda x: jnp.where(x == 0, 0, jaxes("entr")(x)), about="Its sum over probabilities is their entropy.",
+    lambda F, y, x: -F.log(x) - 1, lower=lambda x: jnp.where(x == 0, 0, jaxes("entr")(x)),
+    about="Its sum over probabilities is their entropy.",
     example=("0.5", "0.34657358"), reference="T. M. Cover and J. A. Thomas, Elements of Information Theory, 2006.",
     draw=positives, ends=(0.0, -0.0, 1, -1, np.inf), ulp=4,
 )  # fmt: skip
@@ -363,7 +366,8 @@ exp1 = _row(
     "exp1", "Compute the integral of ``exp(-t) / t`` from every element to infinity.",
     lambda F, y, x: -F.exp(-x) / x, kernel=_on_positives, lower=_exp1_lower,
     about="It is infinite at 0 and NaN below.", domain="floating-point, positive",
-    example=("1.0", "0.21938393"), reference=_HANDBOOK + "section 6.2.", draw=positives, ends=(0, -1, 50, np.inf), ulp=16,
+    example=("1.0", "0.21938393"), reference=_HANDBOOK + "section 6.2.", draw=positives, ends=(0, -1, 50, np.inf),
+    ulp=16,
 )  # fmt: skip
 expi = _row(
     "expi", "Compute the principal value of the integral of ``exp(t) / t`` from minus infinity to every element.",
@@ -387,7 +391,8 @@ def _spence_slope(F: Any, y: Any, x: Any) -> Any:
 
 spence = _row(
     "spence", "Compute the integral of ``log(t) / (1 - t)`` from 1 to every element, Spence's function.",
-    _spence_slope, own_slope=True, about="It is the dilogarithm of ``1 - x``, and NaN below 0.", domain="floating-point, from 0 on",
+    _spence_slope, own_slope=True, about="It is the dilogarithm of ``1 - x``, and NaN below 0.",
+    domain="floating-point, from 0 on",
     example=("0.0", "1.644934"), reference=_HANDBOOK + "section 25.12.", draw=positives, ends=(0, 1, -1, 1e4), ulp=32,
     of=_OF_ONE,
 )  # fmt: skip
