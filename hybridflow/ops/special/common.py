@@ -24,14 +24,15 @@ Slope = Callable[..., Any]
 
 
 def scipys(name: str) -> Callable[..., Any]:
-    """Return the kernel that calls the function of `scipy.special` with a name."""
+    """Return the kernel of one operand that calls the function of `scipy.special` with a name."""
+    return lambda x: by_scipy(name, x)
 
-    def kernel(*xs: Any) -> Any:
-        from scipy import special  # slow to import, and most programs need none
 
-        return np.asarray(getattr(special, name)(*xs), dtype=xs[0].dtype)
+def by_scipy(name: str, *xs: Any) -> Any:
+    """Call the function of `scipy.special` with a name."""
+    from scipy import special  # slow to import, and most programs need none
 
-    return kernel
+    return np.asarray(getattr(special, name)(*xs), dtype=xs[0].dtype)
 
 
 def widened(lower: Callable[..., Any]) -> Callable[..., Any]:

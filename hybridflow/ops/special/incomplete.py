@@ -27,12 +27,12 @@ from hybridflow.ops.common import Tensor, TensorLike, normals, positives, promot
 from hybridflow.ops.kinds import Kind
 from hybridflow.ops.special.common import (
     NO_OPERATOR,
+    by_scipy,
     expm1_less,
     few_samples,
     log1p_less,
     row_samples,
     rule,
-    scipys,
     widened,
 )
 from hybridflow.ops.special.of_gamma import betaln_lower, beyond_stirling, inner
@@ -120,7 +120,7 @@ def _gammainc_by_a_lower(a: Any, x: Any) -> Any:
 
 
 def _gamma_kernel(name: str, upper: bool) -> Callable[..., Any]:
-    return lambda a, x: _at_ends(np, a, x, scipys(name)(a, x), upper)
+    return lambda a, x: _at_ends(np, a, x, by_scipy(name, a, x), upper)
 
 
 _GAMMA_ENDS = [[a, x] for a in (0.0, 0.5, -1.0, np.inf, np.nan) for x in (0.0, 2.0, -1.0, np.inf, np.nan)]
@@ -260,7 +260,7 @@ def _gammaincinv_lower(a: Any, y: Any) -> Any:
 def _gammaincinv_kernel(a: Any, y: Any) -> Any:
     known = (a > 0) & (a < np.inf) | (a == np.inf) & ((y == 0) | (y == 1))
     at_end = np.where(y == 0, 0, np.inf)
-    x = np.where((y == 0) | (y == 1), at_end, scipys("gammaincinv")(a, y))
+    x = np.where((y == 0) | (y == 1), at_end, by_scipy("gammaincinv", a, y))
     return np.where(known, x, np.nan).astype(a.dtype)
 
 
@@ -344,7 +344,7 @@ def _betainc_lower(a: Any, b: Any, x: Any) -> Any:
 def _beta_kernel(name: str) -> Callable[..., Any]:
     def kernel(a: Any, b: Any, x: Any) -> Any:
         known = (a > 0) & (b > 0) & (a < np.inf) & (b < np.inf) & (x >= 0) & (x <= 1)
-        return np.where(known, scipys(name)(a, b, x), np.nan).astype(a.dtype)
+        return np.where(known, by_scipy(name, a, b, x), np.nan).astype(a.dtype)
 
     return kernel
 

@@ -18,11 +18,11 @@ from hybridflow.ops.common import Tensor, TensorLike, broadcasting, elements, po
 from hybridflow.ops.jax_rule import RuleFromLowering
 from hybridflow.ops.special.common import (
     NO_OPERATOR,
+    by_scipy,
     few_samples,
     horner,
     row_samples,
     rule,
-    scipys,
     special,
     widened,
 )
@@ -304,7 +304,7 @@ def _positive(name: str, endless: float) -> Any:
     def kernel(a: Any, b: Any) -> Any:
         least, most = np.minimum(a, b), np.maximum(a, b)
         inside = (least > 0) & (most < np.inf)
-        y = scipys(name)(np.where(inside, a, 1).astype(a.dtype), np.where(inside, b, 1).astype(a.dtype))
+        y = by_scipy(name, np.where(inside, a, 1).astype(a.dtype), np.where(inside, b, 1).astype(a.dtype))
         outside = np.where((least == 0) & (most < np.inf), np.inf, np.nan)
         return np.where(inside, y, np.where((least > 0) & (most == np.inf), endless, outside)).astype(a.dtype)
 

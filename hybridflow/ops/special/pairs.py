@@ -12,7 +12,7 @@ from hybridflow.core.dispatch import bind
 from hybridflow.core.op import Sample, Saves
 from hybridflow.ops.common import Tensor, TensorLike, positives, promote_float
 from hybridflow.ops.kinds import Kind
-from hybridflow.ops.special.common import NO_OPERATOR, log1p_less, row_samples, rule, scipys, widened
+from hybridflow.ops.special.common import NO_OPERATOR, by_scipy, log1p_less, row_samples, rule, widened
 
 special_pair = Kind(("float",), operands=2)
 """Functions of two real floats."""
@@ -39,7 +39,7 @@ def _divided(F: Any, x: Any, y: Any) -> Any:
 
 
 @special_pair(
-    scipys("xlogy"), widened(_times(lax.log)),
+    lambda x, y: by_scipy("xlogy", x, y), widened(_times(lax.log)),
     vjp=rule(_BOTH, lambda F, v, x, y: F.log(y), lambda F, v, x, y: _divided(F, x, y)),
     saves=_BOTH, samples=_PAIRS, traits=("full_precision",), onnx=NO_OPERATOR,
 )  # fmt: skip
@@ -65,7 +65,7 @@ def xlogy(x: TensorLike, y: TensorLike, /) -> Tensor:
 
 
 @special_pair(
-    scipys("xlog1py"), widened(_times(lax.log1p)),
+    lambda x, y: by_scipy("xlog1py", x, y), widened(_times(lax.log1p)),
     vjp=rule(_BOTH, lambda F, v, x, y: F.log1p(y), lambda F, v, x, y: _divided(F, x, y + 1)),
     saves=_BOTH, samples=_PAIRS, traits=("full_precision",), onnx=NO_OPERATOR,
 )  # fmt: skip
