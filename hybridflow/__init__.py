@@ -86,6 +86,7 @@ from hybridflow.ops.indexing import *  # noqa: F403
 from hybridflow.ops.jax_functions import from_jax as from_jax
 from hybridflow.ops.joining import *  # noqa: F403
 from hybridflow.ops.layouts import *  # noqa: F403
+from hybridflow.ops.numerical import *  # noqa: F403
 from hybridflow.ops.rearrange import *  # noqa: F403
 from hybridflow.ops.reductions import *  # noqa: F403
 from hybridflow.ops.sets import *  # noqa: F403
