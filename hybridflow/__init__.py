@@ -9,6 +9,7 @@ _as_before = _rare_collections()
 from hybridflow import ir as ir
 from hybridflow import nn as nn
 from hybridflow import ops as ops
+from hybridflow.nested.associative_scan import associative_scan as associative_scan
 from hybridflow.nested.accumulate import accumulate_gradients as accumulate_gradients
 from hybridflow.nested.checkpoint import checkpoint as checkpoint
 from hybridflow.nested.checkpoint_policies import checkpoint_name as checkpoint_name

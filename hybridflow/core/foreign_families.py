@@ -53,6 +53,7 @@ FAMILIES = (
            "less_equal logaddexp logical_and logical_or logical_xor median moveaxis multiply negative nextafter "
            "not_equal outer positive searchsorted signbit subtract trace divide true_divide absolute arctan2 "
            "arccos arccosh arcsin arcsinh arctan arctanh bitwise_not movedim", "hf.{0}(x, ...)", _FUNCTION),
+    Family("torch", "x", "corrcoef cov nan_to_num nanquantile quantile", "hf.{0}(x, ...)", _FUNCTION),
     Family("torch", "x", "cholesky cholesky_solve cross det eig lstsq matrix_power pinv qr slogdet solve svd",
            "hf.linalg.{0}(x, ...)", _FUNCTION),
     Family("torch", "x",
@@ -88,7 +89,7 @@ FAMILIES = (
            "tensor_split split_with_sizes unsafe_split unsafe_split_with_sizes unsafe_chunk hsplit vsplit dsplit",
            "hf.split(x, sections_or_indices, axis)", "it is given the number of parts or where they begin"),
     Family("torch", "x", "addmm addbmm addmv addr baddbmm addcmul addcdiv rsub ger inner dist clamp_max clamp_min lerp "
-           "multinomial renorm msort bernoulli nansum nanmean nanmedian nanquantile frac fix aminmax",
+           "multinomial renorm msort bernoulli nansum nanmean nanmedian frac fix aminmax",
            "x + a @ b, x + t * (y - x), hf.maximum(x, low) and the like", _EXPRESSION),
     Family("torch", "x", "diag diag_embed diagflat", "hf.diagonal(x) or hf.embed_diagonal(x)",
            "one takes a diagonal of a matrix, one makes a matrix of it"),
@@ -119,10 +120,10 @@ FAMILIES = (
            "on_device_size_in_bytes platform sharding traceback unsafe_buffer_pointer unsafe_raw_buffer weak_type "
            "delete", "hf.to_jax", "a function of JAX arrays sees the array itself"),
     Family("numpy torch jax", "x",
-           "argpartition choose compress ptp argwhere bincount corrcoef cov cummax cummin deg2rad rad2deg "
+           "argpartition choose compress ptp argwhere bincount cummax cummin deg2rad rad2deg "
            "exp2 fliplr flipud float_power fmax fmin frexp gcd lcm heaviside histc histogram "
-           "isneginf isposinf isreal ldexp logaddexp2 logcumsumexp nan_to_num "
-           "quantile rot90 sgn vdot hardshrink prelu", "hf.from_jax({library})(x, ...)",
+           "isneginf isposinf isreal ldexp logaddexp2 logcumsumexp "
+           "rot90 sgn vdot hardshrink prelu", "hf.from_jax({library})(x, ...)",
            "JAX functions are operations, with their gradients"),
     Family("numpy torch jax", "x", "digamma erfc erfinv i0 logit polygamma sinc xlogy", "hf.special.{0}(x)", _FUNCTION),
     Family("torch", "x", "lgamma igamma igammac mvlgamma",
@@ -296,7 +297,7 @@ FAMILIES = (
            "if and match, in a compiled function", "Python's branches on tensors become branches of the graph"),
     Family("jax keras tensorflow", "hf", "map vectorize(d_map)? foldl foldr", "hf.vmap(fn)(x), or hf.scan",
            "the function sees all elements at once"),
-    Family("jax", "hf", "associative_scan reduce(_window)? custom_(linear_solve|root) composite",
+    Family("jax", "hf", "reduce(_window)? custom_(linear_solve|root) composite",
            "hf.from_jax(lambda x: jax.lax.{0}(...))", "it takes a function of JAX arrays"),
     Family("jax", "hf",
            "p(max|mean|min|sum)|psum_scatter\\w*|all_(gather|to_all)|ppermute|axis_(index|size)|pswapaxes|pbroadcast|pcast|pshuffle|ragged_all_to_all",
