@@ -95,9 +95,13 @@ def row_samples(*draws: Callable[..., Any], more: Sequence[Sample | Bad] = ()) -
 
 
 def few_samples(*draws: Callable[..., Any]) -> Callable[..., Any]:
-    """Return few samples, for derivatives that take long to compile."""
-    dtypes = ("float32", "float64")
-    return lambda rng: [Sample(tuple([draw(rng, 3, dtype=dtype) for draw in draws])) for dtype in dtypes]
+    """Return few samples, for derivatives, which take long to compile; their rule is that of the lowering."""
+
+    def samples(rng: np.random.Generator) -> Any:
+        for dtype in ("float32", "float64"):
+            yield Sample(tuple([draw(rng, 3, dtype=dtype) for draw in draws]), gradient=False)
+
+    return samples
 
 
 special = Kind(("float",), samples=row_samples(positives))
