@@ -80,10 +80,10 @@ def scan(
     """
     carry = Carry("scan", init)
     sequences, xs_tree = leaves_of(xs)
-    length = _common_length(sequences, length)
+    steps: Any = _common_length(sequences, length)
     reverse = truth("scan", "reverse", reverse)
-    if current().tracer is None and length != 0:
-        return _eager(fn, carry, sequences, xs_tree, length, reverse)
+    if current().tracer is None and steps != 0:
+        return _eager(fn, carry, sequences, xs_tree, steps, reverse)
     fn = as_traced(fn)
     structure: dict[str, Any] = {}
 
@@ -103,7 +103,7 @@ def scan(
     if current().tracer is None:
         last, ys = own_leaves(carry.leaves)[0], [zeros(make_spec((0, *s.shape), s.dtype)) for s in structure["specs"]]
     else:
-        order = {"length": length, "reverse": reverse}
+        order = {"length": steps, "reverse": reverse}
         last, ys = _bind(traced, carry.leaves, sequences, order, len(structure["specs"]))
     return carry.build(last), jax.tree_util.tree_unflatten(structure["tree"], ys)
 

@@ -86,7 +86,8 @@ def row_samples(*draws: Callable[..., Any], more: Sequence[Sample | Bad] = ()) -
         yield Sample(tuple([draw(rng, 5, dtype=np.float64) for draw in draws]))
         yield Sample(tuple([draw(rng, 2, 3, dtype="bfloat16") for draw in draws]), gradient=False)
         if len(draws) > 1:
-            yield Sample(tuple([draw(rng, *(3, 4)[index:]) for index, draw in enumerate(draws)]))
+            operands = [draw(rng, *(3, 4)[index:]) for index, draw in enumerate(draws)]
+            yield Sample(tuple(operands), gradient=len(draws) == 2)
         yield from more
         bad = np.array([1j], np.complex64)
         yield Bad((bad,) * len(draws), error=DTypeError, text="does not take complex64")
