@@ -130,6 +130,7 @@ if _typing.TYPE_CHECKING:  # `later` imports these on first use
     from hybridflow import debugging as debugging
     from hybridflow import distribute as distribute
     from hybridflow import export as export
+    from hybridflow import integrate as integrate
     from hybridflow import metrics as metrics
     from hybridflow import models as models
     from hybridflow import optim as optim
