@@ -274,6 +274,7 @@ torch.nn.RNN(input_size=3, hidden_size=4, nonlinearity="relu", batch_first=True)
 """Layers with parameters, which compiled functions cannot make anew at every call; random values have their shape."""
 
 NUMPY = """
+np.cross(x, y)
 x.tobytes()
 np.concatenate([x, y], axis=1)
 np.array([1.0, 2.0])

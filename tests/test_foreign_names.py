@@ -352,6 +352,8 @@ def test_a_misspelled_name_says_what_was_meant(path):
     own = [name for name in dir(module) if len(name) > 5 and not name.startswith("_")]
     for name in own[::5]:
         wrong = name[:-2] + name[-1] + name[-2] + "x"  # two letters in the wrong order, and one too many
+        if foreign.hint_of(path, wrong) is not None:
+            continue  # `uint61x` looks like a dtype of other packages
         with pytest.raises(AttributeError, match=rf"has no attribute '{wrong}'\. Did you mean {label}\.\w+\?"):
             getattr(module, wrong)
 
