@@ -9,6 +9,7 @@ _as_before = _rare_collections()
 from hybridflow import ir as ir
 from hybridflow import nn as nn
 from hybridflow import ops as ops
+from hybridflow.nested.associative_scan import associative_scan as associative_scan
 from hybridflow.nested.accumulate import accumulate_gradients as accumulate_gradients
 from hybridflow.nested.checkpoint import checkpoint as checkpoint
 from hybridflow.nested.checkpoint_policies import checkpoint_name as checkpoint_name
@@ -86,6 +87,7 @@ from hybridflow.ops.indexing import *  # noqa: F403
 from hybridflow.ops.jax_functions import from_jax as from_jax
 from hybridflow.ops.joining import *  # noqa: F403
 from hybridflow.ops.layouts import *  # noqa: F403
+from hybridflow.ops.numerical import *  # noqa: F403
 from hybridflow.ops.rearrange import *  # noqa: F403
 from hybridflow.ops.reductions import *  # noqa: F403
 from hybridflow.ops.sets import *  # noqa: F403
@@ -99,6 +101,7 @@ from hybridflow.ops.updates import *  # noqa: F403
 from hybridflow.ops import fft as fft
 from hybridflow.ops import linalg as linalg
 from hybridflow.ops import random as random
+from hybridflow.ops import special as special
 from hybridflow.ops.nn.rectifiers import relu as relu
 from hybridflow.ops.matmul import matmul as matmul
 from hybridflow.ops.namespace_info import array_namespace_info as __array_namespace_info__
@@ -127,6 +130,7 @@ if _typing.TYPE_CHECKING:  # `later` imports these on first use
     from hybridflow import debugging as debugging
     from hybridflow import distribute as distribute
     from hybridflow import export as export
+    from hybridflow import integrate as integrate
     from hybridflow import metrics as metrics
     from hybridflow import models as models
     from hybridflow import optim as optim

@@ -33,6 +33,7 @@ from hybridflow.ops.nn.labels import known_labels, label_weights
 
 _MODULES = (
     "hf", "hf.config", "hf.fft", "hf.ir", "hf.linalg", "hf.nn", "hf.nn.init", "hf.ops", "hf.random",
+    "hf.special",
 )  # fmt: skip
 """The public modules that are imported with the package; the others call `name_module` themselves."""
 _PLACES: dict[str, ModuleType] = {}
@@ -49,7 +50,7 @@ _TITLES = {
 _LIBRARIES = {
     "hf": ("jax.numpy", "jax.scipy.special", "jax.lax", "jax.nn", "scipy.special", "numpy", "jax"),
     "hf.nn": ("jax.nn",), "hf.linalg": ("jax.numpy.linalg", "jax.scipy.linalg", "numpy.linalg"),
-    "hf.fft": ("jax.numpy.fft",),
+    "hf.fft": ("jax.numpy.fft",), "hf.special": ("jax.scipy.special", "scipy.special"),
 }  # fmt: skip
 """Where functions are looked for that a public module lacks."""
 
@@ -402,7 +403,8 @@ def _array_ufunc(self: Any, ufunc: Any, method: str, *inputs: Any, **kwargs: Any
                     got=f"numpy.{name}({', '.join(map(describe, inputs))}, out=...)",
                     hint="Write `array = array + t` in place of `array += t`.")
         )  # fmt: skip
-    function = getattr(sys.modules["hybridflow"], name, None)
+    package: Any = sys.modules["hybridflow"]
+    function = getattr(package, name, None) or getattr(package.special, name, None)
     if method != "__call__" or kwargs or function is None:
         call = name if method == "__call__" else f"{name}.{method}"
         raise ArgumentTypeError(

@@ -13,8 +13,8 @@ from typing import Any
 from hybridflow.core.attached import attach
 
 MODULES = (
-    "analysis", "compat", "data", "debugging", "distribute", "export", "metrics", "models", "optim", "serve", "summary",
-    "testing", "train", "tree",
+    "analysis", "compat", "data", "debugging", "distribute", "export", "integrate", "metrics", "models", "optim",
+    "serve", "summary", "testing", "train", "tree",
 )  # fmt: skip
 NAMES = {
     "Comparison": "analysis.compare", "Comparisons": "analysis.compare", "Sweep": "analysis.compare",

@@ -21,15 +21,16 @@ from hybridflow.core.foreign_families import FAMILIES
 OBJECTS = {"x": hf.asarray([[1.0]]), "model": hf.nn.Identity(), "opt": hf.optim.SGD([hf.Variable([1.0])], 0.1)}
 INSTALLED = {
     "numpy": "hf", "numpy.linalg": "hf.linalg", "numpy.fft": "hf.fft", "numpy.random": "hf.random",
-    "numpy.ndarray": "x", "scipy.special": "hf", "jax": "hf", "jax.numpy": "hf", "jax.nn": "hf.nn", "jax.lax": "hf",
-    "jax.random": "hf.random", "jax.numpy.linalg": "hf.linalg", "jax.numpy.fft": "hf.fft", "jax.scipy.special": "hf",
+    "numpy.ndarray": "x", "scipy.special": "hf.special", "jax": "hf", "jax.numpy": "hf", "jax.nn": "hf.nn",
+    "jax.lax": "hf", "jax.random": "hf.random", "jax.numpy.linalg": "hf.linalg", "jax.numpy.fft": "hf.fft",
+    "jax.scipy.special": "hf.special",
     "jax.nn.initializers": "hf.nn.init", "jax.tree_util": "hf.tree", "jax.tree": "hf.tree", "jax.Array": "x",
 }  # fmt: skip
 STORED = {
     "torch": "hf", "torch.Tensor": "x", "torch.nn": "hf.nn", "torch.nn.functional": "hf.nn",
     "torch.nn.init": "hf.nn.init", "torch.nn.Module": "model", "torch.optim": "hf.optim",
     "torch.optim.Optimizer": "opt", "torch.optim.lr_scheduler": "hf.optim", "torch.utils.data": "hf.data",
-    "torch.special": "hf", "keras": "hf", "keras.layers": "hf.nn", "keras.losses": "hf.nn",
+    "torch.special": "hf.special", "keras": "hf", "keras.layers": "hf.nn", "keras.losses": "hf.nn",
     "keras.metrics": "hf.metrics", "keras.callbacks": "hf.train", "keras.optimizers": "hf.optim",
     "keras.optimizers.schedules": "hf.optim", "keras.initializers": "hf.nn.init", "keras.regularizers": "hf.nn",
     "keras.activations": "hf.nn", "keras.ops": "hf", "keras.Model": "model", "keras.Optimizer": "opt",

@@ -307,7 +307,6 @@ def test_options_of_other_packages_compilers_say_what_to_write(call, text):
 @pytest.mark.parametrize(
     ("call", "text"),
     [
-        (lambda: hf.scan(lambda c, x: (c, x), 0.0, hf.ones(3), length=3), r"scan: takes no keyword 'length'.*\n.*xs"),
         (lambda: hf.train.fit(abs, DATA, DATA, loss=abs, optimizer=None, validation_split=0.1), "validation=\\(x, y"),
         (lambda: hf.train.fit(abs, DATA, DATA, loss=abs, optimizer=None, epoch=1), "Did you mean epochs=\\?"),
         (lambda: hf.grad(abs, argnum=0), "Did you mean argnums="),

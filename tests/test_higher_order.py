@@ -264,10 +264,16 @@ def test_low_precision_second_order():
 # -- special points ----------------------------------------------------------------------------------------------------
 
 
+BY_QUADRATURE = ("gammainc", "gammaincc", "gammaincinv", "zeta")
+"""Their third derivatives by parameters take a minute to compile; tests/test_special.py has the others."""
+
+
 def curved_ops() -> dict[str, int]:
     """Return the names of the pointwise ops of floats that have gradients, each with how many operands it takes."""
     found: dict[str, int] = {}
     for name, op in REGISTRY.items():
+        if name in BY_QUADRATURE:
+            continue
         if op.has("pointwise") and not {"inner", "own_rule"} & op.traits and op.vjp is not None and op.public:
             for count in (1, 2):
                 with contextlib.suppress(Exception):  # it takes another number of operands

@@ -68,8 +68,9 @@ def test_archives_have_all_files(tmp_path: Path):
 CHECKERS = pytest.mark.parametrize("checker", ["pyright", "mypy"])
 PROGRAM = Path(__file__).with_name("typed_program.py")
 MODULES = (
-    "hf", "hf.nn", "hf.nn.init", "hf.random", "hf.linalg", "hf.fft", "hf.config", "hf.data", "hf.debugging",
-    "hf.distribute", "hf.export", "hf.metrics", "hf.models", "hf.optim", "hf.serve", "hf.testing", "hf.train",
+    "hf", "hf.nn", "hf.nn.init", "hf.random", "hf.linalg", "hf.fft", "hf.special", "hf.config", "hf.data",
+    "hf.debugging", "hf.distribute", "hf.export", "hf.integrate", "hf.metrics", "hf.models", "hf.optim", "hf.serve",
+    "hf.testing", "hf.train",
 )  # fmt: skip
 _ARGNUMS = "the gradient has the structure of the arguments that argnums names"
 ANY = {

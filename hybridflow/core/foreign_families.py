@@ -53,6 +53,7 @@ FAMILIES = (
            "less_equal logaddexp logical_and logical_or logical_xor median moveaxis multiply negative nextafter "
            "not_equal outer positive searchsorted signbit subtract trace divide true_divide absolute arctan2 "
            "arccos arccosh arcsin arcsinh arctan arctanh bitwise_not movedim", "hf.{0}(x, ...)", _FUNCTION),
+    Family("torch", "x", "corrcoef cov nan_to_num nanquantile quantile", "hf.{0}(x, ...)", _FUNCTION),
     Family("torch", "x", "cholesky cholesky_solve cross det eig lstsq matrix_power pinv qr slogdet solve svd",
            "hf.linalg.{0}(x, ...)", _FUNCTION),
     Family("torch", "x",
@@ -88,7 +89,7 @@ FAMILIES = (
            "tensor_split split_with_sizes unsafe_split unsafe_split_with_sizes unsafe_chunk hsplit vsplit dsplit",
            "hf.split(x, sections_or_indices, axis)", "it is given the number of parts or where they begin"),
     Family("torch", "x", "addmm addbmm addmv addr baddbmm addcmul addcdiv rsub ger inner dist clamp_max clamp_min lerp "
-           "multinomial renorm msort bernoulli nansum nanmean nanmedian nanquantile frac fix aminmax",
+           "multinomial renorm msort bernoulli nansum nanmean nanmedian frac fix aminmax",
            "x + a @ b, x + t * (y - x), hf.maximum(x, low) and the like", _EXPRESSION),
     Family("torch", "x", "diag diag_embed diagflat", "hf.diagonal(x) or hf.embed_diagonal(x)",
            "one takes a diagonal of a matrix, one makes a matrix of it"),
@@ -119,11 +120,14 @@ FAMILIES = (
            "on_device_size_in_bytes platform sharding traceback unsafe_buffer_pointer unsafe_raw_buffer weak_type "
            "delete", "hf.to_jax", "a function of JAX arrays sees the array itself"),
     Family("numpy torch jax", "x",
-           "argpartition choose compress ptp argwhere bincount corrcoef cov cummax cummin deg2rad rad2deg digamma "
-           "erfc erfinv exp2 fliplr flipud float_power fmax fmin frexp gcd lcm heaviside histc histogram i0 igamma "
-           "igammac isneginf isposinf isreal ldexp lgamma logaddexp2 logcumsumexp logit mvlgamma nan_to_num "
-           "polygamma quantile rot90 sgn sinc vdot xlogy hardshrink prelu", "hf.from_jax({library})(x, ...)",
+           "argpartition choose compress ptp argwhere bincount cummax cummin deg2rad rad2deg "
+           "exp2 fliplr flipud float_power fmax fmin frexp gcd lcm heaviside histc histogram "
+           "isneginf isposinf isreal ldexp logaddexp2 logcumsumexp "
+           "rot90 sgn vdot hardshrink prelu", "hf.from_jax({library})(x, ...)",
            "JAX functions are operations, with their gradients"),
+    Family("numpy torch jax", "x", "digamma erfc erfinv i0 logit polygamma sinc xlogy", "hf.special.{0}(x)", _FUNCTION),
+    Family("torch", "x", "lgamma igamma igammac mvlgamma",
+           "hf.special.gammaln(x), gammainc(a, x), gammaincc(a, x) or multigammaln(x, d)", "they have SciPy's names"),
     # -- models and optimizers
     Family("torch", "model", "get_parameter get_buffer get_submodule set_submodule register_module",
            "model.named_parameters()[path], named_buffers() and named_modules()", "they are dicts by path"),
@@ -242,15 +246,14 @@ FAMILIES = (
     Family("tensorflow", "hf", "squared_difference add_n accumulate_n scalar_mul reduce_euclidean_norm zero_fraction "
            "is_strictly_increasing is_non_decreasing saturate_cast lbeta",
            "(x - y) ** 2, sum(list_of_tensors), hf.linalg.vector_norm(x) and the like", _EXPRESSION),
-    Family("tensorflow", "hf", "bessel_(i0e?|i1e?)", "hf.from_jax(jax.scipy.special.{1})",
-           "JAX functions are operations, with their gradients"),
-    Family("torch", "hf",
+    Family("tensorflow", "hf", "bessel_(i0e?|i1e?)", "hf.special.{1}", "special functions have a module"),
+    Family("torch", "hf hf.special",
            "bessel_(j0|j1|y0|y1) modified_bessel_\\w+ scaled_modified_\\w+ spherical_bessel_\\w+ airy_ai "
            "(shifted_)?(chebyshev|hermite|laguerre|legendre)_polynomial_\\w+",
            "hf.pure_callback of scipy.special's function", "no gradient flows through it"),
     Family("tensorflow", "hf",
-           "cumulative_logsumexp log_sigmoid erfcinv in_top_k confusion_matrix invert_permutation sobol_sample "
-           "special", "hf.from_jax(jax.lax.cumlogsumexp), hf.nn.log_sigmoid, hf.metrics or hf.argsort",
+           "cumulative_logsumexp log_sigmoid in_top_k confusion_matrix invert_permutation sobol_sample",
+           "hf.from_jax(jax.lax.cumlogsumexp), hf.nn.log_sigmoid, hf.metrics or hf.argsort",
            "they are in these places"),
     Family("tensorflow", "hf", "sequence_mask", "hf.arange(size) < lengths[:, None]", _EXPRESSION),
     Family("tensorflow", "hf",
@@ -279,7 +282,7 @@ FAMILIES = (
     Family("torch", "hf", "hann_window", "hf.asarray(jax.numpy.hanning(n + 1)[:-1])",
            "NumPy's windows are symmetric, torch's periodic"),
     Family("torch", "hf", "clone detach diag_embed complex polar view_as_(complex|real)(_copy)? scalar_tensor "
-           "empty_(permuted|strided|quantized) nonzero_static unique_(consecutive|dim) numa histc mvlgamma sgn "
+           "empty_(permuted|strided|quantized) nonzero_static unique_(consecutive|dim) numa histc sgn "
            "conj_physical logdet_ is_nonzero is_same_size",
            "hf.asarray, x.detach(), hf.embed_diagonal, x + 1j * y, x.real and x.imag, hf.unique_values or x.shape "
            "== y.shape", _EXPRESSION),
@@ -294,7 +297,7 @@ FAMILIES = (
            "if and match, in a compiled function", "Python's branches on tensors become branches of the graph"),
     Family("jax keras tensorflow", "hf", "map vectorize(d_map)? foldl foldr", "hf.vmap(fn)(x), or hf.scan",
            "the function sees all elements at once"),
-    Family("jax", "hf", "associative_scan reduce(_window)? custom_(linear_solve|root) composite",
+    Family("jax", "hf", "reduce(_window)? custom_(linear_solve|root) composite",
            "hf.from_jax(lambda x: jax.lax.{0}(...))", "it takes a function of JAX arrays"),
     Family("jax", "hf",
            "p(max|mean|min|sum)|psum_scatter\\w*|all_(gather|to_all)|ppermute|axis_(index|size)|pswapaxes|pbroadcast|pcast|pshuffle|ragged_all_to_all",
@@ -359,7 +362,7 @@ FAMILIES = (
            "one program runs on all devices"),
     Family("torch", "hf", "jit fx export compiler onnx package ao backends hub", "hf.compile and hf.export",
            "a compiled function's graph is what is exported"),
-    Family("torch", "hf", "signal special", "hf.from_jax of jax.scipy.signal's and jax.scipy.special's functions",
+    Family("torch", "hf", "signal", "hf.from_jax of jax.scipy.signal's functions",
            "JAX functions are operations, with their gradients"),
     Family("torch tensorflow", "hf",
            "quantiz\\w+ quantized_\\w+ dequantize fake_quantize_\\w+ q_\\w+ int_repr choose_qparams_optimized "

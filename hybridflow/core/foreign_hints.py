@@ -170,7 +170,6 @@ HINTS = (
     Hint("jax", "hf.jacrev", "hf.jacobian(fn, mode='reverse')", "one function has both modes"),
     Hint("jax", "hf.custom_vjp", "hf.custom_gradient", "the function returns its result and its gradient function"),
     Hint("jax", "hf.remat", "hf.checkpoint(fn)", "it is the name here"),
-    Hint("torch numpy jax", "hf.nan_to_num", "hf.where(hf.isnan(x), 0, x)", "what replaces infinities is said there"),
     Hint("torch", "hf.amp", "hf.autocast('float16') and hf.LossScale", "the block holds on every device"),
     Hint("torch", "hf.set_default_dtype", "dtype= where a value is made",
          "there is no state that changes what code means"),

@@ -263,6 +263,11 @@ NAMES = (
          "tensor.assign(hf.nn.init.orthogonal(gain)(tensor.shape, tensor.dtype))"),
     # -- linear algebra
     Name("torch", "hf.inverse", "hf.linalg.inv"),
+    Name("numpy jax", "hf.cross", "hf.linalg.cross"),
+    Name("torch tensorflow", "hf.lgamma", "hf.special.gammaln"),
+    Name("torch tensorflow", "hf.igamma", "hf.special.gammainc"),
+    Name("torch tensorflow", "hf.igammac", "hf.special.gammaincc"),
+    Name("torch", "hf.mvlgamma(x, p)", "hf.special.multigammaln(x, p)"),
     Name("torch", "hf.det", "hf.linalg.det"),
     # -- methods: shapes
     Name("torch", "x.view(*sizes)", "x.reshape(sizes)"),
@@ -450,7 +455,6 @@ KEYWORDS = (
     Keyword("jax", "static_argnums", (), "Name the parameters: static_argnames=('n',)."),
     Keyword("jax", "donate_argnums", (), "State that is updated in place is a Variable: v.assign(...)."),
     Keyword("jax", "donate_argnames", (), "State that is updated in place is a Variable: v.assign(...)."),
-    Keyword("jax", "length", (), "The steps are those of xs: pass hf.arange(length)."),
     Keyword("torch", "in_dims", ("in_axes",), ""),
     Keyword("torch", "out_dims", ("out_axes",), ""),
     Keyword("tensorflow", "validation_data", ("validation",), ""),

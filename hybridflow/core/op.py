@@ -220,7 +220,7 @@ TRAITS = {
     "unit_one": "leaves its first input as it is where the second is 1",
     "unit_zero": "leaves its first input as it is where the second is 0 (0.0, not -0.0)",
     "unit_minus_zero": "leaves its first input as it is where the second is -0.0 (or an integer 0)",
-    "log_sum": "takes the log of a sum of exponentials: its bound is in ulp of the largest of inputs, result and 1",
+    "log_sum": "cancels, as a log of a sum of exponentials: its bound is in ulp of the largest of inputs, result and 1",
     "own_rule": "carries its gradient rule, which is not the derivative of its lowering",
     "foreign": "runs a function that is not hybridflow's, of any size and with roundings of its own",
     "low_precision": "takes its operands in low precision under hf.autocast",

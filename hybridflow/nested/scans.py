@@ -17,12 +17,13 @@ from hybridflow.autodiff.namespaces import PUBLIC
 from hybridflow.autodiff.transform import SplitGradient, split_gradient
 from hybridflow.core import structures
 from hybridflow.core.context import current
+from hybridflow.core.dims import Dim
 from hybridflow.core.errors import ArgumentError, ArgumentTypeError, ShapeError, message
 from hybridflow.core.functions import as_traced
 from hybridflow.core.keywords import with_foreign_keywords
 from hybridflow.core.op import No, Op, Reach, Saves, register
 from hybridflow.core.spec import TensorSpec, make_spec
-from hybridflow.core.tensor import Tensor
+from hybridflow.core.tensor import Tensor, describe
 from hybridflow.ir.builder import Traced, trace_body, trace_with_variables
 from hybridflow.ir.costs import Bodies, Body
 from hybridflow.ir.effects import has_effects
@@ -43,6 +44,7 @@ from hybridflow.nested.bodies import (
     zeros,
 )
 from hybridflow.nested.scan_sums import scan_with_sums
+from hybridflow.ops.common import truth
 from hybridflow.ops.joining import stack
 from hybridflow.ops.onnx import backwards
 
@@ -51,20 +53,24 @@ Y = TypeVar("Y")
 
 
 @with_foreign_keywords
-def scan(fn: Callable[..., tuple[C, Y]], init: Any, xs: Any) -> tuple[C, Y]:
+def scan(
+    fn: Callable[..., tuple[C, Y]], init: Any, xs: Any = None, length: int | None = None, reverse: bool = False
+) -> tuple[C, Y]:
     """Run a function over the leading axis of tensors, carrying a value along.
 
     Args:
         fn: ``fn(carry, x)`` returns ``(carry, y)``; the carry keeps its structure, shapes and dtypes. The function may
             read outer tensors, and read and assign Variables.
         init: the first carry.
-        xs: tensors with one leading size ``n``, in any nesting.
+        xs: tensors with one leading size ``n``, in any nesting; None to run `length` times, where `fn` gets None.
+        length: ``n``, which must be that of `xs` if both are given.
+        reverse: whether to begin with the last row; the `y` lie where the rows that they belong to do.
 
     Returns:
         The last carry, and the `y` of every step stacked along a new first axis of size ``n``.
 
     Raises:
-        ArgumentError: if the carry changes its structure, or there are no tensors to run over.
+        ArgumentError: if the carry changes its structure, or there is neither a tensor to run over nor a length.
         ShapeError, DTypeError: if the carry changes its shape or dtype, or leading sizes differ.
 
     Example:
@@ -75,9 +81,10 @@ def scan(fn: Callable[..., tuple[C, Y]], init: Any, xs: Any) -> tuple[C, Y]:
     """
     carry = Carry("scan", init)
     sequences, xs_tree = leaves_of(xs)
-    length = _common_length(sequences)
-    if current().tracer is None and length != 0:
-        return _eager(fn, carry, sequences, xs_tree, length)
+    steps: Any = _common_length(sequences, length)
+    reverse = truth("scan", "reverse", reverse)
+    if current().tracer is None and steps != 0:
+        return _eager(fn, carry, sequences, xs_tree, steps, reverse)
     fn = as_traced(fn)
     structure: dict[str, Any] = {}
 
@@ -97,19 +104,20 @@ def scan(fn: Callable[..., tuple[C, Y]], init: Any, xs: Any) -> tuple[C, Y]:
     if current().tracer is None:
         last, ys = own_leaves(carry.leaves)[0], [zeros(make_spec((0, *s.shape), s.dtype)) for s in structure["specs"]]
     else:
-        last, ys = _bind(traced, carry.leaves, sequences, length, len(structure["specs"]))
+        order = {"length": steps, "reverse": reverse}
+        last, ys = _bind(traced, carry.leaves, sequences, order, len(structure["specs"]))
     return carry.build(last), structures.unflatten(structure["tree"], ys)
 
 
 def _bind(
-    traced: Traced, carry: list[Tensor], sequences: list[Tensor], length: Any, rows: int
+    traced: Traced, carry: list[Tensor], sequences: list[Tensor], order: dict[str, Any], rows: int
 ) -> tuple[list[Tensor], list[Tensor]]:
     """Add the node, pass assigned Variables and checks on to the outer trace, and return carry and rows."""
     checks, written = traced.checks, Written(traced)
     state = [*carry, *written.values()]
     if written.variables:
         traced = _carrying(traced, written, len(carry), state, sequences)
-    made = bind_scan(traced.graph, state, sequences, inputs_around(traced), {"length": length, "reverse": False})
+    made = bind_scan(traced.graph, state, sequences, inputs_around(traced), order)
     assign_around(written.variables, made[len(carry) : len(state)])
     end = len(state) + rows
     add_checks(checks, [PUBLIC.all(flags) for flags in made[end:]])
@@ -170,9 +178,18 @@ def _pair(result: Any) -> tuple[Any, Any]:
     return cast("tuple[Any, Any]", result)
 
 
-def _common_length(sequences: list[Tensor]) -> Any:
+def _common_length(sequences: list[Tensor], length: Any) -> Any:
+    if length is not None and (isinstance(length, bool) or not isinstance(length, int | Dim) or length < 0):
+        raise ArgumentError(
+            message(f"scan: length={describe(length)} is no number of steps",
+                    hint="Pass a whole number; a loop whose length is a tensor is `for i in hf.arange(n)`.")
+        )  # fmt: skip
     if not sequences:
-        raise ArgumentError(message("scan: there is nothing to run over", hint="Pass at least one tensor as xs."))
+        if length is not None:
+            return length
+        raise ArgumentError(
+            message("scan: there is nothing to run over", hint="Pass at least one tensor as xs, or length=.")
+        )
     for tensor in sequences:
         if not tensor.shape:
             raise ShapeError(message("scan: a tensor of shape () has no leading axis", got=str(tensor.spec)))
@@ -181,20 +198,26 @@ def _common_length(sequences: list[Tensor]) -> Any:
                 message(f"scan: leading sizes differ: {sequences[0].shape[0]} and {tensor.shape[0]}",
                         got=", ".join(str(t.spec) for t in sequences))
             )  # fmt: skip
+    if length is not None and length != sequences[0].shape[0]:
+        raise ShapeError(
+            message(f"scan: length={length}, but xs has {sequences[0].shape[0]} rows",
+                    got=", ".join(str(t.spec) for t in sequences), hint="Leave length out.")
+        )  # fmt: skip
     return sequences[0].shape[0]
 
 
 def _eager(
-    fn: Callable[..., Any], carry: Carry, sequences: list[Tensor], xs_tree: Any, length: int
+    fn: Callable[..., Any], carry: Carry, sequences: list[Tensor], xs_tree: Any, length: int, reverse: bool
 ) -> tuple[Any, Any]:
     state = carry.build(own_leaves(carry.leaves)[0])
     rows: list[list[Tensor]] = []
     y_tree: Any = None
-    for index in range(length):
+    for index in reversed(range(length)) if reverse else range(length):
         new, y = _pair(fn(state, structures.unflatten(xs_tree, [cast(Any, t)[index] for t in sequences])))
         state = carry.build(own_leaves(carry.after(new))[0])
         row, y_tree = leaves_of(y)
         rows.append(row)
+    rows = rows[::-1] if reverse else rows
     ys = [stack([row[i] for row in rows]) for i in range(len(rows[0]))]
     return state, structures.unflatten(y_tree, ys)
 

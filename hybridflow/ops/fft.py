@@ -14,6 +14,7 @@ Reference:
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Unpack
 
 from hybridflow.core.keywords import Other, respelled
@@ -57,6 +58,140 @@ def fft(
     if other:
         return respelled(fft, locals())
     return _one("fftn", x, n, axis, norm, "fft")
+
+
+def fft2(
+    x: TensorLike,
+    /,
+    *,
+    s: Sequence[int] | None = None,
+    axes: Sequence[int] = (-2, -1),
+    norm: str = "backward",
+    **other: Unpack[Other],
+) -> Tensor:
+    """Transform over two axes: `fftn`, whose axes are the last two.
+
+    Args:
+        x: real or complex; integers become float32.
+        s: the sizes of the transformed axes in the result; `x` is cut or filled with zeros at the end.
+        axes: the axes.
+        norm: ``"backward"``, ``"ortho"`` or ``"forward"``.
+
+    Returns:
+        The transform, complex.
+
+    Raises:
+        ShapeError: an axis out of range, named twice or of size 0, or another number of sizes than axes.
+        ArgumentError: another norm.
+        DTypeError: bool, float16 or bfloat16.
+
+    Example:
+        >>> import hybridflow as hf
+        >>> hf.real(hf.fft.fft2([[1.0, 2.0], [3.0, 4.0]]))
+        Tensor([[10., -2.],
+                [-4.,  0.]], dtype=float32)
+    """
+    return fftn(x, s=s, axes=axes, norm=norm, **other)
+
+
+def ifft2(
+    x: TensorLike,
+    /,
+    *,
+    s: Sequence[int] | None = None,
+    axes: Sequence[int] = (-2, -1),
+    norm: str = "backward",
+    **other: Unpack[Other],
+) -> Tensor:
+    """Undo `fft2`.
+
+    Args:
+        x: real or complex; integers become float32.
+        s: the sizes of the transformed axes in the result; `x` is cut or filled with zeros at the end.
+        axes: the axes.
+        norm: ``"backward"``, ``"ortho"`` or ``"forward"``.
+
+    Returns:
+        The inverse transform, complex.
+
+    Raises:
+        ShapeError: an axis out of range, named twice or of size 0, or another number of sizes than axes.
+        ArgumentError: another norm.
+        DTypeError: bool, float16 or bfloat16.
+
+    Example:
+        >>> import hybridflow as hf
+        >>> hf.real(hf.fft.ifft2(hf.fft.fft2([[1.0, 2.0], [3.0, 4.0]])))
+        Tensor([[1., 2.],
+                [3., 4.]], dtype=float32)
+    """
+    return ifftn(x, s=s, axes=axes, norm=norm, **other)
+
+
+def rfft2(
+    x: TensorLike,
+    /,
+    *,
+    s: Sequence[int] | None = None,
+    axes: Sequence[int] = (-2, -1),
+    norm: str = "backward",
+    **other: Unpack[Other],
+) -> Tensor:
+    """Transform real numbers over two axes: `rfftn`, whose axes are the last two.
+
+    Args:
+        x: real; integers become float32.
+        s: the sizes of the transformed axes that `x` is cut or filled with zeros to, at the end.
+        axes: the axes; the last one has only its nonnegative frequencies in the result.
+        norm: ``"backward"``, ``"ortho"`` or ``"forward"``.
+
+    Returns:
+        The transform, complex.
+
+    Raises:
+        ShapeError: an axis out of range, named twice or of size 0, or another number of sizes than axes.
+        ArgumentError: another norm.
+        DTypeError: bool, float16, bfloat16 or complex elements.
+
+    Example:
+        >>> import hybridflow as hf
+        >>> hf.fft.rfft2(hf.ones((2, 4))).shape
+        (2, 3)
+    """
+    return rfftn(x, s=s, axes=axes, norm=norm, **other)
+
+
+def irfft2(
+    x: TensorLike,
+    /,
+    *,
+    s: Sequence[int] | None = None,
+    axes: Sequence[int] = (-2, -1),
+    norm: str = "backward",
+    **other: Unpack[Other],
+) -> Tensor:
+    """Undo `rfft2`.
+
+    Args:
+        x: the nonnegative frequencies of the last axis, and all of the other.
+        s: the sizes of the transformed axes in the result; the last one is even if not given.
+        axes: the axes.
+        norm: ``"backward"``, ``"ortho"`` or ``"forward"``.
+
+    Returns:
+        The inverse transform, real.
+
+    Raises:
+        ShapeError: an axis out of range, named twice or of size 0, or another number of sizes than axes.
+        ArgumentError: another norm.
+        DTypeError: bool, float16 or bfloat16.
+
+    Example:
+        >>> import hybridflow as hf
+        >>> hf.fft.irfft2(hf.fft.rfft2(hf.ones((2, 4)))).shape
+        (2, 4)
+    """
+    return irfftn(x, s=s, axes=axes, norm=norm, **other)
 
 
 def ifft(
@@ -205,6 +340,6 @@ def ihfft(
 
 
 __all__ = [
-    "fft", "fftfreq", "fftn", "fftshift", "hfft", "ifft", "ifftn", "ifftshift", "ihfft", "irfft", "irfftn", "rfft",
-    "rfftfreq", "rfftn",
+    "fft", "fft2", "fftfreq", "fftn", "fftshift", "hfft", "ifft", "ifft2", "ifftn", "ifftshift", "ihfft", "irfft",
+    "irfft2", "irfftn", "rfft", "rfft2", "rfftfreq", "rfftn",
 ]  # fmt: skip

@@ -35,7 +35,7 @@ class Kind:
     Attributes:
         accepts: the kinds of dtypes that operands may have; all operands have one dtype.
         result: the result's dtype, if it is not the operands'.
-        operands: their number; two are broadcast against each other.
+        operands: their number; several are broadcast against each other.
         complex_planes: whether XLA's function is corrected for special complex values (see `with_special_values`).
         method: whether the function is also a method of `Tensor`, of the same name.
         vjp, flops, ulp, samples: columns of `Op`, unless an operation has its own.
@@ -83,7 +83,7 @@ class Kind:
             if self.complex_planes:
                 lowered = with_special_values(kernel, lower, parity)
             else:
-                lowered = broadcasting(lower) if self.operands == 2 else lower
+                lowered = broadcasting(lower) if self.operands > 1 else lower
             return op(
                 kernel=kernel,
                 lower=lowered,

@@ -1,9 +1,10 @@
-"""Functional updates: ``x.at[key].set(v)``, `add`, `multiply`, `min` and `max`."""
+"""Functional updates: ``x.at[key].set(v)``, `add`, `multiply`, `divide`, `min`, `max` and `apply`."""
 
 from __future__ import annotations
 
 import math
-from typing import Any
+from collections.abc import Callable
+from typing import Any, cast
 
 import jax.numpy as jnp
 import numpy as np
@@ -17,6 +18,7 @@ from hybridflow.core.operators import add_method
 from hybridflow.ops.arithmetic import add, multiply
 from hybridflow.ops.choice import maximum, minimum, where
 from hybridflow.ops.common import (
+    FLOATING,
     NUMERIC,
     Shape,
     Tensor,
@@ -34,6 +36,7 @@ from hybridflow.ops.common import (
     promote,
     require_kind,
 )
+from hybridflow.ops.creation import full_like
 from hybridflow.ops.index_checks import (
     checked_indices,
     explained,
@@ -435,6 +438,20 @@ class IndexUpdate:
     def multiply(self, value: TensorLike) -> Tensor:
         """Multiply the elements."""
         return self._update(value, "multiply")
+
+    def divide(self, value: TensorLike) -> Tensor:
+        """Divide the elements, which must be floats."""
+        require_kind("index_update", FLOATING, self._x.spec)
+        ones: Any = IndexUpdate(full_like(self._x, 1), self._key).multiply(value)
+        return cast(Any, self._x) / ones
+
+    def apply(self, function: Callable[[Tensor], TensorLike]) -> Tensor:
+        """Replace the elements by a function of them, which is applied once, also where positions repeat."""
+        return self.set(function(self.get()))
+
+    def get(self) -> Tensor:
+        """Return the elements: ``x[key]``."""
+        return cast(Any, self._x)[self._key]
 
     def min(self, value: TensorLike) -> Tensor:
         """Take the smaller of the elements and the value."""

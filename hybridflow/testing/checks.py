@@ -58,6 +58,10 @@ def allowance(call: Call, reference: Array, index: int, dtype: Any, attrs: Attrs
             magnitudes = [np.abs(x).astype(x.dtype) if rounds(x.dtype) else x for x in call.wide.inputs]
             size = np.maximum(size, np.nan_to_num(np.abs(call.wide.run(attrs, magnitudes)[index]), posinf=0.0))
             size = np.maximum(size, max([np.max(np.abs(x[np.isfinite(x)]), initial=0.0) for x in floats]))
+        elif call.op.has("log_sum"):
+            size = np.maximum(size, 1.0)
+            for x in call.wide.inputs:
+                size = np.maximum(size, np.where(np.isfinite(x), np.abs(x), 0.0))
         size = np.where(np.isfinite(size), size, 0.0)
         return call.op.ulp * (float(info.eps) * size + float(info.tiny))
 
