@@ -14,6 +14,7 @@ from contextlib import contextmanager, suppress
 from types import ModuleType
 from typing import Any, NamedTuple, NoReturn
 
+from hybridflow.core.seen_numbers import SeenNumbers
 from hybridflow.core.staged_number import StagedNumber, needed
 from hybridflow.core.traced_number import NeedsNumber, NeedsSize, TracedNumber
 from hybridflow.guards.access import MISSING, RAW, Access
@@ -25,7 +26,7 @@ from hybridflow.guards.signature import static_key
 Way = tuple[Any, ...]
 """The path to an origin: the same in every trace of a function."""
 _MOST = 4096
-"""The largest number of origins at which a function remembers the numbers it saw."""
+"""The largest number of containers that a function remembers to write to."""
 _LONG = 64
 """Longer lists, tuples and dicts are read directly: they are data rather than settings."""
 _LONG_WRITTEN = 256
@@ -34,12 +35,11 @@ BY_ITEM = frozenset({list, dict, deque, OrderedDict, Counter, defaultdict})
 """Types of containers whose items are written one by one, by methods that no class overrides."""
 
 
-class SeenNumbers:
-    """The numbers outside its arguments that the traces of one function saw."""
+class KnownNumbers:
+    """What the traces of one function have learned of the numbers outside its arguments."""
 
     def __init__(self) -> None:
-        self._seen: dict[Way, Any] = {}
-        self._open: set[Way] = set()
+        self._seen = SeenNumbers()
         self._by_value: set[Way] = set()
         self._written: set[Way] = set()
         self.counts: dict[str, float] = {}
@@ -60,20 +60,11 @@ class SeenNumbers:
 
     def note_absent(self, way: Way) -> None:
         """Record that there is nothing in an origin yet."""
-        if len(self._seen) < _MOST:
-            self._seen.setdefault(way, None)
+        self._seen.has_changed(way, None)
 
     def is_input(self, way: Way, value: float) -> bool:
         """Whether a float that a trace reads becomes an input of the trace."""
-        if way in self._open:
-            return way not in self._by_value
-        key = static_key(value)
-        if len(self._seen) >= _MOST and way not in self._seen:
-            return False
-        if self._seen.setdefault(way, key) == key:
-            return False
-        self._open.add(way)
-        return way not in self._by_value
+        return self._seen.has_changed(way, static_key(value)) and way not in self._by_value
 
     def keep_by_value(self, ways: Iterable[Way]) -> None:
         """Record that the code needs the numbers in these origins: they stay constants."""
@@ -91,7 +82,8 @@ class SeenNumbers:
 
     def clear(self) -> None:
         """Forget everything."""
-        for known in (self._seen, self._open, self._by_value, self._written, self.counts):
+        self._seen = SeenNumbers()
+        for known in (self._by_value, self._written, self.counts):
             known.clear()
 
 
@@ -119,7 +111,7 @@ class OutsideNumbers:
     """
 
     def __init__(
-        self, seen: SeenNumbers, new_input: Callable[[float, str], TracedNumber], count: Callable[[], int]
+        self, seen: KnownNumbers, new_input: Callable[[float, str], TracedNumber], count: Callable[[], int]
     ) -> None:
         self._seen = seen
         self._new_input = new_input

@@ -34,7 +34,7 @@ from hybridflow.guards.arguments import Defaults, Parameters, has_class_method
 from hybridflow.guards.dynamic import Dynamic, SeenShapes, Sizes, check_dynamic, check_sizes, is_open
 from hybridflow.guards.input_signature import ConcreteFunction, InputSignature
 from hybridflow.guards.needs import Needs, SeenInts
-from hybridflow.guards.outside_numbers import SeenNumbers
+from hybridflow.guards.outside_numbers import KnownNumbers
 from hybridflow.guards.signature import (
     LEAF,
     Signature,
@@ -143,7 +143,7 @@ class CompiledFunction(Entry, Views[P, R]):
         self._take_inputs(self._parameters)
         self._budget = None if memory_budget is None else _budget_of(memory_budget)
         self._shapes = SeenShapes(dynamic)
-        self._outside = SeenNumbers()
+        self._outside = KnownNumbers()
         self._ints = SeenInts()
         self._warns = True
         self._max_traces = max_traces

@@ -30,7 +30,7 @@ from hybridflow.guards.numpy_rules import array_argument
 from hybridflow.guards.objects import is_record, opened
 from hybridflow.guards.observations import Observations
 from hybridflow.guards.order import has_order, skeleton
-from hybridflow.guards.outside_numbers import OutsideNumbers, SeenNumbers
+from hybridflow.guards.outside_numbers import KnownNumbers, OutsideNumbers
 from hybridflow.guards.parts import parts_of
 from hybridflow.guards.shown import shown
 from hybridflow.guards.signature import (
@@ -68,7 +68,7 @@ def make_trace(
     name: str,
     context: Context,
     roots: Sequence[tuple[Any, str]],
-    seen: SeenNumbers,
+    seen: KnownNumbers,
     budget: int | None = None,
     layouts: Layouts | None = None,
     *,
