@@ -75,11 +75,18 @@ def test_a_function_without_arguments():
 
 @pytest.mark.parametrize("bad", ["text", object(), {1, 2}, lambda: 1, hf.float32, b"x"])
 def test_a_result_that_is_no_tensor(bad):
+    state = {"calls": 0, "seen": []}
+
+    @hf.compile
     def model(x):
+        state["calls"] += 1
+        state["seen"].append(state["calls"])
         return x, [bad]
 
-    with pytest.raises(ArgumentTypeError, match=r"(?s)model returned a \w+, which is no tensor.*Return tensors"):
-        hf.compile(model)(1.0)
+    for _ in range(3):
+        with pytest.raises(ArgumentTypeError, match=r"(?s)model returned a \w+, which is no tensor.*Return tensors"):
+            model(1.0)
+        assert state == {"calls": 0, "seen": []}
 
 
 def test_an_async_function_is_refused():

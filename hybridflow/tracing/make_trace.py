@@ -121,10 +121,12 @@ def make_trace(
     observations.arguments(arguments, signature.arguments)
     observations.stand_ins = stand_ins
     observations.may_close = may_close and bool(symbol_axes(list(named), specs))
+    ran = False
     try:
         with context_of(builder, (), context.device, context.grad, context.autocast), depth_explained(name):
             with RECURSION.deeper(), numbers.nothing_swallowed(), noticing():
                 result = _run(call, arguments, builder, observations)
+            ran = True
             observations.warn()
             check_unchanged(label, arguments, values, signature, static)
             observations.returned(result)
@@ -145,7 +147,7 @@ def make_trace(
         observations.forget()
         raise
     except Exception as error:
-        if isinstance(error, TraceError):
+        if ran or isinstance(error, TraceError):
             observations.before.undo()  # the error comes from tracing, not from the user's code: undo the whole call
         _annotate(error, builder, name)
         numbers.close()
