@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from typing import Any, cast
 
 import jax
+import numpy as np
 
 from hybridflow.core.functions import is_whole
 from hybridflow.core.held import Opened, attributes_of, is_by_fields, made_of
@@ -46,10 +47,17 @@ def _leaves_of(value: Any, around: tuple[Any, ...] = ()) -> Iterator[Any]:
 
 
 def _has_structure(value: Any) -> bool:
-    """Whether a frozen dataclass holds tensors, Variables or numbers, and does not contain itself."""
+    """Whether a frozen dataclass holds tensors or Variables, or numbers and no arrays, and does not contain itself.
+
+    Arrays in one without tensors stay NumPy's own, and are compared by value.
+    """
     leaves = [*_leaves_of(value)]
-    is_one = [type(leaf) in _NUMBERS or isinstance(leaf, Tensor | Variable) for leaf in leaves]
-    return any(is_one) and not any(map(is_by_fields, leaves))
+    if any(map(is_by_fields, leaves)):
+        return False
+    if any([isinstance(leaf, Tensor | Variable) for leaf in leaves]):
+        return True
+    has_arrays = any([isinstance(leaf, np.ndarray | np.generic | jax.Array) for leaf in leaves])
+    return not has_arrays and any([type(leaf) in _NUMBERS for leaf in leaves])
 
 
 def opened(leaf: Any) -> Any:

@@ -8,6 +8,7 @@ loop is traced; then it becomes a scan at once (`_loop`).
 from __future__ import annotations
 
 import functools
+import inspect
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
@@ -69,8 +70,8 @@ def while_loop(
         body_fn: ``body_fn(*loop_vars)`` returns the new loop variables (a bare value if there is only one). Both
             functions may read outer tensors, and read and assign Variables.
         loop_vars: a tuple or list of tensors or structures; each keeps its structure, shapes and dtypes. Anything else
-            (a tensor, a dict, a NamedTuple, a dataclass) is one loop variable: ``cond_fn(loop_vars)``,
-            ``body_fn(loop_vars)``.
+            (a tensor, a dict, a dataclass) is one loop variable: ``cond_fn(loop_vars)``, ``body_fn(loop_vars)``. So is
+            a NamedTuple if `cond_fn` does not take as many arguments as it has fields.
         max_iterations: the largest number of steps. The loop still ends as soon as the condition fails. Gradients
             through a traced loop need this, since XLA must know how much to keep. A loop over a counter does not: an
             integer that starts at a constant, grows by a constant and is compared with a constant.
@@ -91,10 +92,23 @@ def while_loop(
     """
     _require_count(max_iterations)
     cond_fn, body_fn = as_traced(cond_fn), as_traced(body_fn)
-    if not isinstance(loop_vars, tuple | list) or defines(type(loop_vars), "_fields"):
+    if not isinstance(loop_vars, tuple | list) or _is_one(cond_fn, loop_vars):
         return iterate(cond_fn, lambda value: (body_fn(value),), (loop_vars,), max_iterations)[0]
     results = iterate(cond_fn, body_fn, tuple(loop_vars), max_iterations)
     return structures.unflatten(_outer_structure(loop_vars), results)
+
+
+def _is_one(cond_fn: Callable[..., Any], loop_vars: Any) -> bool:
+    """Whether a NamedTuple is one loop variable: the condition does not take its fields one by one."""
+    if not defines(type(loop_vars), "_fields"):
+        return False
+    try:
+        inspect.signature(cond_fn).bind(*loop_vars)
+    except TypeError:
+        return True
+    except ValueError:  # a function in C has no signature
+        return False
+    return False
 
 
 def _outer_structure(items: Any) -> Any:
