@@ -126,7 +126,7 @@ def rel_entr(x: TensorLike, y: TensorLike, /) -> Tensor:
     Example:
         >>> import hybridflow as hf
         >>> hf.special.rel_entr([0.5, 0.0], [0.25, 1.0])
-        Tensor([0.34657362, 0.        ], dtype=float32)
+        Tensor([0.3465736, 0.       ], dtype=float32)
 
     Reference:
         T. M. Cover and J. A. Thomas, Elements of Information Theory, 2006, section 2.3.
@@ -138,7 +138,7 @@ def _kl_div(xp: Any, x: Any, y: Any) -> Any:
     inside = (x > 0) & (y > 0)
     one, two = xp.where(inside, x, 1), xp.where(inside, y, 1)
     near = abs(two - one) < 0.5 * one
-    close = -one * log1p_less(xp, xp.where(near, (two - one) / one, 0))
+    close = xp.where(one == two, 0, -one * log1p_less(xp, xp.where(near, (two - one) / one, 0)))  # never -0.0
     outside = xp.where((x != x) | (y != y), np.nan, xp.where((x == 0) & (y >= 0), y, np.inf))
     return xp.where(inside, xp.where(near, close, _rel_entr(xp, one, two) - one + two), outside).astype(x.dtype)
 
