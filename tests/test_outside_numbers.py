@@ -777,6 +777,70 @@ def test_a_call_that_fails_in_a_new_trace_leaves_numbers(where, change, tmp_path
     assert run(False) == run(True)
 
 
+MADE = [
+    ("o.d['k'] = d = {'b': 1}", "d['b'] = 2"), ("d = []; o.l.append(d)", "d.append(2)"),
+    ("d = [[]]; o.t = d", "d[0].append(2)"), ("o.l = [{}]", "o.l[0]['b'] = 2"),
+    ("d = Holder(); o.t = (d, 1)", "d.b = 2"), ("d = Holder(); o.d['k'] = [d]", "helper(d)"),
+]  # fmt: skip
+"""What a call makes and stores, and how it changes that later."""
+
+
+def helper(made):
+    made.b = 2
+
+
+@pytest.mark.filterwarnings("ignore::hybridflow.RetraceWarning", "ignore::hybridflow.EffectWarning")
+@pytest.mark.parametrize("program", MADE)
+def test_a_call_that_fails_takes_back_what_came_later_in_what_it_made(program, tmp_path):
+    store, change = program
+    path = tmp_path / "program.py"
+    path.write_text("\n    ".join(["def f(x):", store, "if hf.sum(x) < 0: raise ValueError", change, "return x"]))
+
+    def run(eager):
+        o = Holder(t=0, d={}, l=[])
+        space = {"o": o, "hf": hf, "Holder": Holder, "helper": helper}
+        exec(compile(path.read_text(encoding="utf-8"), str(path), "exec"), space)
+        f, found = hf.compile(space["f"]), []
+        for x in (-1.0, 1.0, -1.0, -1.0):
+            with hf.config.run_eagerly(eager), contextlib.suppress(ValueError):
+                f(hf.asarray(x))
+            found.append(json.dumps(vars(o), default=vars))
+        return found
+
+    assert run(False) == run(True)
+
+
+UNSEEN_AFTER = ["o.{0} = 3", "o.{0} = float(o.{0} > 1)", "if o.{0} > 1: o.{0} = o.{0} > 1", "o.{0} = n", "o.{0} += 1"]
+
+
+@hf.no_convert
+def one_more(holder, key):
+    holder[key] = holder[key] + 1
+
+
+@pytest.mark.filterwarnings("ignore::hybridflow.RetraceWarning", "ignore::hybridflow.EffectWarning")
+@pytest.mark.parametrize("write", UNSEEN_AFTER)
+@pytest.mark.parametrize("place", ["l[0]", "d['t']", "t"])
+def test_what_code_stores_unseen_after_the_call_has_is_stored_by_every_call(place, write, tmp_path):
+    holder, key = {"l[0]": ("o.l", "0"), "d['t']": ("o.d", "'t'"), "t": ("vars(o)", "'t'")}[place]
+    path = tmp_path / "program.py"
+    lines = ["def f(x, n):", write.format(place), f"one_more({holder}, {key})", f"return x * o.{place}"]
+    path.write_text("\n    ".join(lines))
+
+    def run(eager):
+        o = Holder(t=2, d={"t": 2}, l=[2])
+        space = {"o": o, "one_more": one_more}
+        exec(compile(path.read_text(encoding="utf-8"), str(path), "exec"), space)
+        f, found = hf.compile(space["f"]), []
+        for number in (5, 5, 5, 7, 7, 5):
+            with hf.config.run_eagerly(eager):
+                found.append((f(hf.asarray(1.0), number).item(), repr(vars(o))))
+        return found
+
+    with without_xla():
+        assert run(False) == run(True)
+
+
 LOOPS = ["for row in x:", "while hf.sum(x) > 0:", "for i in range(hf.argmax(x)):", "if hf.sum(x) > 0:"]
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import operator
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Sequence
 from contextlib import suppress
 from typing import Any, NamedTuple, cast
 
@@ -177,6 +177,10 @@ class Effects:
     def serve_one_call(self) -> bool:
         """Whether later calls cannot repeat what the trace has done."""
         return self._is_mixed or self.fixed.has_changed()
+
+    def changes_any(self, holders: Container[int]) -> bool:
+        """Whether later calls repeat changes of any of some objects, which are given by their ids."""
+        return any(id(spot.holder) in holders for spot in self._repeated)
 
     @property
     def count(self) -> int:

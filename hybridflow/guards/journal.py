@@ -242,6 +242,9 @@ class Spots(Journal):
         """Remember a spot."""
         self._spots[spot.kind, id(spot.holder), spot.name] = spot
 
+    def __iter__(self) -> Iterator[Spot]:
+        return iter(self._spots.values())
+
     def shares(self, other: Journal) -> bool:
         """Whether another journal has noted one of the same spots."""
         return not self._spots.keys().isdisjoint(other._spots)

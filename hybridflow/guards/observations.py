@@ -52,6 +52,7 @@ from hybridflow.guards.shown import shown
 from hybridflow.guards.storable import (
     NeedsGiven,
     is_traced,
+    new_inside,
     refuse_nested,
     require_none_inside,
     require_numbers,
@@ -754,6 +755,8 @@ class Observations:
         for value in values:
             require_numbers(value, self._is_known)
             require_storable(self.label, what, value)
+            for one in new_inside(value, self._is_known):
+                self.journal.inside(one)  # a check that fails later takes back what changes in it after the check
 
     def require_known_outside(self) -> None:
         """Raise if what the trace has stored outside holds values that only the trace knows, perhaps since later.
@@ -898,6 +901,8 @@ class Observations:
         apart = changed if self._in_arguments else ()
         if among or apart:
             self.identities = Identities(among, apart)
+        if self._frames and self.repeated.changes_any(self._whole):
+            self.repeated.only_once()  # the user's code that is not converted may have changed it after the trace did
         self.forget()
         if not any(origin.guarded for origin in origins):
             return None

@@ -97,6 +97,15 @@ def _reached(values: Iterable[Any], is_known: Callable[[Any], bool]) -> Iterator
             pending += _held_by(one)
 
 
+def new_inside(value: Any, is_known: Callable[[Any], bool]) -> Iterator[Any]:
+    """Return the objects in a value, and itself, that the trace has made and that may change."""
+    for one in _reached([value], is_known):
+        kind = type(one)
+        closed = kind in PLAIN or issubclass(kind, (*_CLOSED, type)) or is_own(str(kind.__module__))
+        if not closed and not is_known(one):
+            yield one
+
+
 def _held_by(value: Any) -> Iterable[Any]:
     """Return what an object holds, in attributes, items, slots or in C."""
     if isinstance(value, ContextVar):
