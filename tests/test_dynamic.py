@@ -402,6 +402,23 @@ def test_a_size_that_leaks_raises(monkeypatch):
         hf.asarray(hf.config.kept)
 
 
+@pytest.mark.parametrize(
+    "make",
+    [hf.zeros, hf.random.normal, hf.random.permutation, hf.eye, lambda n: hf.broadcast_to(1.0, (n,)),
+     lambda n: hf.nn.one_hot([0], n)],
+)  # fmt: skip
+def test_a_size_that_falls_below_0_is_an_error_of_its_call(make):
+    f = hf.compile(lambda x, n: make(x.shape[0] - n))
+    for n in (2, 3, 5, 9, 4, 11):
+        if n > 6:
+            with pytest.raises(errors.ShapeError, match="is not a size"):
+                f(hf.ones(6), n)
+            with pytest.raises(errors.ShapeError, match=f"{6 - n} is not a size"):
+                make(6 - n)
+        else:
+            assert f(hf.ones(6), n).shape == make(6 - n).shape
+
+
 def test_a_size_that_an_error_takes_out_raises():
     @hf.compile(input_signature=[hf.TensorSpec([None])])
     def f(x):

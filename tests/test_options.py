@@ -24,6 +24,9 @@ _CALLS = {  # those whose op has no samples of its own, or another signature
     "hf.nn.conv_transpose": (_ROWS, _ROWS[..., :2]), "hf.nn.scaled_dot_product_attention": (_ROWS, _ROWS, _ROWS),
     "hf.nn.batch_norm": (np.ones((2, 3), np.float32), np.ones(3), np.ones(3)),
     **{f"hf.fft.{name}": ([1.0, 2.0],) for name in ("fft", "ifft", "rfft", "irfft", "hfft", "ihfft")},
+    **{f"hf.fft.{name}": ([[1.0, 2.0]] * 2,) for name in ("fft2", "ifft2", "rfft2", "irfft2")},
+    **{f"hf.{name}": ([1.0, 2.0], 0.5) for name in ("quantile", "percentile", "nanquantile")},
+    "hf.cov": ([[1.0, 2.0]],), "hf.corrcoef": ([[1.0, 2.0]],),
 }  # fmt: skip
 
 

@@ -347,6 +347,11 @@ def test_parameters_broadcast_with_the_shape() -> None:
         (lambda r: r.bernoulli(1.5), ValueError, "1.5 is no probability"),
         (lambda r: r.categorical(np.zeros((3, 4), "f"), (2,)), ValueError, "size 2 against 3"),
         (lambda r: r.normal((2.5,)), TypeError, "is not a size"),
+        (lambda r: r.uniform((-1,)), ValueError, "uniform: -1 is not a size"),
+        (lambda r: r.normal((2, -2)), ValueError, "normal: -2 is not a size"),
+        (lambda r: r.integers(0, 3, (-1,)), ValueError, "integers: -1 is not a size"),
+        (lambda r: r.bernoulli(0.5, (-1,)), ValueError, "bernoulli: -1 is not a size"),
+        (lambda r: r.permutation(-1), ValueError, "permutation: -1 is not a size"),
     ],
 )
 def test_errors(call: Callable[[hf.random.Generator], object], error: type[Exception], text: str) -> None:

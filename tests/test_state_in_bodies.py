@@ -29,7 +29,7 @@ from hybridflow.core.errors import MutationError, TraceError
 LOG = logging.getLogger(__name__)
 PRELUDE = """
 import array, bisect, collections, collections.abc, contextlib, contextvars, functools, heapq, io, itertools, operator
-import random, types, weakref
+import dataclasses, random, types, weakref
 import numpy as np
 import hybridflow as hf
 
@@ -64,6 +64,15 @@ class UserCounted(Counts, collections.UserDict): pass
 class Mapped(Counts, collections.abc.Mapping):
     __getitem__ = Counts.count
     __iter__ = __len__ = None
+
+HOOKED = []
+
+class Hooks:
+    def __setattr__(self, name, value):
+        HOOKED.append(name)
+        object.__setattr__(self, name, value)
+
+Hooked = dataclasses.make_dataclass("Hooked", [("y", float)], bases=(Hooks,))
 
 class Slotted:
     __slots__ = ("y",)
@@ -147,6 +156,7 @@ CHANGES = {
     "a missing key of a library's dict": ("d = UserCounted()", "d['a']", "d.y"),
     "a mapping's method": ("d = Mapped()", "d.get('a')", "d.y"),
     "a format": ("d = Counted()", "'%s' % d", "d.y"),
+    "a hook of a base of a dataclass": ("", "Hooked(5)", "len(HOOKED)"),
     "a hash": ("d = Counted()", "{d: 1}", "d.y"),
     "a callback": ("d = Counted()", "list(itertools.starmap(d.count, [()]))", "d.y"),
 }

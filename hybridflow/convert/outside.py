@@ -125,7 +125,7 @@ class Outside:
             return
         if isinstance(value, type):
             if is_users_class(value):
-                pending += vars(value).values()
+                pending += [*vars(value).values(), *value.__bases__]
                 self._note(value, _attributes_of)
             return
         module = str(kind.__module__)

@@ -11,7 +11,6 @@ import numpy as np
 from hybridflow.core.assignments import beside
 from hybridflow.core.context import context_now
 from hybridflow.core.device import place
-from hybridflow.core.dims import Dim
 from hybridflow.core.dtypes import as_differentiable, float32, int32
 from hybridflow.core.errors import ArgumentError, ArgumentTypeError, message
 from hybridflow.core.tensor import Tensor, asarray, make_tensor
@@ -294,7 +293,8 @@ class Generator(Distributions):
             ShapeError: an axis out of range.
         """
         if isinstance(x, int | np.integer) and not isinstance(x, bool):
-            return self._draw(discrete_draws.random_permutation, x if isinstance(x, Dim) else int(x))
+            (length,) = normalize_shape("permutation", x)
+            return self._draw(discrete_draws.random_permutation, length)
         tensor = as_tensor(x)
         axis = normalize_axis("permutation", axis, tensor.ndim)
         return take(tensor, self._draw(discrete_draws.random_permutation, tensor.shape[axis]), axis=axis)

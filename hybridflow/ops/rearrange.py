@@ -335,7 +335,7 @@ def tile(x: TensorLike, repetitions: int | tuple[int, ...], /) -> Tensor:
                 [1, 2, 1, 2]], dtype=int32)
     """
     tensor = as_tensor(x)
-    counts = normalize_shape("tile", repetitions)
+    counts = normalize_shape("tile", repetitions, negative=True)
     if any(count < 0 for count in counts):
         raise ArgumentError(message(f"tile: {counts} holds a negative number", hint="Use 0 or more."))
     ndim = max(len(counts), tensor.ndim)
@@ -547,7 +547,7 @@ def _pairs(width: Any, x: Tensor) -> Pads:
             message(f"pad: {len(items)} pairs of widths for {x.ndim} dimensions", got=f"pad({x.spec}, {width})",
                     hint="Give one pair per axis.")
         )  # fmt: skip
-    pairs = [normalize_shape("pad", item) for item in items]
+    pairs = [normalize_shape("pad", item, negative=True) for item in items]
     for pair in pairs:
         for size in pair:
             if size < 0:

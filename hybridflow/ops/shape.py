@@ -116,7 +116,7 @@ def reshape(x: TensorLike, /, shape: Any, *, copy: bool | None = None) -> Tensor
     """
     del copy
     tensor = as_tensor(x)
-    new = _fill_unknown(tensor, normalize_shape("reshape", shape))
+    new = _fill_unknown(tensor, normalize_shape("reshape", shape, negative=True))
     return bind(reshape.op, (tensor,), {"shape": new})
 
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from hybridflow.core.dims import Dim
 from hybridflow.core.dtypes import as_dtype, int32, kind_of, uint32
-from hybridflow.core.errors import ArgumentTypeError, message
+from hybridflow.core.errors import ArgumentTypeError, ShapeError, message
 from hybridflow.core.tensor import Tensor
 from hybridflow.core.traced_number import TracedNumber
 from hybridflow.ops.common import cast_to
@@ -19,15 +19,17 @@ Axes = tuple[int, ...]
 Axis = int | tuple[int, ...] | None
 
 
-def normalize_shape(name: str, shape: Any) -> Shape:
+def normalize_shape(name: str, shape: Any, *, negative: bool = False) -> Shape:
     """Return a shape as a tuple of sizes.
 
     Args:
         name: the operation, for messages.
         shape: a size or a sequence of sizes; symbolic sizes stay symbolic.
+        negative: whether the operation gives negative numbers a meaning.
 
     Raises:
         ArgumentTypeError: something that is not a size.
+        ShapeError: a negative size; of a symbolic one, this is asked of each call.
     """
     items: Any = shape if isinstance(shape, list | tuple) else (shape,)
     result: list[Any] = []
@@ -41,6 +43,12 @@ def normalize_shape(name: str, shape: Any) -> Shape:
             raise ArgumentTypeError(
                 message(f"{name}: {size!r} is not a size", got=f"shape={shape!r}", hint="Use integers.")
             ) from None
+    if not negative:
+        for size in result:
+            if size < 0:
+                raise ShapeError(
+                    message(f"{name}: {size} is not a size", got=f"shape={shape!r}", hint="Use sizes from 0 on.")
+                )
     return tuple(result)
 
 
