@@ -841,6 +841,47 @@ def test_what_code_stores_unseen_after_the_call_has_is_stored_by_every_call(plac
         assert run(False) == run(True)
 
 
+UNSEEN_CHANGES = [
+    ("d", "S = {'a': 2.0, 'b': 1}", "d.update(a=7.0)", "unseen(S)", "S['a']"),
+    ("d", "S = {'a': 2.0, 'b': 1}", "d.pop('a'); d['a'] = 7.0", "unseen(S)", "S['a']"),
+    ("d", "S = {'a': 2.0, 'b': 1}", "d.clear(); d['a'] = 7.0", "unseen(S)", "S['a']"),
+    ("d", "S = [2.0, 1.0]", "d[:] = [7.0, 8.0]", "unseen(S)", "S[0]"),
+    ("d", "S = [[2.0, 1.0]]", "d[:] = [7.0, 8.0]", "unseen(S[0])", "S[0][0]"),
+    ("d", "S = {'l': [2.0]}", "d['l'][0] = 7.0", "unseen(S)", "S['l'][0]"),
+    ("d", "S = [2.0]", "d.__setitem__(0, 7.0)", "list(itertools.starmap(unseen, [(S,)]))", "S[0]"),
+    ("d", "S = 2.0", "global S; S = d", "S = S + 1; unseen(7.0)", "S"),
+    ("d", "S = 2.0", "global S; S = d", "S = 3.0; unseen(7.0)", "S"),
+    ("d", "S = 2.0", "global S; S = S + d", "unseen(7.0); S = S * 2", "S"),
+]
+"""What code that is not converted does to what it is given or to a global, in a call."""
+
+
+@pytest.mark.filterwarnings("ignore::hybridflow.RetraceWarning", "ignore::hybridflow.EffectWarning")
+@pytest.mark.parametrize("program", UNSEEN_CHANGES)
+def test_what_code_changes_unseen_is_changed_by_every_call(program, tmp_path):
+    given, setup, change, body, read = program
+    path = tmp_path / "program.py"
+    lines = [
+        "import itertools, hybridflow as hf", setup, "@hf.no_convert", f"def unseen({given}):", f"    {change}",
+        "def f(x):", "    global S", f"    {body}", f"    return x * {read}",
+    ]  # fmt: skip
+    path.write_text("\n".join(lines))
+
+    def run(eager):
+        space = {}
+        exec(compile(path.read_text(encoding="utf-8"), str(path), "exec"), space)
+        f, found = hf.compile(space["f"]), []
+        for number in range(7):
+            if number in (2, 4):
+                exec(f"{read} = {number}.0", space)
+            with hf.config.run_eagerly(eager):
+                found.append((f(hf.asarray(1.0)).item(), repr(space["S"])))
+        return found
+
+    with without_xla():
+        assert run(False) == run(True)
+
+
 LOOPS = ["for row in x:", "while hf.sum(x) > 0:", "for i in range(hf.argmax(x)):", "if hf.sum(x) > 0:"]
 
 

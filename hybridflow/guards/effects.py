@@ -198,7 +198,7 @@ class Effects:
         self._is_mixed = True
 
     def keep(self, kept: Spots) -> None:
-        """Let the trace serve only its own call if it changed what now keeps a value: each call makes it again."""
+        """Let the trace serve only its own call if it changed what now keeps a value, or what other code stores."""
         self._is_mixed |= kept.shares(self._repeated)
 
     def add(self, origin: Origin, holder: Any, change: Change, checks: int) -> bool:

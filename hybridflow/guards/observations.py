@@ -123,6 +123,8 @@ class Observations:
         The second value is what the class had of its own.
         """
         self.choices = Choices()
+        self.stored_unseen = Spots()
+        """The names that code which is not converted stores."""
         self.before = Journal()
         """All that the trace may have changed, with what libraries may write to, as it was: for a restart."""
         self.journal = new_journal(self.before)
@@ -903,6 +905,7 @@ class Observations:
             self.identities = Identities(among, apart)
         if self._frames and self.repeated.changes_any(self._whole):
             self.repeated.only_once()  # the user's code that is not converted may have changed it after the trace did
+        self.repeated.keep(self.stored_unseen)
         self.forget()
         if not any(origin.guarded for origin in origins):
             return None

@@ -403,6 +403,9 @@ def runs_as_it_is(
     runs_with(observations, function, given)
     if _names_type(code):
         observations.numbers.require_no_inputs((*args, *kwargs.values()))
+    for value in (*args, *kwargs.values()):
+        if isinstance(value, CONTAINERS):
+            observations.numbers.require_plain(value)  # it may change the container, of which this may be a copy
     whole(observations, *args[code.co_argcount :], *[value for name, value in kwargs.items() if name not in names])
 
 

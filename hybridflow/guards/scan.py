@@ -84,10 +84,11 @@ def _changed(
     """Guard the value of a name that the code is about to change; a trace that restarts puts it back."""
     holder: Any = function.__globals__ if access is GLOBAL else cells.get(name)
     if holder is not None and (access is GLOBAL or not attached("is_own_variable")(function, name)):
-        if access is GLOBAL:
-            observations.before.item_of(holder, name)
-        else:
-            observations.before.cell(holder)
+        for journal in (observations.before, observations.stored_unseen):
+            if access is GLOBAL:
+                journal.item_of(holder, name)
+            else:
+                journal.cell(holder)
         label = "globals" if access is GLOBAL else name
         observations.look(observations.root(holder, label), access, name, access.get(holder, name))
 
