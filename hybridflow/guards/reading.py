@@ -403,9 +403,6 @@ def runs_as_it_is(
     runs_with(observations, function, given)
     if _names_type(code):
         observations.numbers.require_no_inputs((*args, *kwargs.values()))
-    for value in (*args, *kwargs.values()):
-        if isinstance(value, CONTAINERS):
-            observations.numbers.require_plain(value)  # it may change the container, of which this may be a copy
     whole(observations, *args[code.co_argcount :], *[value for name, value in kwargs.items() if name not in names])
 
 
@@ -418,10 +415,14 @@ def runs_with(observations: Observations, function: FunctionType, given: Mapping
         given: its arguments by name.
 
     Raises:
-        NeedsNumber: it names `type`, which tells stand-ins for numbers, and its arguments hold some.
+        NeedsNumber: it names `type`, which tells stand-ins for numbers, and its arguments hold some; or a container
+            that it is given does.
     """
     if _names_type(function.__code__):
         observations.numbers.require_no_inputs(given.values())
+    for value in given.values():
+        if isinstance(value, CONTAINERS):
+            observations.numbers.require_plain(value)  # it may change the container, of which this may be a copy
     whole(observations, *attached("named_by")(observations, function, given))
 
 
