@@ -33,7 +33,7 @@ NAMES = {
 ATTACHED = {
     "converted": "convert", "reason_of": "convert", "target": "convert.callee", "callee": "convert.callee",
     "handed_in": "convert.callee", "read_attribute": "convert.callee", "type_of": "convert.builtin",
-    "read_whole": "convert.regions",
+    "read_whole": "convert.regions", "changing_nothing": "convert.regions",
     "handled_name": "convert.regions", "refused": "core.staged_number",
     "is_own_variable": "convert.runtime",
     "to_dot": "pictures", "to_mermaid": "pictures", "to_svg": "pictures", "to_html": "pictures",

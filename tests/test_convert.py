@@ -445,12 +445,13 @@ def test_no_convert_takes_functions(bad):
         hf.no_convert(bad)
 
 
-def test_functions_given_to_transformations_are_converted():
+def test_functions_given_to_transformations_are_converted(monkeypatch):
     seen = {}
+    monkeypatch.setattr(hf.config, "note", seen.__setitem__, raising=False)  # nobody looks into hybridflow's modules
 
     @hf.no_convert  # converted code must not change Python state in a branch
     def note(name, value):
-        seen[name] = value
+        hf.config.note(name, value)
 
     def loss(x):
         note("grad", runs_converted())

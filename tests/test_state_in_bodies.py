@@ -245,6 +245,32 @@ def test_a_change_in_a_body_is_seen(what: str, place: str):
         np.testing.assert_array_equal(compiled, eager)
 
 
+FORMS = [
+    "hf.cond(hf.sum(x) > 0, body, lambda v: v, x)",
+    "hf.while_loop(lambda i: i < n, lambda i: (body(x), i + 1)[1], 0)",
+    "hf.scan(lambda c, v: (body(c), v), x, x)",
+]  # fmt: skip
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("what", CHANGES)
+def test_a_change_in_a_function_that_is_a_body_is_seen(what: str):
+    setup, change, read = map(Part, CHANGES[what])
+    for form in FORMS:
+        lines = [
+            "def make():", "    def f(x, n):", f"{setup:2}", "        def body(now):", f"{change:3}", "            return now",
+            f"        {form}", f"        return x * ({read})", "    return f",
+        ]  # fmt: skip
+        source = "\n".join([PRELUDE, "class Slotless(Plain): k = 7", "Plain.k = 3", *lines, ""])
+        name = f"form_{abs(hash((what, form)))}"
+        eager = results(make(name, source))
+        try:
+            compiled = results(hf.compile(make(name, source)))
+        except (MutationError, TraceError):
+            continue
+        np.testing.assert_array_equal(compiled, eager)
+
+
 def test_what_a_body_makes_may_be_changed_in_it():
     class Slotted:
         __slots__ = ("y",)

@@ -6,6 +6,7 @@ however often the body runs in a call. The exception is a list that a loop over 
 
 from __future__ import annotations
 
+import functools
 import sys
 import weakref
 from collections import deque
@@ -111,6 +112,17 @@ def raised(error: BaseException) -> None:
     bodies = _REGIONS.get()
     if bodies and bodies[-1].tracer is current().tracer:
         bodies[-1].raised.append(error)
+
+
+def changing_nothing(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a body that raises if what existed before it has changed, as the body of a converted statement does."""
+
+    @functools.wraps(function)
+    def body(*args: Any) -> Any:
+        with region(Cells(())):
+            return function(*args)
+
+    return body
 
 
 @contextmanager

@@ -73,6 +73,17 @@ def as_traced(function: Any) -> Any:
     return function if context is None or context.tracer is None else attached("handed_in")(function)
 
 
+def as_body(function: Any) -> Any:
+    """Return a user's callable as `as_traced` does, for a body that is traced whether or not a call runs it.
+
+    The callable raises a MutationError if what existed before it has changed in a way that no trace sees.
+    """
+    context = context_now()
+    traced = as_traced(function)
+    known = context is None or context.tracer is None or is_own(str(getattr(function, "__module__", "")))
+    return traced if known else attached("changing_nothing")(traced)
+
+
 def no_convert(function: F) -> F:
     """Mark a function whose Python control flow is not converted when a compiled function calls it.
 

@@ -18,7 +18,7 @@ from hybridflow.core.context import current
 from hybridflow.core.convert import common_dtype, is_number
 from hybridflow.core.dtypes import DType
 from hybridflow.core.errors import ArgumentError, DTypeError, ShapeError, message, structure_text
-from hybridflow.core.functions import as_traced
+from hybridflow.core.functions import as_body
 from hybridflow.core.keywords import with_foreign_keywords
 from hybridflow.core.node import Edge, format_where
 from hybridflow.core.op import No, Op, Reach, Saves, register
@@ -85,8 +85,8 @@ def cond(pred: Any, true_fn: Callable[..., R], false_fn: Callable[..., R], *oper
     def build(tensors: Sequence[Tensor]) -> tuple[Any, ...]:
         return structures.unflatten(tree, tensors)
 
-    when_true, true_tree, true_leaves = trace_function("cond_true", as_traced(true_fn), specs, build)
-    when_false, false_tree, false_leaves = trace_function("cond_false", as_traced(false_fn), specs, build)
+    when_true, true_tree, true_leaves = trace_function("cond_true", as_body(true_fn), specs, build)
+    when_false, false_tree, false_leaves = trace_function("cond_false", as_body(false_fn), specs, build)
     if true_tree != false_tree:
         raise ArgumentError(
             message("cond: the branches return different structures",

@@ -26,7 +26,7 @@ from hybridflow.backend.host_calls import goes_on
 from hybridflow.core import structures
 from hybridflow.core.context import current
 from hybridflow.core.errors import ArgumentError, ArgumentTypeError, message
-from hybridflow.core.functions import as_traced
+from hybridflow.core.functions import as_body
 from hybridflow.core.held import defines
 from hybridflow.core.keywords import with_foreign_keywords
 from hybridflow.core.op import No, Op, Reach, Saves, register
@@ -91,7 +91,7 @@ def while_loop(
         Tensor(16., dtype=float32)
     """
     _require_count(max_iterations)
-    cond_fn, body_fn = as_traced(cond_fn), as_traced(body_fn)
+    cond_fn, body_fn = as_body(cond_fn), as_body(body_fn)
     if not isinstance(loop_vars, tuple | list) or _is_one(cond_fn, loop_vars):
         return iterate(cond_fn, lambda value: (body_fn(value),), (loop_vars,), max_iterations)[0]
     results = iterate(cond_fn, body_fn, tuple(loop_vars), max_iterations)

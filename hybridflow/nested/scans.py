@@ -19,7 +19,7 @@ from hybridflow.core import structures
 from hybridflow.core.context import current
 from hybridflow.core.dims import Dim
 from hybridflow.core.errors import ArgumentError, ArgumentTypeError, ShapeError, message
-from hybridflow.core.functions import as_traced
+from hybridflow.core.functions import as_body
 from hybridflow.core.keywords import with_foreign_keywords
 from hybridflow.core.op import No, Op, Reach, Saves, register
 from hybridflow.core.spec import TensorSpec, make_spec
@@ -85,7 +85,7 @@ def scan(
     reverse = truth("scan", "reverse", reverse)
     if current().tracer is None and steps != 0:
         return _eager(fn, carry, sequences, xs_tree, steps, reverse)
-    fn = as_traced(fn)
+    fn = as_body(fn)
     structure: dict[str, Any] = {}
 
     def body(*tensors: Tensor) -> list[Tensor]:

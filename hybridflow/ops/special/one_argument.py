@@ -354,8 +354,16 @@ i1e = _row(
 
 
 def _exp1_lower(x: Any) -> Any:
-    y = jaxes("exp1")(jnp.where(x > 0, x, 1))
-    return jnp.where(x > 0, y, jnp.where(x == 0, jnp.inf, jnp.nan).astype(x.dtype))
+    finite = (x > 0) & (x < jnp.inf)
+    y = jaxes("exp1")(jnp.where(finite, x, 1))
+    at_ends = jnp.where(x == 0, jnp.inf, jnp.where(x == jnp.inf, 0, jnp.nan))
+    return jnp.where(finite, y, at_ends.astype(x.dtype))
+
+
+def _expi_lower(x: Any) -> Any:
+    inside = (x != 0) & (x != jnp.inf)
+    y = jaxes("expi")(jnp.where(inside, x, 1))
+    return jnp.where(inside, y, jnp.where(x == 0, -jnp.inf, x).astype(x.dtype))
 
 
 def _on_positives(x: Any) -> Any:
@@ -365,14 +373,14 @@ def _on_positives(x: Any) -> Any:
 
 exp1 = _row(
     "exp1", "Compute the integral of ``exp(-t) / t`` from every element to infinity.",
-    lambda F, y, x: -F.exp(-x) / x, kernel=_on_positives, lower=_exp1_lower,
+    lambda F, y, x: -F.exp(-x) / x, kernel=_on_positives, lower=_exp1_lower, own_slope=True,
     about="It is infinite at 0 and NaN below.", domain="floating-point, positive",
     example=("1.0", "0.21938394"), reference=_HANDBOOK + "section 6.2.", draw=positives, ends=(0, -1, 50, np.inf),
     ulp=16,
 )  # fmt: skip
 expi = _row(
     "expi", "Compute the principal value of the integral of ``exp(t) / t`` from minus infinity to every element.",
-    lambda F, y, x: F.exp(x) / x, lower=lambda x: jnp.where(x == jnp.inf, x, jaxes("expi")(x)),
+    lambda F, y, x: F.exp(x) / x, lower=_expi_lower, own_slope=True,
     about="It is minus infinity at 0.",
     example=("1.0", "1.8951178"), reference=_HANDBOOK + "section 6.2.", draw=_within(0.5, 3), ends=(0, 20, -20), ulp=32,
     of=_OF_ONE,
