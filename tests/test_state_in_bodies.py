@@ -258,8 +258,8 @@ def test_a_change_in_a_function_that_is_a_body_is_seen(what: str):
     setup, change, read = map(Part, CHANGES[what])
     for form in FORMS:
         lines = [
-            "def make():", "    def f(x, n):", f"{setup:2}", "        def body(now):", f"{change:3}", "            return now",
-            f"        {form}", f"        return x * ({read})", "    return f",
+            "def make():", "    def f(x, n):", f"{setup:2}", "        def body(now):", f"{change:3}",
+            "            return now", f"        {form}", f"        return x * ({read})", "    return f",
         ]  # fmt: skip
         source = "\n".join([PRELUDE, "class Slotless(Plain): k = 7", "Plain.k = 3", *lines, ""])
         name = f"form_{abs(hash((what, form)))}"

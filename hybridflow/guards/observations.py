@@ -123,6 +123,8 @@ class Observations:
         The second value is what the class had of its own.
         """
         self.choices = Choices()
+        self.runs_unseen = False
+        """Whether code of the user's that is not converted has run."""
         self.stored_unseen = Spots()
         """The names that code which is not converted stores."""
         self.before = Journal()
@@ -903,7 +905,7 @@ class Observations:
         apart = changed if self._in_arguments else ()
         if among or apart:
             self.identities = Identities(among, apart)
-        if self._frames and self.repeated.changes_any(self._whole):
+        if self.runs_unseen and self.repeated.changes_any(self._whole):
             self.repeated.only_once()  # the user's code that is not converted may have changed it after the trace did
         self.repeated.keep(self.stored_unseen)
         self.forget()
