@@ -168,7 +168,7 @@ def test_a_tensor_of_a_branch_does_not_leak():
         return x
 
     f = hf.compile(lambda x: hf.cond(x > 0, keep, lambda x: x, x) + kept[0], autograph=False)
-    with pytest.raises(TypeError, match=r"kept\.append\(\.\.\.\)"):
+    with pytest.raises(TypeError, match=r"list\.append\(\.\.\.\)"):
         f(hf.asarray(1.0))
 
 
