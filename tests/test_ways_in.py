@@ -248,7 +248,7 @@ def test_what_a_call_does_to_python_state_happens_at_every_call(name):
 
         run = runs(name, place, logs, hf.compile)
         if name in BODIES and place not in ways_in.UPDATE:
-            with pytest.raises(MutationError, match=r"log\.append\(\.\.\.\) at"):
+            with pytest.raises(MutationError, match=r"\.append\(\.\.\.\).* at"):
                 run()
             continue
         run()
