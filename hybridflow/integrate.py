@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, cast
 
-import jax
-
+from hybridflow.core import structures
 from hybridflow.core.attached import attached as _attached
 from hybridflow.core.errors import ArgumentError, CheckError, DTypeError, ShapeError, message
 from hybridflow.ir.builder import require
@@ -93,7 +92,7 @@ def odeint(
     direction = sign(times[-1] - times[0])
 
     def slope(ys: _Values, at: Any) -> _Values:
-        made, after = leaves_of(func(jax.tree_util.tree_unflatten(tree, ys), at, *args))
+        made, after = leaves_of(func(structures.unflatten(tree, ys), at, *args))
         if after != tree:
             raise ArgumentError(
                 message(f"odeint: the slope is {after}, the value {tree}", hint="Return the structure of y.")
@@ -156,7 +155,7 @@ def odeint(
     hint = "Pass more with mxstep=, or allow more error; the equation may be stiff, or its solution infinite."
     require(all(reached), CheckError, message(f"odeint: {mxstep} steps between two times do not suffice", hint=hint))
     whole = [concat([expand_dims(y, 0), row], axis=0) for y, row in zip(values, rows, strict=True)]
-    return jax.tree_util.tree_unflatten(tree, whole)
+    return structures.unflatten(tree, whole)
 
 
 def weighed(weights: Sequence[float], terms: Sequence[Any]) -> Any:

@@ -274,8 +274,8 @@ def _copied(container: Any) -> Any:
 
 def with_numbers(state: dict[Key, Any] | None) -> dict[Key, Any]:
     """Return a result of `Journal.now`, if there is one, with a traced call's numbers in place of their stand-ins."""
-    known = {"content": _content_known}
-    return {key: known.get(key[0], _known)(saved) for key, saved in (state or {}).items()}
+    spots = (state or {}).items()
+    return {key: _content_known(saved) if key[0] == "content" else _known(saved) for key, saved in spots}
 
 
 def _content_known(saved: Any) -> Any:

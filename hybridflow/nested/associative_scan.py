@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, cast
 
-import jax
-
+from hybridflow.core import structures
 from hybridflow.core.errors import ArgumentError, ShapeError, message
 from hybridflow.core.tensor import Tensor
 from hybridflow.nested.bodies import leaves_of
@@ -60,7 +59,7 @@ def associative_scan(fn: Callable[[Any, Any], Any], elems: Any, reverse: bool = 
 
     def combine(a: list[Tensor], b: list[Tensor]) -> list[Tensor]:
         a, b = [[moveaxis(x, 0, one) for x, one in zip(some, axes, strict=True)] for some in (a, b)]
-        made, after = leaves_of(fn(jax.tree_util.tree_unflatten(tree, a), jax.tree_util.tree_unflatten(tree, b)))
+        made, after = leaves_of(fn(structures.unflatten(tree, a), structures.unflatten(tree, b)))
         if after != tree:
             raise ArgumentError(
                 message(f"associative_scan: the function returns {after}, its arguments are {tree}",
@@ -75,7 +74,7 @@ def associative_scan(fn: Callable[[Any, Any], Any], elems: Any, reverse: bool = 
         return [moveaxis(x, one, 0) for x, one in zip(made, axes, strict=True)]
 
     found = turned(_scanned(combine, turned(rows)))
-    return jax.tree_util.tree_unflatten(tree, [moveaxis(x, 0, one) for x, one in zip(found, axes, strict=True)])
+    return structures.unflatten(tree, [moveaxis(x, 0, one) for x, one in zip(found, axes, strict=True)])
 
 
 def _scanned(combine: Callable[[list[Tensor], list[Tensor]], list[Tensor]], rows: list[Tensor]) -> list[Tensor]:

@@ -18,10 +18,7 @@ from collections.abc import Sequence
 from typing import Unpack
 
 from hybridflow.core.keywords import Other, respelled
-from hybridflow.ops.common import (
-    Tensor,
-    TensorLike,
-)
+from hybridflow.ops.common import Tensor, TensorLike
 from hybridflow.ops.complex_parts import conj
 from hybridflow.ops.fft_axes import fftn, ifftn, irfftn, rfftn
 from hybridflow.ops.fft_call import OTHER_WAY, operand, transform
@@ -30,6 +27,7 @@ from hybridflow.ops.frequencies import fftfreq, fftshift, ifftshift, rfftfreq
 
 def _one(name: str, x: TensorLike, n: int | None, axis: int, norm: str, told: str) -> Tensor:
     return transform(name, x, None if n is None else (n,), (axis,), norm, told)
+
 
 def fft(
     x: TensorLike, /, *, n: int | None = None, axis: int = -1, norm: str = "backward", **other: Unpack[Other]
