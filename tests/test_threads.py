@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import contextvars
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -251,25 +253,48 @@ def test_compiled_functions_in_a_thread_pool_of_asyncio():
     assert f.trace_count == 1
 
 
-def test_a_compiled_call_in_another_thread_changes_the_number_that_a_trace_changes():
-    def make(compiled):
-        n, two = 1, hf.asarray(2.0)
+def in_a_thread(call, x):
+    with ThreadPoolExecutor(1) as pool:
+        return pool.submit(call, x).result(timeout=60)
 
-        @hf.compile
+
+def in_init_scope(call, x):
+    with hf.init_scope():
+        return call(x)
+
+
+def in_another_context(call, x):
+    return contextvars.Context().run(call, x)
+
+
+@pytest.mark.parametrize("nested", [True, False], ids=["compiled", "plain"])
+@pytest.mark.parametrize("place", [in_a_thread, in_init_scope, in_another_context])
+@pytest.mark.parametrize(
+    "body",
+    [lambda x, n: x * n, lambda x, n: x + len(range(n)), lambda x, n: x * (2.0 if n > 3 else 3.0), lambda x, n: x[:n]],
+    ids=["tensor", "needed", "branch", "size"],
+)
+def test_code_outside_of_a_trace_changes_the_numbers_that_the_trace_changes(body, place, nested):
+    def make(compiled):
+        n, state, row = 1, SimpleNamespace(n=1), hf.ones(3)
+
         def inner(x):
             nonlocal n
             n += 1
-            return x * n
+            state.n = state.n + 2
+            return hf.sum(body(x, n)) + hf.sum(body(x, state.n))
+
+        called = hf.compile(inner) if nested and compiled else inner
 
         def f(x):
             nonlocal n
-            n = n * 2
-            with ThreadPoolExecutor(1) as pool:
-                y = pool.submit(inner, two).result(timeout=60)
-            return x + y * n
+            n, state.n = n * 2, state.n * 3
+            y = place(called, row)
+            return x + y * n + state.n
 
-        return hf.compile(f) if compiled else f
+        return (hf.compile(f) if compiled else f), lambda: (n, state.n)
 
-    eager, compiled = make(False), make(True)
-    for _ in range(3):
+    (eager, of_eager), (compiled, of_compiled) = make(False), make(True)
+    for _ in range(4):
         assert compiled(hf.asarray(1.0)).item() == eager(hf.asarray(1.0)).item()
+        assert of_compiled() == of_eager()

@@ -606,7 +606,7 @@ def test_a_float_that_code_keeps_which_is_not_converted_names_the_leak(monkeypat
         return x * s
 
     f(ones(), 2.0)
-    with pytest.raises(RuntimeError, match="a float argument of a compiled function was kept"):
+    with pytest.raises(RuntimeError, match="a number of a compiled function was kept"):
         float(hf.config.kept)
 
 

@@ -76,6 +76,7 @@ _ARGNUMS = "the gradient has the structure of the arguments that argnums names"
 ANY = {
     "hf.grad": _ARGNUMS, "hf.value_and_grad": _ARGNUMS, "hf.vjp": _ARGNUMS, "hf.jacobian": _ARGNUMS,
     "hf.hessian": _ARGNUMS, "hf.accumulate_gradients": _ARGNUMS,
+    "hf.associative_scan": "the structure of the elements", "hf.integrate.odeint": "the structure of y0",
     "hf.from_jax": "the structure of what a JAX function returns, with tensors in place of arrays",
     "hf.to_jax": "the structure of what a function returns, with JAX's arrays in place of tensors",
     "hf.pure_callback": "the structure of the spec", "hf.data.stream": "the structure of the examples, stacked",

@@ -445,7 +445,7 @@ def _in_thread(tensor: Tensor, error: TraceError) -> TraceError:
     """Return an error; if another thread than that of the tensor's trace raises it, the trace ends with it too."""
     scope: Any = cast(Edge, tensor._edge)[0].scope
     tracer = getattr(scope, "tracer", None)
-    if tracer is not None and scope.thread != get_ident() and (builder := tracer()) is not None and builder.alive:
+    if tracer is not None and scope.thread != get_ident() and scope.alive and (builder := tracer()) is not None:
         builder.refused(error)
     return error
 

@@ -70,7 +70,7 @@ class NumberTracer(Protocol):
 
     @property
     def alive(self) -> bool:
-        """Whether the trace is still being made."""
+        """Whether the trace is still being made, and its code runs: not that of another trace, thread or context."""
         ...
 
     def number_tensor(self, number: TracedNumber, dtype: DType) -> Any:
@@ -79,6 +79,10 @@ class NumberTracer(Protocol):
 
     def needs_numbers(self, arguments: frozenset[int]) -> NoReturn:
         """Raise `NeedsNumber` for inputs; the trace is discarded even if user code catches that."""
+        ...
+
+    def left(self, arguments: frozenset[int]) -> None:
+        """Note that code outside of the trace uses inputs: if it is still being made, it starts again by value."""
         ...
 
     def may_be_sizes(self, arguments: frozenset[int]) -> bool:
@@ -151,13 +155,13 @@ class TracedNumber:
 
         Raises:
             NeedsNumber: while the function is traced.
-            LeakError: later.
+            LeakError: later, or in code outside of the trace, which then starts again.
         """
         if self._tracer.alive:
             self._tracer.needs_numbers(self._arguments)
-        number = "an int" if type(self.value) is int else "a float"
+        self._tracer.left(self._arguments)
         raise LeakError(
-            message(f"{number} argument of a compiled function was kept while it was traced, and used outside of it",
+            message("a number of a compiled function was kept while it was traced, and used outside of it",
                     hint="Return it from the function, or make it static with static_argnames.")
         )  # fmt: skip
 

@@ -486,6 +486,10 @@ class OutsideNumbers:
             self._needed |= needed
             raise NeedsNumber(needed)
 
+    def need(self, positions: frozenset[int]) -> None:
+        """Make inputs constants of the trace, which traces again when the user's code has ended."""
+        self._needed |= positions
+
     def refuse(self, error: Exception, cause: Exception | None = None) -> None:
         """Make the trace end with an error that the user's code, or Python's own, may catch.
 

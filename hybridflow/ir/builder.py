@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, NoReturn, Protocol, cast
 import numpy as np
 
 from hybridflow.core.autocast import without_autocast
-from hybridflow.core.context import Context, context_of, current, is_tracing
+from hybridflow.core.context import Context, context_now, context_of, current, is_tracing
 from hybridflow.core.dims import DimScope
 from hybridflow.core.dispatch import visible_outputs
 from hybridflow.core.dtypes import DType, is_differentiable
@@ -197,8 +197,12 @@ class GraphBuilder:
 
     @property
     def alive(self) -> bool:
-        """Whether the trace is still being made."""
-        return self.scope.alive
+        """Whether the trace is still being made, and its code runs: not that of another trace, thread or context."""
+        context = context_now()
+        scope = getattr(None if context is None else context.tracer, "scope", None)
+        while scope is not None and scope is not self.scope:
+            scope = scope.parent
+        return scope is not None and scope.alive
 
     def needs_numbers(self, arguments: frozenset[int]) -> NoReturn:
         """Raise `NeedsNumber` for inputs; the trace is discarded even if user code catches that."""
@@ -211,6 +215,11 @@ class GraphBuilder:
         if self.observations is not None:
             self.observations.numbers.require_sizes(arguments)
         raise NeedsSize(arguments)
+
+    def left(self, arguments: frozenset[int]) -> None:
+        """Note that code outside of the trace uses numbers, which it has read where the trace has stored them."""
+        if self.scope.alive and self.observations is not None:
+            self.observations.numbers.need(arguments)
 
     def refused(self, error: Exception, cause: Exception | None = None) -> None:
         """Make the trace end with an error, or with its cause, whatever the user's code does with it."""

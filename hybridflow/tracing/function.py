@@ -343,8 +343,7 @@ class CompiledFunction(Entry, Views[P, R]):
                 except (NeedsNumber, NeedsIdentity, NeedsGiven) as need:
                     before, by_value = needed, known
                     needed, known = needed.and_of(generic, need), len(self._outside)
-                    if (needed, known) == (before, by_value):
-                        raise  # a trace in another thread needs it, whose number this call has read
+                    assert (needed, known) != (before, by_value)  # or the trace would restart for ever
                     if isinstance(need, NeedsNumber):
                         line = format_where(need.where) or "an unknown line"
                         self._needed_at.update(dict.fromkeys(need.paths, line))

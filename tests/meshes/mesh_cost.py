@@ -173,7 +173,7 @@ def test_devices_that_scatter_sums():
     net = hf.distribute.shard(Mlp(False), mesh, fsdp="data", reshard=False)
     step = training(net, mesh, batch="data")
     step(X, Y)
-    trace = step._last
+    trace = step._last()
     on_cpu, elsewhere = [partition(trace.graph, {}, trace.placing, kind).bytes() for kind in ("cpu", "cuda")]
     assert set(on_cpu) == {"all-gather", "all-reduce"}
     whole = sum([one.size * 4 for one in net.parameters()])

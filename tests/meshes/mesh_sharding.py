@@ -74,7 +74,7 @@ def trained(net, mesh, batch="data", steps=2, late=None):
 
 def program(run):
     """Return the program of a compiled function as text."""
-    (found,) = run._last.executables.values()
+    (found,) = run._last().executables.values()
     return found.compiled
 
 
@@ -380,7 +380,7 @@ def test_a_step_that_may_be_undone_copies_no_moments(mesh, rule):
         np.testing.assert_allclose(state[name], value, atol=1e-4, err_msg=name)
     for got, value in zip(slots, values, strict=True):
         np.testing.assert_allclose(got, value, atol=1e-4)
-    graph = str(step._last.graph)
+    graph = str(step._last().graph)
     assert graph.count("selected_update(") == 4
     if rule not in ("Adadelta", "Lion"):  # their parameters are computed from old moments
         assert not re.findall(r"f32\[64,32\]\S* copy\(", program(step).as_text())

@@ -182,7 +182,7 @@ def test_accumulation_reduces_once(mesh, full):
             np.testing.assert_allclose(got.numpy(), want.numpy(), atol=1e-6)
         report = hf.cost(step, many, labels)
         report.against_xla()
-        (found,) = step._last.executables.values()
+        (found,) = step._last().executables.values()
         text = found.compiled.as_text()
         inside = text[: text.index("\nENTRY ")]
         for shape in re.findall(r"= (.*) all-reduce\(", inside):
