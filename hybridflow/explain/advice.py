@@ -12,8 +12,6 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import cast
 
-import jax
-
 from hybridflow.core.dims import evaluate
 from hybridflow.core.dtypes import complex128, float32, float64
 from hybridflow.core.node import Edge, Node, format_where, where_file_line
@@ -282,12 +280,20 @@ def _is_int(text: str) -> bool:
 def _holds_int(before: str, after: str) -> bool:
     """Whether two texts are containers that differ only in integers."""
     try:
-        values = ast.literal_eval(before), ast.literal_eval(after)
+        return _alike_but_ints(ast.literal_eval(before), ast.literal_eval(after))
     except (ValueError, SyntaxError):  # not plain values, or truncated
         return False
-    leaves, trees = zip(*map(jax.tree_util.tree_flatten, values), strict=True)
-    pairs = zip(*leaves, strict=False)
-    return trees[0] == trees[1] and all(type(a) is type(b) is int or a == b for a, b in pairs)
+
+
+def _alike_but_ints(a: Any, b: Any) -> bool:
+    """Whether two values are equal except for the ints in their lists, tuples and dicts."""
+    if type(a) is not type(b):
+        return False
+    if isinstance(a, dict):
+        return a.keys() == b.keys() and all(_alike_but_ints(a[key], b[key]) for key in a)
+    if isinstance(a, list | tuple):
+        return len(a) == len(b) and all(map(_alike_but_ints, a, b))
+    return type(a) is int or a == b
 
 
 def _read_at(name: str, record: TraceRecord) -> str | None:

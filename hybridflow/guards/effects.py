@@ -15,7 +15,7 @@ from contextlib import suppress
 from typing import Any, NamedTuple, cast
 
 from hybridflow.core.traced_number import TracedNumber
-from hybridflow.guards.guards import PLAIN, Origin
+from hybridflow.guards.guards import PLAIN, Origin, weak
 from hybridflow.guards.journal import Journal, Spots, keeper
 from hybridflow.guards.numbers import Numbers
 
@@ -165,6 +165,7 @@ class Effects:
 
     def __init__(self) -> None:
         self._made: list[tuple[Origin, Change, int]] = []
+        self._holders: list[Callable[[], Any]] = []  # return what these changed, or None once it is gone
         self._repeated = Spots()
         self._is_mixed = False
         self._numbers: Callable[[Sequence[float]], list[Any]] = _no_numbers
@@ -190,7 +191,7 @@ class Effects:
     def forget(self, first: int, last: int) -> list[Origin]:
         """Forget the changes from number `first` to `last`, and return the origins of what they would have changed."""
         forgotten = [origin for origin, _, _ in self._made[first:last]]
-        del self._made[first:last]
+        del self._made[first:last], self._holders[first:last]
         return forgotten
 
     def only_once(self) -> None:
@@ -212,12 +213,14 @@ class Effects:
         """
         spots = Spots()
         change.note(spots, holder)
-        if change.act is None or spots.shares(self.fixed):  # a change after an unrepeatable one is unrepeatable too
+        # A change after an unrepeatable one is unrepeatable too, and that of an object which has left its place.
+        if change.act is None or spots.shares(self.fixed) or origin.now() is not holder:
             self._is_mixed |= spots.shares(self._repeated)
             change.note(self.fixed, holder)
             return False
         change.note(self._repeated, holder)
         self._made.append((origin, change, checks))
+        self._holders.append(weak(holder))
         return True
 
     def finish(self, inputs: int) -> None:
@@ -226,16 +229,22 @@ class Effects:
         Args:
             inputs: how many numbers of a call are inputs.
         """
-        stored = [(origin, change) for origin, change, _ in self._made if change.stand_in is not None]
+        made = zip([change for _, change, _ in self._made], self._holders, strict=True)
+        stored = [(change, holder) for change, holder in made if change.stand_in is not None]
         if not stored:
             return
-        numbers = [(change.number, None) for _, change in stored if change.number is not None]
+        numbers = [(change.number, None) for change, _ in stored if change.number is not None]
         self._numbers = Numbers(numbers, (), inputs, wide=False)
-        for origin, change in stored:
-            holder, target = origin.now(), cast(Target, change.target)
+        for change, holder_now in stored:
+            holder, target = holder_now(), cast(Target, change.target)
             with suppress(AttributeError, LookupError, ValueError):  # it may have been deleted since
                 if target.get(holder) is change.stand_in:
                     target.put(holder, cast(TracedNumber, change.stand_in).value)
+
+    def alone(self) -> Effects:
+        """Return these changes without the objects that the trace changed: a trace that is kept keeps none alive."""
+        self.fixed, self._repeated, self._holders = Journal(), Spots(), []
+        return self
 
     def tell(self, journal: Journal) -> None:
         """Tell a journal what every call changes."""

@@ -145,8 +145,10 @@ def _inherits(
     """
     if not isinstance(obj, type):
         kind_of(observations, obj)
-    kinds = (obj if isinstance(obj, type) else type(obj)).__mro__
-    before = [one for one in kinds[: kinds.index(definer)] if is_users_class(one)]
+    kind: type = obj if isinstance(obj, type) else type(obj)
+    before = [one for one in kind.__mro__[: kind.__mro__.index(definer)] if is_users_class(one)]
+    if before:
+        bases_of(observations, kind)
     origins = [_origin_for(observations, one, name) for one in before if not observations.is_made_here(one)]
     for one in (origin, *origins):
         if one is not None:
@@ -212,8 +214,7 @@ def of_super(observations: Observations, obj: Any, name: str) -> Any:
     """
     kind: type = obj.__self_class__
     order = kind.__mro__
-    if is_users_class(kind):
-        observations.read(observations.root(kind, kind.__name__), ATTRIBUTE, "__mro__", order)
+    bases_of(observations, kind)
     return _first_of(observations, order[order.index(obj.__thisclass__) + 1 :], name)
 
 

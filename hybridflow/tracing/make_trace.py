@@ -161,6 +161,7 @@ def make_trace(
     )  # fmt: skip
     trace.note = note
     numbers.close()
+    builder.observations = None  # numbers of the trace keep the builder, and it would keep what the trace has read
     return trace
 
 

@@ -135,7 +135,7 @@ class Trace(Fit):
         changed = self._has_changed(builder.observations)
         self.again = record.again = builder.observations.again
         self.once = record.once = changed or self.again is not None
-        self.effects = None if self.once or not builder.observations.repeated else builder.observations.repeated
+        self.effects = None if self.once or not builder.observations.repeated else builder.observations.repeated.alone()
         self.symbols = symbol_positions(graph)
         self.lock = threading.Lock()
         self.recorded: Graph | None = None
