@@ -359,6 +359,11 @@ class CompiledFunction(Entry, Views[P, R]):
         signature = signature._replace(outside=trace.first_numbers)
         if any(needed):
             self._needed[generic.key] = needed
+        if trace.raised is not None:
+            trace.settle(called=to_run)
+            if not to_run:
+                raise trace.raised
+            return trace, signature  # this call ends with that error, or with that of a check before it
         try:
             require_kept(trace, self._name)
         except Exception:

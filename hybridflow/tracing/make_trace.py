@@ -18,6 +18,7 @@ from hybridflow.core.node import user_place, where_file_line
 from hybridflow.core.recursion import RECURSION
 from hybridflow.core.sources import CONSTANT
 from hybridflow.core.spec import TensorSpec
+from hybridflow.core.tensor import as_tensor
 from hybridflow.core.traced_number import NeedsNumber
 from hybridflow.core.traced_text import placeholder_of
 from hybridflow.core.variable import Variable
@@ -47,7 +48,8 @@ from hybridflow.guards.signature import (
     unflatten_arguments,
 )
 from hybridflow.guards.storable import require_numbers
-from hybridflow.ir.builder import GraphBuilder
+from hybridflow.ir.builder import GraphBuilder, add_check
+from hybridflow.ir.effects import has_effect
 from hybridflow.ir.printer import format_node
 from hybridflow.ir.variables import ArgumentVariable
 from hybridflow.tracing.calls import check_unchanged, depth_explained
@@ -99,6 +101,7 @@ def make_trace(
         NeedsSize: the code uses numbers as sizes.
         NeedsNumber, NeedsIdentity: the function needs the value of a Python number, or which Variable one is.
         NeedsSizes, NeedsGiven: it stores an open size, or a list or dict that is an argument.
+        Exception: the function raised it, and no check and no print comes before it. If some do, the trace raises it.
         MutationError: it changed a structure among its arguments.
         ArgumentTypeError: it returned something that is no tensor.
     """
@@ -121,11 +124,18 @@ def make_trace(
     observations.arguments(arguments, signature.arguments)
     observations.stand_ins = stand_ins
     observations.may_close = may_close and bool(symbol_axes(list(named), specs))
-    ran = False
+    ran, raised = False, None
     try:
-        with context_of(builder, (), context.device, context.grad, context.autocast), depth_explained(name):
-            with RECURSION.deeper(), numbers.nothing_swallowed(), noticing():
-                result = _run(call, arguments, builder, observations)
+        with context_of(builder, (), context.device, context.grad, context.autocast):
+            try:
+                with depth_explained(name), RECURSION.deeper(), numbers.nothing_swallowed(), noticing():
+                    result = _run(call, arguments, builder, observations)
+            except Exception as error:
+                if isinstance(error, TraceError) or not (builder.checks or any(map(has_effect, builder.nodes))):
+                    raise
+                _annotate(error, builder, name)
+                add_check(as_tensor(False), type(error), str(error))  # after the checks and the prints before it
+                result, raised = None, error
             ran = True
             observations.warn()
             check_unchanged(label, arguments, values, signature, static)
@@ -159,7 +169,7 @@ def make_trace(
         graph, builder, plan, named, signature.tree, signature.types, record, symbol_axes(list(named), specs), leaves,
         orders, budget, layouts,
     )  # fmt: skip
-    trace.note = note
+    trace.note, trace.raised = note, raised
     numbers.close()
     builder.observations = None  # numbers of the trace keep the builder, and it would keep what the trace has read
     return trace
