@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -246,6 +247,112 @@ def test_what_is_raised_is_raised_compiled(place: str, tmp_path: Path):
             else:
                 same(eager, found)
     assert all(kinds == {False, True} for kinds in seen.values())
+
+
+# -- what Python does on the way out -------------------------------------------------------------------------------
+
+CHECKS = {
+    "raise": "if hf.sum(x) > 2: raise OverflowError('large')",
+    "assert": "assert hf.sum(x) <= 2, 'large'",
+    "index": "x = x + 0 * hf.take(x, hf.where(hf.sum(x) > 2, 9, 0))",
+    "helper": "x = positive(x)",
+    "loop": "for v in x:\n    if v > 2: raise OverflowError('large')",
+}
+AROUND = {
+    "nothing": "{check}\nLOG.append(2)",
+    "finally": "try:\n    {check}\n    LOG.append(2)\nfinally: LOG.append(3)",
+    "finally of a flag": "S.on = True\ntry:\n    {check}\nfinally: S.on = False",
+    "finally returns": "try:\n    {check}\nfinally: return x * 3",
+    "handled": "try:\n    {check}\n    y = x * 2\nexcept (OverflowError, AssertionError, IndexError): y = -x",
+    "handled in part": "try:\n    {check}\nexcept OverflowError as error: LOG.append(str(error))\nelse: LOG.append('else')",
+    "raised again": "try:\n    {check}\nexcept Exception: LOG.append(4); raise",
+    "raised otherwise": "try:\n    {check}\nexcept Exception as error: raise KeyError(n) from error",
+    "with": "with Told():\n    {check}\n    LOG.append(2)",
+    "with that swallows": "with Told(True):\n    {check}\n    y = x * 2",
+    "suppress": "with contextlib.suppress(OverflowError, AssertionError, IndexError):\n    {check}\n    LOG.append(2)",
+    "generator": "for part in parts(x):\n    LOG.append(5)\n    {check}",
+    "exit stack": "with contextlib.ExitStack() as stack:\n    stack.callback(LOG.append, 6)\n    {check}",
+    "manager": "with told():\n    {check}",
+    "decorator": "def inner(x):\n    {check}\n    return x * 2\ny = told()(inner)(x)",
+    "unconverted": "def inner(x):\n    {check}\n    return x * 2\ny = kept(inner, x)",
+    "Python's own after": "{check}\nLOG.append(2)\nif n == 2: {{}}['k']",
+    "Python's own, handled": "try:\n    {check}\n    if n == 2: {{}}['k']\nexcept KeyError: LOG.append(7)",
+    "Variables": "W.assign_add(1.0)\ntry:\n    {check}\n    W.assign_add(10.0)\nfinally: LOG.append(3)",
+    "printed": "hf.print('before', x)\ntry:\n    {check}\nexcept Exception: LOG.append(8)",
+    "random": "z = hf.random.uniform((2,))\ntry:\n    {check}\nexcept Exception: LOG.append(8)\ny = z + x",
+}
+ON_THE_WAY = '''
+import contextlib
+import hybridflow as hf
+from types import SimpleNamespace
+
+LOG, S, W = [], SimpleNamespace(on=None, calls=0), hf.Variable(0.0)
+
+class Told:
+    def __init__(self, swallows=False): self.swallows = swallows
+    def __enter__(self): LOG.append("enter")
+    def __exit__(self, kind, error, trace):
+        LOG.append(None if kind is None else kind.__name__)
+        return self.swallows
+@contextlib.contextmanager
+def told():
+    LOG.append("enter")
+    try: yield
+    except Exception as error: LOG.append(str(error)); raise
+    finally: LOG.append("exit")
+def parts(x):
+    try:
+        yield x
+        yield x + 1
+    finally: LOG.append("closed")
+def positive(x):
+    if hf.sum(x) > 2: raise OverflowError("large")
+    return x
+@hf.no_convert
+def kept(function, x):
+    try: return function(x)
+    finally: LOG.append("kept")
+
+def f(x, n):
+    y = x
+    S.calls += 1
+    LOG.append(n)
+{body}
+    return y + x
+'''
+
+
+@pytest.mark.filterwarnings("ignore::hybridflow.RetraceWarning", "ignore::SyntaxWarning")
+@pytest.mark.parametrize("around", AROUND)
+def test_what_python_does_on_the_way_out_is_done(around: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    def runs(space: dict[str, Any], function: Any) -> Any:
+        hf.random.seed(0)
+        seen: list[Any] = []
+        for number, (numbers, n) in enumerate(itertools.product([[0.5, 0.25], [3.0, 4.0], [-1.0, 1.5]], [1, 2])):
+            before = space["W"].numpy().item()
+            try:
+                result = function(hf.asarray(numbers), n).tolist()
+            except Exception as error:
+                result = type(error), str(error).partition("\n")[0]
+                space["W"].assign(before)  # what eager code has assigned stays, a compiled call is void
+                hf.random.seed(number)
+            state = [*space["LOG"]], vars(space["S"]).copy(), space["W"].numpy().item()
+            seen.append((result, state, capsys.readouterr().out))
+        return seen
+
+    for name, check in CHECKS.items():
+        path = tmp_path / f"{name}.py"
+        lines = AROUND[around].replace("{check}", "\0").splitlines()
+        told = [line.replace("\0", check.replace("\n", "\n" + " " * line.find("\0"))) for line in lines]
+        body = "\n".join("    " + line for line in "\n".join(told).replace("{{}}", "{}").splitlines())
+        path.write_text(ON_THE_WAY.replace("{body}", body), encoding="utf-8")
+        found: list[Any] = []
+        for wrap in (lambda function: function, hf.compile):
+            space: dict[str, Any] = {}
+            exec(compile(path.read_text(encoding="utf-8"), str(path), "exec"), space)
+            with nullcontext() if name == "index" else without_xla():  # without XLA, indices are not checked
+                found.append(runs(space, wrap(space["f"])))
+        assert found[1] == found[0], name
 
 
 # -- what a trace refuses, whatever the code does with the error ----------------------------------------------------

@@ -12,7 +12,7 @@ import numpy as np
 from hybridflow.analysis.first_difference import Eager, first_difference
 from hybridflow.analysis.parity import STRUCTURE, arrays_of, chained, names_of_leaves
 from hybridflow.analysis.same import judge
-from hybridflow.core.context import Context, context_of, current
+from hybridflow.core.context import context_of, current
 from hybridflow.core.errors import HybridflowError, ParityError, TraceError, message
 from hybridflow.core.node import Where, format_where, next_sequence, user_place
 from hybridflow.core.pending import settle_calls
@@ -22,8 +22,8 @@ from hybridflow.core.variable import WRITES, GradientCell, Variable
 from hybridflow.core.variable_log import VariableLog, logging_variables
 from hybridflow.guards.journal import Journal, python_state_noted
 from hybridflow.guards.reachable import Reachable, alike, text_of
-from hybridflow.guards.signature import Signature, numbers_of
 from hybridflow.ir.effects import has_effect
+from hybridflow.tracing.again import Undone
 from hybridflow.tracing.function import CompiledFunction
 from hybridflow.tracing.replay import inputs_of
 from hybridflow.tracing.trace import Trace
@@ -148,8 +148,8 @@ class _Call:
             reachable.note([*roots, *[(one, name) for name, one in self.kwargs.items()]])
             try:
                 trace, signature = function._find(function._signature(self.args, self.kwargs, self.inputs), self.args)
-            except HybridflowError:
-                raise  # it is refused, and the error says why
+            except (HybridflowError, Undone):
+                raise  # it is refused, and the error says why; or it is made as Python anyway
             except Exception as error:
                 state = _State(journal, reachable, ())
                 compiled = _Outcome(error=error)
@@ -157,13 +157,13 @@ class _Call:
             reason = _why_not(trace, [one for one in trace.variables(signature) if one._leaf.sequence > start])
             if reason is not None:
                 function._verification.leave_out(reason)
-                return _run(trace, signature, self.context)
+                return trace.call_now(signature, self.context)
             with WRITES:
                 state = _State(journal, reachable, trace.variables(signature))
                 raw = inputs_of(trace, signature)
-                compiled = _Outcome.of(lambda: _run(trace, signature, self.context))
+                compiled = _Outcome.of(lambda: trace.call_now(signature, self.context))
                 after = [variable.current() for variable in state.variables]
-            if compiled.error is not None and isinstance(compiled.error, (*_OF_MACHINE, TraceError)):
+            if compiled.error is not None and isinstance(compiled.error, (*_OF_MACHINE, TraceError, Undone)):
                 raise compiled.error  # it says nothing of the program, or why it is refused
             given = [np.array(value) for value in raw]
             return self._judged(trace, given, state, compiled, after, journal, reachable)
@@ -270,13 +270,6 @@ class _Call:
         if compiled.error is None:
             results = [*compiled.arrays, *[np.array(after[index]) for index in trace.assigned]]
         return first_difference(trace, given, results, recorder)
-
-
-def _run(trace: Trace, signature: Signature, context: Context) -> Any:
-    """Run a trace for a call, as `CompiledFunction._call` does."""
-    if context.tapes or trace.requires_grad(signature):
-        return trace.call_under_tapes(signature, context)
-    return trace.call(trace.arrays(signature), trace.variables(signature), context.device, numbers_of(signature))
 
 
 def _why_not(trace: Trace, created: Sequence[Variable]) -> str | None:

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable
-from contextlib import suppress
 from functools import partial
 from types import (
     BuiltinFunctionType,
@@ -24,7 +23,7 @@ from types import (
     TracebackType,
     WrapperDescriptorType,
 )
-from typing import Any, cast
+from typing import Any
 from weakref import WeakKeyDictionary
 
 import numpy as np
@@ -32,6 +31,7 @@ import numpy as np
 from hybridflow.convert import regions, texts
 from hybridflow.convert.values import negated
 from hybridflow.core.attached import attached
+from hybridflow.core.functions import is_own
 from hybridflow.core.held import defines
 from hybridflow.core.staged_number import BOOL, INT, StagedNumber
 from hybridflow.core.tensor import Tensor
@@ -513,9 +513,8 @@ class _Manager:
     def __enter__(self) -> Any:
         enter, self.leave = [special(self.manager, name) for name in ("__enter__", "__exit__")]
         made = enter()
-        if type(self.manager) is suppress:
-            classes = cast(Any, self.manager)._exceptions
-            self.within = regions.trying(lambda: classes)
+        if not is_own(type(self.manager).__module__):
+            self.within = regions.trying()
             self.within.__enter__()
         return made
 

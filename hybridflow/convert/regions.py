@@ -138,14 +138,11 @@ def apart() -> Generator[None, None, None]:
             one.outside.renew()
 
 
-_HANDLERS: ContextVar[tuple[Callable[[], Any], ...]] = ContextVar("handlers", default=())
-"""The enclosing ``try`` statements, each as a function that returns the classes its ``except`` clauses handle."""
-
-
 @contextmanager
-def trying(classes: Callable[[], Any]) -> Generator[None, None, None]:
-    """Run the body of a ``try``; `classes` returns the classes that its clauses handle."""
-    token = _HANDLERS.set((*_HANDLERS.get(), classes))
+def trying() -> Generator[None, None, None]:
+    """Run the body of a ``try`` or ``with``, whose other blocks run if a check in it fails."""
+    tracer: Any = current().tracer
+    checks = 0 if tracer is None else len(tracer.checks)
     try:
         yield
     except NameError as error:
@@ -154,7 +151,8 @@ def trying(classes: Callable[[], Any]) -> Generator[None, None, None]:
             raise
         raise local from None
     finally:
-        _HANDLERS.reset(token)
+        if tracer is not None and len(tracer.checks) > checks:
+            observe.acts_on_errors()
 
 
 def frames_of_function(frame: FrameType | None) -> Iterator[FrameType]:
@@ -190,16 +188,6 @@ def handled_name(error: NameError) -> UnboundLocalError | None:
         return None
     text = f"cannot access local variable {name!r} where it is not associated with a value"
     return UnboundLocalError(text).with_traceback(error.__traceback__)
-
-
-def require_unhandled(error: BaseException) -> None:
-    """Raise if an enclosing ``except`` would handle an exception that only some calls raise.
-
-    Raises:
-        TraceError: it would; where the code continues must be known while it is traced.
-    """
-    if any(isinstance(error, one()) for one in _HANDLERS.get()):
-        raise _cannot_handle(type(error), format_where(user_place(3)))
 
 
 def require_certain(error: BaseException | None) -> None:

@@ -322,14 +322,13 @@ class Runtime:
         test = protocols.truth_of(test)
         if not is_staged(test):
             return test
-        regions.require_unhandled(AssertionError())
         said = text()
         add_check(truth(test), CheckError, str(placeholder_of(said)))
         return True
 
     trying = staticmethod(regions.trying)
+    acts_on_errors = staticmethod(observe.acts_on_errors)
     augment = staticmethod(callees.augment)
-    everything = BaseException
 
     def handled(self) -> None:
         """Begin the block of an ``except``."""

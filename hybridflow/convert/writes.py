@@ -16,7 +16,6 @@ from hybridflow.convert.syntax import (
     expression,
     load,
     one_line,
-    pack,
     runtime,
     store,
     thunk,
@@ -165,18 +164,16 @@ class Writes(Reads):
     def visit_Try(self, node: ast.Try) -> Any:
         made, yields = getattr(node, "made", False), has_yield(node)
         self.generic_visit(node)
-        if made or not node.handlers:
+        if made:
             return node
+        place = one_line(node)
         if yields:  # the caller must not see a generator's handlers while the generator is suspended
+            node.body.insert(0, expression(place, runtime(place, "acts_on_errors")))
             for handler in node.handlers:
                 start = one_line(handler)
                 handler.body.insert(0, expression(start, runtime(start, "handled_name")))
             return node
-        place = one_line(node)
-        everything = at(place, ast.Attribute(load(place, RUNTIME), "everything", ast.Load()))
-        classes = [copy.deepcopy(one.type) or everything for one in node.handlers]
-        trying = runtime(place, "trying", thunk(pack(place, classes)))
-        node.body = [at(place, ast.With([ast.withitem(trying)], node.body))]
+        node.body = [at(place, ast.With([ast.withitem(runtime(place, "trying"))], node.body))]
         for handler in node.handlers:
             start = one_line(handler)
             handler.body.insert(0, expression(start, runtime(start, "handled")))

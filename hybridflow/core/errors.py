@@ -204,7 +204,7 @@ class LayoutWarning(UserWarning):
 
 
 class RetraceWarning(UserWarning):
-    """A compiled function that is traced again at nearly every call."""
+    """A compiled function that is traced again at nearly every call, or runs as Python again and again."""
 
 
 class WatchWarning(UserWarning):

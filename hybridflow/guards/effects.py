@@ -164,7 +164,7 @@ class Effects:
     """
 
     def __init__(self) -> None:
-        self._made: list[tuple[Origin, Change, int]] = []
+        self._made: list[tuple[Origin, Change]] = []
         self._holders: list[Callable[[], Any]] = []  # return what these changed, or None once it is gone
         self._repeated = Spots()
         self._is_mixed = False
@@ -190,7 +190,7 @@ class Effects:
 
     def forget(self, first: int, last: int) -> list[Origin]:
         """Forget the changes from number `first` to `last`, and return the origins of what they would have changed."""
-        forgotten = [origin for origin, _, _ in self._made[first:last]]
+        forgotten = [origin for origin, _ in self._made[first:last]]
         del self._made[first:last], self._holders[first:last]
         return forgotten
 
@@ -202,14 +202,13 @@ class Effects:
         """Let the trace serve only its own call if it changed what now keeps a value, or what other code stores."""
         self._is_mixed |= kept.shares(self._repeated)
 
-    def add(self, origin: Origin, holder: Any, change: Change, checks: int) -> bool:
+    def add(self, origin: Origin, holder: Any, change: Change) -> bool:
         """Record a change, and return whether later calls repeat it.
 
         Args:
             origin: the origin of the object that is changed.
             holder: that object.
             change: the change.
-            checks: the number of checks before it.
         """
         spots = Spots()
         change.note(spots, holder)
@@ -219,7 +218,7 @@ class Effects:
             change.note(self.fixed, holder)
             return False
         change.note(self._repeated, holder)
-        self._made.append((origin, change, checks))
+        self._made.append((origin, change))
         self._holders.append(weak(holder))
         return True
 
@@ -229,7 +228,7 @@ class Effects:
         Args:
             inputs: how many numbers of a call are inputs.
         """
-        made = zip([change for _, change, _ in self._made], self._holders, strict=True)
+        made = zip([change for _, change in self._made], self._holders, strict=True)
         stored = [(change, holder) for change, holder in made if change.stand_in is not None]
         if not stored:
             return
@@ -248,32 +247,24 @@ class Effects:
 
     def tell(self, journal: Journal) -> None:
         """Tell a journal what every call changes."""
-        for origin, change, _ in self._made:
+        for origin, change in self._made:
             change.note(journal, origin.now())
 
-    def repeat(self, states: list[Any], numbers: Sequence[float]) -> Journal | None:
+    def repeat(self, numbers: Sequence[float], *, noted: bool) -> Journal | None:
         """Repeat the changes.
 
         Args:
             numbers: the numbers of the call that are inputs.
-            states: filled, for each check, with the state before it, as `Journal.now` returns it.
+            noted: whether they may have to be undone.
 
         Returns:
-            The journal of the changes, if some come after a check and so may have to be undone; else None.
+            The journal of the changes, if they are noted; else None.
         """
-        journal = Journal(keeper()) if self._made[-1][2] else keeper()
-        behind = 0
+        journal = Journal(keeper()) if noted else keeper()
         computed = iter(self._numbers(numbers))
-        for origin, change, checks in self._made:
+        for origin, change in self._made:
             holder = origin.now()
-            for number in range(behind, checks):
-                states[number] = cast(Journal, journal).now()
-            behind = checks
             if journal is not None:
                 change.note(journal, holder)
             cast(Any, change.act)(holder, *(() if change.number is None else (next(computed),)))
-        if not behind:
-            return None
-        for number in range(behind, len(states)):
-            states[number] = cast(Journal, journal).now()
-        return journal
+        return journal if noted else None

@@ -20,7 +20,6 @@ from typing import Any, NamedTuple, cast
 import numpy as np
 
 from hybridflow.core.held import defines
-from hybridflow.core.traced_number import TracedNumber
 from hybridflow.guards.access import CURRENT, IN_CLASS, RAW, stored
 from hybridflow.guards.contents import in_sequence, pairs_of
 from hybridflow.guards.guards import CELL, MISSING, PLAIN
@@ -270,22 +269,6 @@ def _copied(container: Any) -> Any:
     if isinstance(container, list | deque):
         return [*in_sequence(container)]
     return container.copy()
-
-
-def with_numbers(state: dict[Key, Any] | None) -> dict[Key, Any]:
-    """Return a result of `Journal.now`, if there is one, with a traced call's numbers in place of their stand-ins."""
-    spots = (state or {}).items()
-    return {key: _content_known(saved) if key[0] == "content" else _known(saved) for key, saved in spots}
-
-
-def _content_known(saved: Any) -> Any:
-    if isinstance(saved, dict):
-        return {name: _known(value) for name, value in cast("dict[Any, Any]", saved).items()}
-    return [*map(_known, cast("list[Any]", saved))] if isinstance(saved, list) else saved
-
-
-def _known(value: Any) -> Any:
-    return value.value if type(value) is TracedNumber else value
 
 
 def _refill(container: Any, before: Any) -> None:

@@ -125,6 +125,8 @@ class Observations:
         self.choices = Choices()
         self.runs_unseen = False
         """Whether code of the user's that is not converted has run."""
+        self.acts_on_errors = False
+        """Whether a check stands where ``except``, ``finally`` or ``__exit__`` run if it fails, or before a change."""
         self.stored_unseen = Spots()
         """The names that code which is not converted stores."""
         self.before = Journal()
@@ -719,7 +721,8 @@ class Observations:
     def _do(self, where: Origin, holder: Any, change: Change, changed: Origin | None, before: Any) -> None:
         """Make later calls repeat a change. If they cannot, guard the origin by its value before the change."""
         change.note(self.journal, holder)
-        if not self.repeated.add(where, holder, change, len(self._checks)) and changed is not None:
+        self.acts_on_errors |= bool(self._checks)
+        if not self.repeated.add(where, holder, change) and changed is not None:
             self.guard(changed, before)
             if isinstance(holder, CONTAINERS) and any(type(one) not in PLAIN for _, one in items_of(holder)):
                 self.repeated.only_once()  # a guard tells of such items only what is in them

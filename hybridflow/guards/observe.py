@@ -516,6 +516,13 @@ def is_not_converted(function: Any, args: tuple[Any, ...]) -> None:
     runs_as_it_is(function, args, {})
 
 
+def acts_on_errors() -> None:
+    """Record that code runs if a check of the trace fails: that of an ``except``, a ``finally`` or an ``__exit__``."""
+    observations, _ = current_observations()
+    if observations is not None:
+        observations.acts_on_errors = True
+
+
 def runs_as_it_is(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
     """Record that a user's function is about to run unconverted: it may read its arguments and what its code names."""
     observations, _ = current_observations()

@@ -634,8 +634,7 @@ def add_check(ok: Tensor, error: type[BaseException], text: str, example: BaseEx
     if ok.dtype != np.bool_:
         raise DTypeError(message(f"check: the condition must be bool, not {ok.dtype}", got=str(spec_of(ok))))
     if SETTINGS.checks:
-        state = None if tracer.observations is None else tracer.observations.journal.now()
-        tracer.checks.append(Check(ok, error, text, user_place(2), example, state))
+        tracer.checks.append(Check(ok, error, text, user_place(2), example))
 
 
 def require(ok: Tensor, error: type[Exception], text: str, got: Callable[[], str] | None = None) -> None:

@@ -19,7 +19,6 @@ class Check(NamedTuple):
         text: the text of the error.
         where: the place in the user's code.
         example: the error itself, if the user's code made it; calls raise a copy, including its attributes.
-        python_state: the changes of Python's state up to the check, as `Journal.now` returns them.
     """
 
     ok: Tensor
@@ -27,7 +26,6 @@ class Check(NamedTuple):
     text: str
     where: Where | None
     example: BaseException | None = None
-    python_state: Any = None
 
     def failure(self, name: str) -> BaseException:
         """Return the error of a call in which the condition does not hold.

@@ -45,6 +45,7 @@ from hybridflow.guards.signature import (
 )
 from hybridflow.guards.storable import NeedsGiven
 from hybridflow.ir.variables import NeedsIdentity
+from hybridflow.tracing.again import Undone, as_python
 from hybridflow.tracing.cache import TraceCache
 from hybridflow.tracing.calls import as_outputs, call_with_tensors, holds_arrays, keeps_open_size
 from hybridflow.tracing.costing import Specs
@@ -209,16 +210,17 @@ class CompiledFunction(Entry, Views[P, R]):
             if SETTINGS.eager or current().tracer is not None or RERUN.get():
                 return self._call_python(args, kwargs, inputs or self._inputs)
             number = self._verification.due()
-            if number is not None:
-                require_xla(f"the compiled function {self._name!r}")
-                return attached("verified_call")(self, args, kwargs, inputs, number)
+        else:
+            number = None
         require_xla(f"the compiled function {self._name!r}")
-        trace, signature = self._find(self._signature(args, kwargs, inputs), args)
-        if (context is not None and context.tapes) or trace.requires_grad(signature):
-            return trace.call_under_tapes(signature, current())
-        variables = trace.variables(signature)
-        numbers = numbers_of(signature) if trace.plan.numbers.computes else ()
-        return trace.call(trace.arrays(signature), variables, None if context is None else context.device, numbers)
+        try:
+            if number is not None:
+                return attached("verified_call")(self, args, kwargs, inputs, number)
+            trace, signature = self._find(self._signature(args, kwargs, inputs), args)
+            return trace.call_now(signature, current() if context is None else context)
+        except Undone as error:
+            undone = error
+        return as_python(lambda: self._call(args, kwargs, inputs), undone)
 
     def _call_python(self, args: tuple[Any, ...], kwargs: dict[str, Any], inputs: InputSignature | None) -> Any:
         """Call the function itself, with the arguments of a trace and the result of a compiled call."""
@@ -283,7 +285,12 @@ class CompiledFunction(Entry, Views[P, R]):
             with self._lock:
                 trace = self._matching(signature)
                 if trace is None:
-                    return self._add(signature, args, to_run)
+                    try:
+                        return self._add(signature, args, to_run)
+                    except Undone as undone:
+                        if to_run:
+                            raise
+                        raise cast(Exception, undone.__cause__) from None
         self._hits += 1
         if to_run and trace[0].effects is not None:
             trace[0].repeat_effects(trace[0].effects, numbers_of(trace[1]))
@@ -359,11 +366,6 @@ class CompiledFunction(Entry, Views[P, R]):
         signature = signature._replace(outside=trace.first_numbers)
         if any(needed):
             self._needed[generic.key] = needed
-        if trace.raised is not None:
-            trace.settle(called=to_run)
-            if not to_run:
-                raise trace.raised
-            return trace, signature  # this call ends with that error, or with that of a check before it
         try:
             require_kept(trace, self._name)
         except Exception:

@@ -18,7 +18,6 @@ from hybridflow.core.node import user_place, where_file_line
 from hybridflow.core.recursion import RECURSION
 from hybridflow.core.sources import CONSTANT
 from hybridflow.core.spec import TensorSpec
-from hybridflow.core.tensor import as_tensor
 from hybridflow.core.traced_number import NeedsNumber
 from hybridflow.core.traced_text import placeholder_of
 from hybridflow.core.variable import Variable
@@ -48,10 +47,11 @@ from hybridflow.guards.signature import (
     unflatten_arguments,
 )
 from hybridflow.guards.storable import require_numbers
-from hybridflow.ir.builder import GraphBuilder, add_check
+from hybridflow.ir.builder import GraphBuilder
 from hybridflow.ir.effects import has_effect
 from hybridflow.ir.printer import format_node
 from hybridflow.ir.variables import ArgumentVariable
+from hybridflow.tracing.again import Undone
 from hybridflow.tracing.calls import check_unchanged, depth_explained
 from hybridflow.tracing.layouts import Layouts
 from hybridflow.tracing.outputs import OutputPlan, ReturnedNumbers, output_of
@@ -101,7 +101,7 @@ def make_trace(
         NeedsSize: the code uses numbers as sizes.
         NeedsNumber, NeedsIdentity: the function needs the value of a Python number, or which Variable one is.
         NeedsSizes, NeedsGiven: it stores an open size, or a list or dict that is an argument.
-        Exception: the function raised it, and no check and no print comes before it. If some do, the trace raises it.
+        Undone: the function raised the exception that is its cause, after checks or prints.
         MutationError: it changed a structure among its arguments.
         ArgumentTypeError: it returned something that is no tensor.
     """
@@ -124,18 +124,11 @@ def make_trace(
     observations.arguments(arguments, signature.arguments)
     observations.stand_ins = stand_ins
     observations.may_close = may_close and bool(symbol_axes(list(named), specs))
-    ran, raised = False, None
+    ran = False
     try:
-        with context_of(builder, (), context.device, context.grad, context.autocast):
-            try:
-                with depth_explained(name), RECURSION.deeper(), numbers.nothing_swallowed(), noticing():
-                    result = _run(call, arguments, builder, observations)
-            except Exception as error:
-                if isinstance(error, TraceError) or not (builder.checks or any(map(has_effect, builder.nodes))):
-                    raise
-                _annotate(error, builder, name)
-                add_check(as_tensor(False), type(error), str(error))  # after the checks and the prints before it
-                result, raised = None, error
+        with context_of(builder, (), context.device, context.grad, context.autocast), depth_explained(name):
+            with RECURSION.deeper(), numbers.nothing_swallowed(), noticing():
+                result = _run(call, arguments, builder, observations)
             ran = True
             observations.warn()
             check_unchanged(label, arguments, values, signature, static)
@@ -157,10 +150,13 @@ def make_trace(
         observations.forget()
         raise
     except Exception as error:
+        numbers.close()
+        _annotate(error, builder, name)
         if ran or isinstance(error, TraceError):
             observations.before.undo()  # the error comes from tracing, not from the user's code: undo the whole call
-        _annotate(error, builder, name)
-        numbers.close()
+        elif builder.checks or any(map(has_effect, builder.nodes)):
+            observations.before.undo()
+            raise Undone from error  # a check before it may fail, and what is printed before it counts
         raise
     finally:
         builder.scope.alive = False
@@ -169,7 +165,7 @@ def make_trace(
         graph, builder, plan, named, signature.tree, signature.types, record, symbol_axes(list(named), specs), leaves,
         orders, budget, layouts,
     )  # fmt: skip
-    trace.note, trace.raised = note, raised
+    trace.note = note
     numbers.close()
     builder.observations = None  # numbers of the trace keep the builder, and it would keep what the trace has read
     return trace

@@ -14,6 +14,7 @@ from hybridflow.core.tensor import Tensor, make_tensor
 from hybridflow.core.tracebacks import trimmed
 from hybridflow.core.variable import Variable
 from hybridflow.guards.signature import NUMBER, TENSOR, Signature
+from hybridflow.tracing.again import Undone, as_python
 from hybridflow.tracing.trace import Trace
 from hybridflow.tracing.xla_inputs import WORTH_KEEPING, raw_value
 from hybridflow.xla.executable import Executable
@@ -118,9 +119,13 @@ class _SoleTrace:
         def call(*args: Any, **named: Any) -> Any:
             try:
                 if not named and context_now() is None and SETTINGS.plain:
-                    call_now = enter(args)
-                    if call_now is not NotImplemented:
-                        return call_now
+                    try:
+                        call_now = enter(args)
+                    except Undone as error:
+                        undone = error
+                    else:
+                        return general(*args) if call_now is NotImplemented else call_now
+                    return as_python(lambda: general(*args), undone)
                 return general(*args, **named)
             except Exception as error:
                 raise trimmed(error)  # noqa: B904 (it is the same error)
