@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import functools
+import pickle
 import random
 from array import array
 from collections import OrderedDict, deque
@@ -222,16 +223,16 @@ class Journal:
         if isinstance(source, random.SystemRandom):
             return  # it has no state
         if isinstance(source, random.Random):
-            self.note(Spot("random", source, None, source.getstate, source.setstate))
+            get, put = source.getstate, source.setstate
         elif isinstance(source, np.random.RandomState):
-            self.note(Spot("random", source, None, source.get_state, source.set_state))
+            get, put = source.get_state, source.set_state
         elif isinstance(source, np.random.Generator):
             bits = cast(Any, source.bit_generator)
-
-            def put(state: Any) -> None:
-                bits.state = state
-
-            self.note(Spot("random", source, None, lambda: bits.state, put))
+            get, put = (lambda: bits.state), functools.partial(setattr, bits, "state")
+        else:
+            return
+        # As bytes, which can be compared: each state is a new object.
+        self.note(Spot("random", source, None, lambda: pickle.dumps(get()), lambda saved: put(pickle.loads(saved))))
 
 
 class Spots(Journal):
@@ -317,7 +318,9 @@ def _same(now: Any, before: Any, in_slot: bool = False) -> bool:
         return {*map(id, cast("set[Any]", now))} == {*map(id, before)}
     if isinstance(now, dict):
         return [*map(id, now), *map(id, now.values())] == [*map(id, before), *map(id, before.values())]
-    return isinstance(now, list | deque | bytearray | tuple) and [*map(id, now)] == [*map(id, before)]
+    if isinstance(now, bytes | bytearray):
+        return now == before
+    return isinstance(now, list | deque | tuple) and [*map(id, now)] == [*map(id, before)]
 
 
 _KEEPER: ContextVar[Journal | None] = ContextVar("keeper of Python state", default=None)

@@ -21,11 +21,11 @@ from hybridflow.guards.signature import (
     argument_numbers,
     static_key,
 )
-from hybridflow.guards.storable import NeedsGiven
+from hybridflow.guards.storable import NeedsGiven, NeedsPython
 from hybridflow.ir.variables import NeedsIdentity
 
-RESTARTS = (NeedsNumber, NeedsIdentity, NeedsSizes, NeedsGiven)
-"""What makes a trace start again."""
+RESTARTS = (NeedsNumber, NeedsIdentity, NeedsSizes, NeedsGiven, NeedsPython)
+"""What makes a trace start again, or end."""
 
 
 class Needs(NamedTuple):

@@ -51,6 +51,7 @@ from hybridflow.guards.questions import ANSWER, CONTEXTS, INSPECTING, LRU_CACHE,
 from hybridflow.guards.shown import shown
 from hybridflow.guards.storable import (
     NeedsGiven,
+    NeedsPython,
     is_traced,
     new_inside,
     refuse_nested,
@@ -58,10 +59,32 @@ from hybridflow.guards.storable import (
     require_numbers,
     require_storable,
 )
+from hybridflow.ir.checks import Check
 from hybridflow.ir.variables import ArgumentVariable
 
 _LIBRARIES = object()
 """Stands for the hidden state of libraries; it holds the answers to questions."""
+
+
+class _Changes(Journal):
+    """The journal of all that a trace may have changed.
+
+    Args:
+        checks: the checks of the trace so far.
+
+    Attributes:
+        after_check: whether any change comes after a check.
+    """
+
+    def __init__(self, checks: Sequence[Check]) -> None:
+        super().__init__()
+        self._checks = checks
+        self.after_check = False
+
+    def note(self, spot: Spot) -> None:
+        """Save a spot that is about to be changed."""
+        self.after_check = self.after_check or bool(self._checks)
+        super().note(spot)
 
 
 class Observations:
@@ -73,7 +96,7 @@ class Observations:
         checks: the checks of the trace so far.
     """
 
-    def __init__(self, label: str, numbers: OutsideNumbers, checks: Sequence[Any]) -> None:
+    def __init__(self, label: str, numbers: OutsideNumbers, checks: Sequence[Check]) -> None:
         self.label = label
         self._checks = checks
         self.asks_trainable = False
@@ -126,10 +149,12 @@ class Observations:
         self.runs_unseen = False
         """Whether code of the user's that is not converted has run."""
         self.acts_on_errors = False
-        """Whether a check stands where ``except``, ``finally`` or ``__exit__`` run if it fails, or before a change."""
+        """Whether a check stands where ``except``, ``finally`` or ``__exit__`` run if it fails."""
+        self.moved = False
+        """Whether the trace has done what cannot be undone: checks are then decided while it goes on."""
         self.stored_unseen = Spots()
         """The names that code which is not converted stores."""
-        self.before = Journal()
+        self.before = _Changes(checks)
         """All that the trace may have changed, with what libraries may write to, as it was: for a restart."""
         self.journal = new_journal(self.before)
         self.repeated = Effects()
@@ -211,9 +236,13 @@ class Observations:
 
         Raises:
             NeedsNumber, NeedsIdentity, NeedsSizes: the trace might have to restart later, so it does so now.
+            NeedsPython: a check so far fails in this call.
         """
         if moves:
             self.settle()
+            if not self.moved and (error := cast(Any, current().tracer).failure_now()) is not None:
+                raise NeedsPython from error
+            self.moved = True
         self.again = self.again or why
         self._unwatched[why] = user_place(3)
 
@@ -721,7 +750,6 @@ class Observations:
     def _do(self, where: Origin, holder: Any, change: Change, changed: Origin | None, before: Any) -> None:
         """Make later calls repeat a change. If they cannot, guard the origin by its value before the change."""
         change.note(self.journal, holder)
-        self.acts_on_errors |= bool(self._checks)
         if not self.repeated.add(where, holder, change) and changed is not None:
             self.guard(changed, before)
             if isinstance(holder, CONTAINERS) and any(type(one) not in PLAIN for _, one in items_of(holder)):

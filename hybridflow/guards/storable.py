@@ -32,6 +32,13 @@ _MOST = 10_000
 """How many objects are looked at: a store shall not wait for a whole data set."""
 
 
+class NeedsPython(BaseException):
+    """Raised when a check fails in the call that is traced, before the code does what cannot be undone.
+
+    Not an `Exception`, so that users' handlers do not catch it. Its cause is the error of the check.
+    """
+
+
 class NeedsGiven(BaseException):
     """Raised when a list or dict among a traced function's arguments is stored outside: it must be the caller's own.
 

@@ -453,6 +453,27 @@ class GraphBuilder:
                 )  # fmt: skip
         return make_tensor(value_now(edge, self.nodes, given, self.dims))
 
+    def add_check(self, check: Check) -> None:
+        """Add a check. It is decided at once if the trace has done what cannot be undone: its code must not go on.
+
+        Raises:
+            Exception: the error of the check, which does not hold in this call.
+        """
+        self.checks.append(check)
+        if self.outer is None and self.observations is not None and self.observations.moved:
+            error = self.failure_now(len(self.checks) - 1)
+            if error is not None:
+                raise error
+
+    def failure_now(self, first: int = 0) -> BaseException | None:
+        """Return the error of the first check, from a number on, that does not hold in the call that is traced."""
+        if any([value is None for value in self.argument_values]):
+            return None  # it is traced for arguments without values
+        for check in self.checks[first:]:
+            if not self.value_now(check.ok).item():
+                return check.failure(self.name)
+        return None
+
     # -- operations -------------------------------------------------------------------------------------------
 
     def bind(self, op: Op, inputs: tuple[Tensor, ...], attrs: dict[str, Any]) -> Any:
@@ -634,7 +655,7 @@ def add_check(ok: Tensor, error: type[BaseException], text: str, example: BaseEx
     if ok.dtype != np.bool_:
         raise DTypeError(message(f"check: the condition must be bool, not {ok.dtype}", got=str(spec_of(ok))))
     if SETTINGS.checks:
-        tracer.checks.append(Check(ok, error, text, user_place(2), example))
+        tracer.add_check(Check(ok, error, text, user_place(2), example))
 
 
 def require(ok: Tensor, error: type[Exception], text: str, got: Callable[[], str] | None = None) -> None:

@@ -101,7 +101,7 @@ def add_checks(checks: Iterable[Check], oks: Iterable[Tensor]) -> None:
     """Add the checks of a body to the outer trace."""
     tracer = tracer_now()
     for check, ok in zip(checks, oks, strict=True):
-        tracer.checks.append(check._replace(ok=ok))
+        tracer.add_check(check._replace(ok=ok))
 
 
 class Written:

@@ -46,7 +46,7 @@ from hybridflow.guards.signature import (
     counts_by_value,
     unflatten_arguments,
 )
-from hybridflow.guards.storable import require_numbers
+from hybridflow.guards.storable import NeedsPython, require_numbers
 from hybridflow.ir.builder import GraphBuilder
 from hybridflow.ir.effects import has_effect
 from hybridflow.ir.printer import format_node
@@ -148,13 +148,15 @@ def make_trace(
             numbers.keep_by_value(need.arguments)
         numbers.close()
         observations.forget()
+        if isinstance(need, NeedsPython):
+            raise Undone from need.__cause__
         raise
     except Exception as error:
         numbers.close()
         _annotate(error, builder, name)
         if ran or isinstance(error, TraceError):
             observations.before.undo()  # the error comes from tracing, not from the user's code: undo the whole call
-        elif builder.checks or any(map(has_effect, builder.nodes)):
+        elif not observations.moved and (builder.checks or any(map(has_effect, builder.nodes))):
             observations.before.undo()
             raise Undone from error  # a check before it may fail, and what is printed before it counts
         raise

@@ -317,7 +317,7 @@ class _Program(NamedTuple):
         for node in self.nodes:
             self._add(tracer, node, environment, sizes)
         for check in self.checks:
-            tracer.checks.append(check._replace(ok=environment[cast(Edge, check.ok._edge)]))
+            tracer.add_check(check._replace(ok=environment[cast(Edge, check.ok._edge)]))
         for variable, edge in self.assignments:
             variable.assign(environment[edge])
         return [one.read() if isinstance(one, Variable) else environment[one] for one in self.wanted]

@@ -131,13 +131,14 @@ class Trace(Fit):
         self.created = tuple(builder.created)
         self.first_numbers: tuple[float, ...] = builder.observations.numbers.values
         self.takes_numbers = bool(self.first_numbers)
-        self.journal: Journal | None = builder.observations.journal
         self.before: Journal | None = builder.observations.before
         self._changes: Journal | None = None
         self._left = 0
         found = builder.observations
         # Whether Python decides what comes of a failed check: code that the trace does not know may run then.
-        self._python_decides = bool(builder.checks) and (found.acts_on_errors or found.runs_unseen)
+        self._python_decides = bool(builder.checks) and (
+            found.acts_on_errors or found.runs_unseen or found.before.after_check
+        )
         # If a trace changed what it reads, it would read another value next time, so it can serve only its own call.
         changed = self._has_changed(builder.observations)
         self.again = record.again = builder.observations.again
@@ -181,9 +182,9 @@ class Trace(Fit):
             Whether the trace may serve calls. It may not if changes were undone and it changed what it read or created
             Variables. Other changes are repeated by every call that it serves.
         """
-        journal, before, self.journal, self.before = self.journal, self.before, None, None
-        if called and journal:
-            self._expect_failure(journal)
+        before, self.before = self.before, None
+        if called and before:
+            self._expect_failure(before)
         if called or not before or not before.has_changed():
             return True
         before.undo()
@@ -486,8 +487,8 @@ class Trace(Fit):
         if self._left == _LEFT:
             place = format_where(self.checks[failed].where)
             text = message(
-                f"{self.raw_graph.name}: {_LEFT} calls left the trace by an exception that the code handles, and ran as "
-                "Python",
+                f"{self.raw_graph.name}: {_LEFT} calls left the trace by an exception that the code handles, and ran "
+                "as Python",
                 got=f"{self.checks[failed].error.__name__} at {place}",
                 hint="Choose by the tensor itself, with an `if` or hf.where: that stays compiled.",
             )

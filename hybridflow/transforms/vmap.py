@@ -245,7 +245,7 @@ def _keep_checks(checks: Sequence[Check], flags: Sequence[Tensor]) -> None:
     for check, flag in zip(checks, flags, strict=True):
         ok = reduce_all(flag)
         if isinstance(tracer, GraphBuilder):
-            tracer.checks.append(check._replace(ok=ok))
+            tracer.add_check(check._replace(ok=ok))
         elif not bool(ok):
             raise check.failure("vmap")
 
