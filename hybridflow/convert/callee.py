@@ -689,7 +689,10 @@ _CHANGING_METHODS = calls.CHANGES | _OF_ATTRIBUTES
 
 def augment(kind: str, target: Any, operand: Any) -> Any:
     """Return the value that ``target += operand`` stores; record a change of the target itself."""
-    method = getattr(target, f"__{protocols.IN_PLACE[kind].__name__}__", None) if type(target) in CONTAINERS else None
+    name = f"__{protocols.IN_PLACE[kind].__name__}__"
+    in_class = IN_CLASS.get(type(target), name)
+    by_a_library = type(in_class) is FunctionType and not (is_users(in_class.__code__) or is_own(in_class.__module__))
+    method = getattr(target, name, None) if by_a_library or type(target) in CONTAINERS else None
     if method is not None:
         before_change(method, (operand,))
         calls.before_call(method, (operand,), {})
