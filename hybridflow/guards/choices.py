@@ -2,13 +2,13 @@
 
 The merged object is a new one that holds the selected tensors. In Python it would be identical to one of its sources,
 and which one depends on the call. That makes no difference until one of the two changes. From then on, reading the
-other one is an error.
+other one is an error, and at the end of the call all that is outside is read.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple, cast
 
 import numpy as np
@@ -16,6 +16,7 @@ import numpy as np
 from hybridflow.core.attached import attached
 from hybridflow.core.errors import MutationError, message
 from hybridflow.core.node import format_where, user_place
+from hybridflow.guards.journal import Journal
 
 _CONTAINERS = (list, dict, set, deque, bytearray)
 
@@ -35,9 +36,15 @@ class _Change(NamedTuple):
 
 
 class Choices:
-    """The merged objects of one trace, by id."""
+    """The merged objects of one trace, by id.
 
-    def __init__(self) -> None:
+    Args:
+        is_outside: whether an object existed before the trace.
+    """
+
+    def __init__(self, is_outside: Callable[[Any], bool]) -> None:
+        self._is_outside = is_outside
+        self._merged = Journal()  # of those that stand for objects from outside
         self._roots: dict[int, frozenset[int]] = {}
         self._born: dict[int, int] = {}
         self._changes: list[_Change] = []
@@ -46,7 +53,7 @@ class Choices:
 
     def forget(self) -> None:
         """Release everything."""
-        self.__init__()
+        self.__init__(self._is_outside)
 
     def made(self, result: Any, sources: Iterable[Any]) -> None:
         """Record a structure that stands for one of several sources of the same form.
@@ -55,9 +62,9 @@ class Choices:
             MutationError: one of the sources cannot be read.
         """
         for source in sources:
-            self._pair(result, source)
+            self._pair(result, source, outside=False)
 
-    def _pair(self, made: Any, source: Any) -> None:
+    def _pair(self, made: Any, source: Any, *, outside: bool) -> None:
         if made is source:
             return
         if isinstance(source, np.ndarray):
@@ -67,13 +74,16 @@ class Choices:
         if type(made) is not type(source) or not _has_parts(made):
             return
         self._read(source)
+        outside = outside or self._is_outside(source)
         if not isinstance(made, tuple):
+            if outside:
+                self._merged.inside(made)
             self._kept += (made, source)
             ids = frozenset([id(source)])
             self._roots[id(made)] = self._roots.get(id(made), frozenset()) | self._roots.setdefault(id(source), ids)
             self._born[id(made)] = len(self._changes)
         for one, other in zip(_parts(made), _parts(source), strict=False):
-            self._pair(one, other)
+            self._pair(one, other, outside=outside)
 
     def changed(self, obj: Any, what: str) -> None:
         """Record that an object is about to be changed.
@@ -92,6 +102,21 @@ class Choices:
             self._read(obj)
             where = format_where(user_place(4))
             self._changes.append(_Change(id(obj), roots, f"{type(obj).__name__}{what} at {where}"))
+
+    def require_unchanged(self) -> None:
+        """Raise if the call has changed an object that stands for one of several from outside: none of them is changed.
+
+        Raises:
+            MutationError: it has.
+        """
+        for obj, _ in self._merged.changed():
+            texts = [one.text for one in self._changes if one.changed == id(obj)]
+            kind = type(obj).__name__
+            raise MutationError(
+                message(f"{kind}: changed, though a tensor decides which {kind} from outside it is",
+                        got=texts[0] if texts else None,
+                        hint="Change each of them in all calls, by hf.where of its old and its new content.")
+            )  # fmt: skip
 
     def read(self, value: Any) -> None:
         """Record that a value and its content are read.

@@ -145,7 +145,7 @@ class Observations:
 
         The second value is what the class had of its own.
         """
-        self.choices = Choices()
+        self.choices = Choices(self.is_outside)
         self.runs_unseen = False
         """Whether code of the user's that is not converted has run."""
         self.acts_on_errors = False
@@ -800,6 +800,7 @@ class Observations:
             NeedsNumber, NeedsSizes: it holds numbers.
             MutationError: it holds a tensor.
         """
+        self.choices.require_unchanged()
         changed = [*self.before.changed()]
         require_numbers([now for _, now in changed], self._is_known)
         kept = [(holder, now, None) for holder, now in changed]
