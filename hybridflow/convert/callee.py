@@ -696,6 +696,8 @@ def augment(kind: str, target: Any, operand: Any) -> Any:
     if method is not None:
         before_change(method, (operand,))
         calls.before_call(method, (operand,), {})
+    elif isinstance(target, Tensor):
+        observe.changes(target, " += ...")  # in eager code, it may be an array
     value = protocols.AUGMENTED[kind](target, operand)
     observe.augmented(protocols.IN_PLACE[kind], operand, value)
     return value

@@ -33,7 +33,7 @@ from hybridflow.convert.staged import (
     staged_int,
 )
 from hybridflow.convert.values import is_dynamic, is_tensor
-from hybridflow.core.errors import ArgumentTypeError, message
+from hybridflow.core.errors import ArgumentTypeError, TracedValueError, message
 from hybridflow.core.staged_number import BOOL, StagedNumber, needed, refused, several_kinds, used_at
 from hybridflow.core.tensor import as_tensor, asarray
 from hybridflow.core.traced_array import TracedArray
@@ -196,6 +196,10 @@ def same(a: Any, b: Any) -> Any:
         for one, other in ((a, b), (b, a)):
             if type(one) is StagedNumber or type(one) is TracedNumber:
                 return _is(one, other)
+        if observe.may_be_one(a, b):
+            text = message(f"is: which {type(a).__name__} it is depends on a tensor", got=f"two of them, {used_at()}",
+                           hint="Compare what is in them, or choose a number beside the object and compare that.")  # fmt: skip
+            raise refused(TracedValueError(text))
     return observe.same(a, b)
 
 

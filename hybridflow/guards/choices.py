@@ -68,8 +68,8 @@ class Choices:
         if made is source:
             return
         if isinstance(source, np.ndarray):
-            self._arrays.add(id(source))
-            self._kept.append(source)
+            self._arrays.update((id(made), id(source)))
+            self._kept += (made, source)
             return
         if type(made) is not type(source) or not _has_parts(made):
             return
@@ -102,6 +102,11 @@ class Choices:
             self._read(obj)
             where = format_where(user_place(4))
             self._changes.append(_Change(id(obj), roots, f"{type(obj).__name__}{what} at {where}"))
+
+    def may_be_one(self, a: Any, b: Any) -> bool:
+        """Whether a tensor decides whether two objects are one: they may be the same original object."""
+        roots = self._roots.get(id(a)) if self._roots else None
+        return roots is not None and not roots.isdisjoint(self._roots.get(id(b), ()))
 
     def require_unchanged(self) -> None:
         """Raise if the call has changed an object that stands for one of several from outside: none of them is changed.

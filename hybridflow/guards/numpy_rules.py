@@ -393,7 +393,21 @@ def _contains(self: TracedArray, item: Any) -> bool:
 
 
 def _hash(self: TracedArray) -> int:
-    raise TypeError(f"unhashable type: {self.kind.__name__!r}, of which each call has another value")
+    if self.kind.__hash__ is None:
+        raise TypeError(f"unhashable type: {self.kind.__name__!r}")
+    raise _refused(self, "hash", "each call has another value")
+
+
+def _by_value(name: str) -> Callable[..., Any]:
+    """Return a special method of Python's numbers that needs the number: NumPy's scalars may have it."""
+
+    def method(self: TracedArray, *args: Any) -> Any:
+        del args
+        if name in ("__round__", "__trunc__") and not hasattr(self.kind, name):
+            raise TypeError(f"type {self.kind.__name__} doesn't define {name} method")
+        raise _refused(self, name.strip("_"), "each call has another value")
+
+    return method
 
 
 def _unknown(self: TracedArray, name: str) -> Any:
@@ -405,8 +419,10 @@ def _unknown(self: TracedArray, name: str) -> Any:
 
 
 def _of_tensor(name: str) -> Callable[..., Any]:
-    def method(self: TracedArray, *args: Any) -> Any:
-        return getattr(self.tensor, name)(*args)
+    def method(self: TracedArray, *args: Any, **kwargs: Any) -> Any:
+        if args and name == "item":
+            raise _refused(self, f"{self.kind.__name__}.item", "a tensor's item() takes no position")
+        return getattr(self.tensor, name)(*args, **kwargs)
 
     return method
 
@@ -433,6 +449,8 @@ def _install() -> None:
         setattr(target, name, _reduction(name))
     for name in ("bool", "int", "float", "complex", "index", "len", "array", "format"):
         setattr(target, f"__{name}__", _of_tensor(f"__{name}__"))
+    for name in ("__round__", "__trunc__", "__floor__", "__ceil__"):
+        setattr(target, name, _by_value(name))
     for name in ("item", "tolist"):
         setattr(target, name, _of_tensor(name))
     for name in ("shape", "ndim", "size", "nbytes"):

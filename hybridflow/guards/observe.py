@@ -409,6 +409,12 @@ def same(a: Any, b: Any) -> bool:
     return a is b if observations is None else observations.same(a, b)
 
 
+def may_be_one(a: Any, b: Any) -> bool:
+    """Whether a tensor decides whether two objects are one."""
+    observations, _ = current_observations()
+    return observations is not None and observations.choices.may_be_one(a, b)
+
+
 def identity(obj: Any) -> int:
     """Return ``id(obj)``."""
     observations, _ = current_observations()

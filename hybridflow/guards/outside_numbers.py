@@ -499,6 +499,10 @@ class OutsideNumbers:
         """
         self._refusal = self._refusal or (error, cause or error)
 
+    def refuses(self, error: Exception) -> bool:
+        """Whether an error is that with which the trace ends, whatever the user's code does."""
+        return self._refusal is not None and any([error is one for one in self._refusal])
+
     @contextmanager
     def nothing_swallowed(self) -> Generator[None]:
         """Raise at the end of a ``with`` block what the user's code swallowed, or replaced by an error of its own.
@@ -512,7 +516,7 @@ class OutsideNumbers:
             yield
         except Exception as error:
             self.require_numbers(self._needed)
-            if self._refusal is not None and not any([error is one for one in self._refusal]):
+            if self._refusal is not None and not self.refuses(error):
                 raise self._refusal[0] from None
             self._require_numbers_in(error)
             raise

@@ -154,7 +154,7 @@ def make_trace(
     except Exception as error:
         numbers.close()
         _annotate(error, builder, name)
-        if ran or isinstance(error, TraceError):
+        if ran or isinstance(error, TraceError) or numbers.refuses(error):
             observations.before.undo()  # the error comes from tracing, not from the user's code: undo the whole call
         elif not observations.moved and (builder.checks or any(map(has_effect, builder.nodes))):
             observations.before.undo()
