@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import warnings
 from contextlib import suppress
 
 import pytest
@@ -373,6 +374,16 @@ def test_exceptions_that_depend_on_tensors_are_not_handled_around():
             y = x * 2
         return y
 
+    def in_a_loop(x):
+        with suppress(LookupError):
+            while x > 0:
+                x = {}[x - 1]
+        return x
+
+    for f in (of_python, in_a_loop):
+        with pytest.raises(TraceError, match=r"except: whether \w+ is raised at .*:\d+ depends on a tensor"):
+            hf.compile(f)(X)
+
     def raised(x):
         try:
             if x > 0:
@@ -388,22 +399,12 @@ def test_exceptions_that_depend_on_tensors_are_not_handled_around():
             x = x * 10
         return x
 
-    def in_a_loop(x):
-        with suppress(LookupError):
-            while x > 0:
-                x = {}[x - 1]
-        return x
-
     def suppressed(x):
         with suppress(ValueError):
             if x > 0:
                 raise ValueError("a")
             x = x * 2
         return x
-
-    for f in (of_python, raised, asserted, in_a_loop, suppressed):
-        with pytest.raises(TraceError, match=r"except: whether \w+ is raised at .*:\d+ depends on a tensor"):
-            hf.compile(f)(X)
 
     def inside(x):
         if x > 0:
@@ -418,7 +419,30 @@ def test_exceptions_that_depend_on_tensors_are_not_handled_around():
             x = x * 2
         return x
 
-    assert hf.compile(inside)(X).item() == 20.0
+    for f in (raised, asserted, suppressed, inside):
+        compiled = hf.compile(f)
+        assert [compiled(one).item() for one in (X, -X, X)] == [f(one).item() for one in (X, -X, X)]
+        assert compiled.trace_count == 1
+
+
+def test_calls_that_leave_a_trace_by_an_exception_again_and_again_are_warned_of():
+    def f(x):
+        try:
+            if x > 0:
+                raise ValueError("a")
+        except ValueError:
+            x = x * 10
+        return x
+
+    compiled = hf.compile(f)
+    with warnings.catch_warnings(record=True) as seen:
+        warnings.simplefilter("always")
+        for _ in range(5):
+            compiled(X)
+    (warning,) = seen
+    assert warning.category is hf.RetraceWarning
+    assert "f: 3 calls left the trace by an exception that the code handles" in str(warning.message)
+    assert f"ValueError at {__file__}:" in str(warning.message)
 
 
 def test_a_variable_without_a_value_is_told_as_in_eager_code():

@@ -11,6 +11,7 @@ import sys
 import warnings
 from collections import UserDict, UserList
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from types import ModuleType, SimpleNamespace
 from typing import Any
 from unittest import mock
@@ -805,7 +806,7 @@ RULES: dict[Rule, tuple[Any, str]] = {
         lambda self, names, left, right, *rest: runtime._COMPARISONS[names[0]](left, right), "chained"),
     (Runtime, "holds"): (lambda self, test, text: test, "asserts"),
     (Runtime, "handled"): (nothing, "handlers_of_what_a_trace_refuses"),
-    (regions, "require_unhandled"): (nothing, "exceptions_of_branches"),
+    (Runtime, "trying"): (staticmethod(nullcontext), "exceptions_of_branches"),
     (regions, "require_certain"): (nothing, "handlers_of_what_a_trace_refuses"),
     (Runtime, "caught"): (nothing, "finally_swallows"),
     (Runtime, "joined"): (lambda self, *parts: "", "f_strings_are_printed"),

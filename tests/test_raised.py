@@ -264,7 +264,7 @@ AROUND = {
     "finally of a flag": "S.on = True\ntry:\n    {check}\nfinally: S.on = False",
     "finally returns": "try:\n    {check}\nfinally: return x * 3",
     "handled": "try:\n    {check}\n    y = x * 2\nexcept (OverflowError, AssertionError, IndexError): y = -x",
-    "handled in part": "try:\n    {check}\nexcept OverflowError as error: LOG.append(str(error))\nelse: LOG.append('else')",
+    "handled in part": "try:\n    {check}\nexcept OverflowError as e: LOG.append(str(e))\nelse: LOG.append(0)",
     "raised again": "try:\n    {check}\nexcept Exception: LOG.append(4); raise",
     "raised otherwise": "try:\n    {check}\nexcept Exception as error: raise KeyError(n) from error",
     "with": "with Told():\n    {check}\n    LOG.append(2)",

@@ -197,8 +197,10 @@ def same(a: Any, b: Any) -> Any:
             if type(one) is StagedNumber or type(one) is TracedNumber:
                 return _is(one, other)
         if observe.may_be_one(a, b):
-            text = message(f"is: which {type(a).__name__} it is depends on a tensor", got=f"two of them, {used_at()}",
-                           hint="Compare what is in them, or choose a number beside the object and compare that.")  # fmt: skip
+            text = message(
+                f"is: which {type(a).__name__} it is depends on a tensor", got=f"two of them, {used_at()}",
+                hint="Compare what is in them, or choose a number beside the object and compare that.",
+            )  # fmt: skip
             raise refused(TracedValueError(text))
     return observe.same(a, b)
 

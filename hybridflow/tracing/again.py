@@ -19,12 +19,14 @@ class Undone(Exception):
     """Raised when a call has failed and its changes of Python's state are undone.
 
     Attributes:
-        handled: notes that the code handled the failed check; None if the call failed while it was traced.
+        handled: notes that the call went on as Python.
+        printed: whether `hf.print` has printed what the call prints.
     """
 
-    def __init__(self, handled: Callable[[], None] | None = None) -> None:
+    def __init__(self, handled: Callable[[], None], *, printed: bool) -> None:
         super().__init__()
         self.handled = handled
+        self.printed = printed
 
 
 class _Trial(VariableLog):
@@ -60,7 +62,7 @@ class _Trial(VariableLog):
 
 def as_python(call: Callable[[], Any], undone: Undone) -> Any:
     """Make a call as Python, with the Variables as they were; if it raises, they stay so."""
-    trial = _Trial(quiet=undone.handled is not None)  # `hf.print` has printed in a call that was not only traced
+    trial = _Trial(quiet=undone.printed)
     try:
         with logging_variables(trial), rerunning():
             result = call()
@@ -68,6 +70,5 @@ def as_python(call: Callable[[], Any], undone: Undone) -> Any:
         trial.undo()
         raise
     trial.commit()
-    if undone.handled is not None:
-        undone.handled()
+    undone.handled()
     return result

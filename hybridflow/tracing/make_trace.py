@@ -12,9 +12,9 @@ import jax
 
 from hybridflow.core.attached import attached
 from hybridflow.core.context import Context, context_of
-from hybridflow.core.errors import TraceError, message
+from hybridflow.core.errors import RetraceWarning, TraceError, message
 from hybridflow.core.held import attributes_of
-from hybridflow.core.node import user_place, where_file_line
+from hybridflow.core.node import user_place, warn_at, where_file_line
 from hybridflow.core.recursion import RECURSION
 from hybridflow.core.sources import CONSTANT
 from hybridflow.core.spec import TensorSpec
@@ -149,7 +149,7 @@ def make_trace(
         numbers.close()
         observations.forget()
         if isinstance(need, NeedsPython):
-            raise Undone from need.__cause__
+            raise _undone(name, cast(Exception, need.__cause__)) from need.__cause__
         raise
     except Exception as error:
         numbers.close()
@@ -158,7 +158,7 @@ def make_trace(
             observations.before.undo()  # the error comes from tracing, not from the user's code: undo the whole call
         elif not observations.moved and (builder.checks or any(map(has_effect, builder.nodes))):
             observations.before.undo()
-            raise Undone from error  # a check before it may fail, and what is printed before it counts
+            raise _undone(name, error) from error  # a check before it may fail, and what is printed before it counts
         raise
     finally:
         builder.scope.alive = False
@@ -171,6 +171,21 @@ def make_trace(
     numbers.close()
     builder.observations = None  # numbers of the trace keep the builder, and it would keep what the trace has read
     return trace
+
+
+def _undone(name: str, error: Exception) -> Undone:
+    """Return what lets Python decide a call whose trace raised an error."""
+    where = user_place(3)
+
+    def handled() -> None:
+        text = message(
+            f"{name}: the call ran as Python, on a way that its trace cannot take",
+            got=f"{type(error).__name__} while it was traced: {(str(error).splitlines() or [''])[0]}",
+            hint="Choose by the tensor itself, with an `if` or hf.where, and leave out what fails on the other way.",
+        )
+        warn_at(where, text, RetraceWarning)
+
+    return Undone(handled, printed=False)
 
 
 def _run(

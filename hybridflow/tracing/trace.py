@@ -478,7 +478,7 @@ class Trace(Fit):
         if self._python_decides and (changes is None or changes.is_as_marked()):  # no other code changed it again
             if changes is not None:
                 changes.undo()
-            raise Undone(functools.partial(self._handled, failed))
+            raise Undone(functools.partial(self._handled, failed), printed=True)
         raise self.checks[failed].failure(self.raw_graph.name)
 
     def _handled(self, failed: int) -> None:

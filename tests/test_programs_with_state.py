@@ -1,0 +1,212 @@
+"""Generated programs that change Python's state: each call gives, raises and leaves the same eager and compiled."""
+
+from __future__ import annotations
+
+import array
+import collections
+import gc
+import itertools
+import weakref
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+from reference import without_xla
+
+import hybridflow as hf
+from hybridflow.core.errors import HybridflowError
+
+MADE = {"array": array, "collections": collections}
+"""Modules that programs name."""
+CALLS = [(1.0, 1), (1.0, 2), (4.0, 3), (1.0, 1.5), (1.0, 1.5)]
+"""The tensor and the number of each call; checks fail in the third."""
+
+
+class Thing:
+    def __init__(self, v: float = 0.0) -> None:
+        self.v, self.d, self.l = v, {"x": v}, [v]
+
+
+THINGS = [Thing() for _ in range(9)]
+
+
+def shown(value: Any) -> Any:
+    """Return all that a program can see of a value, without identities."""
+    if isinstance(value, Thing | SimpleNamespace):
+        return type(value).__name__, {name: shown(one) for name, one in vars(value).items()}
+    if isinstance(value, weakref.WeakSet):
+        return "WeakSet", len(value)
+    if isinstance(value, collections.ChainMap):
+        return "ChainMap", [*map(shown, value.maps)]
+    if isinstance(value, dict | collections.UserDict):
+        return type(value).__name__, [(one, shown(item)) for one, item in value.items()]
+    if isinstance(value, set):
+        return type(value).__name__, sorted(map(str, value))
+    if isinstance(value, np.ndarray):
+        return value.tolist()
+    if isinstance(value, str | bytes | bytearray | collections.UserString):
+        return type(value).__name__, str(value)
+    if hasattr(value, "__iter__"):
+        return type(value).__name__, [*map(shown, value)]
+    return type(value).__name__, value
+
+
+def same(text: str, make: Callable[[], dict[str, Any]], path: Path) -> bool:
+    """Run a program eagerly and compiled; return whether compiling refuses it, with the state as before the call."""
+    path.write_text(text, encoding="utf-8")
+    found: list[list[Any]] = []
+    for wrap in (lambda function: function, hf.compile):
+        space = {**globals(), **MADE, **make()}
+        exec(compile(text, str(path), "exec"), space)
+        body = wrap(space["body"])
+        seen: list[Any] = []
+        for x, n in CALLS:
+            before = {name: shown(space[name]) for name in make()}
+            try:
+                result = body(hf.asarray(x), n).tolist()
+            except HybridflowError:
+                return before == {name: shown(space[name]) for name in make()}
+            except Exception as error:
+                result = type(error), str(error).partition("\n")[0]
+            seen.append((result, {name: shown(space[name]) for name in make()}))
+        found.append(seen)
+    assert found[1] == found[0], text
+    return False
+
+
+# -- in-place operators -----------------------------------------------------------------------------------------------
+
+IN_PLACE = {
+    "collections.Counter('ab')": ["+= collections.Counter('z')", "-= collections.Counter('a')", "|= {'a': 9}"],
+    "collections.UserList([1])": ["+= [2]", "*= 2"],
+    "collections.UserDict(a=1)": ["|= {n: 2}"],
+    "collections.ChainMap({'a': 1})": ["|= {n: 2}"],
+    "collections.OrderedDict(a=1)": ["|= {n: 2}"],
+    "collections.defaultdict(int, a=1)": ["|= {n: 2}"],
+    "[1]": ["+= [2]", "*= 2", "+= (n,)"],
+    "{1}": ["|= {n}", "^= {n}"],
+    "collections.deque([1], 3)": ["+= [n]", "*= 2"],
+    "array.array('i', [1])": ["+= array.array('i', [2])", "*= 2"],
+    "bytearray(b'a')": ["+= b'b'"],
+    "weakref.WeakSet()": ["|= {THINGS[int(n)]}"],
+    "collections.UserString('a')": ["+= 'b'"],
+    "np.zeros(2)": ["+= 1.0", "[:] += 2.0", ".__iadd__(1.0)"],
+}
+
+
+@pytest.mark.parametrize("made", IN_PLACE)
+def test_in_place_operators(made: str, tmp_path: Path):
+    def held() -> dict[str, Any]:
+        one, two, three = [eval(made, {**globals(), **MADE}) for _ in range(3)]
+        return {"c": one, "s": SimpleNamespace(c=two, d={"c": three})}
+
+    check = "if hf.sum(x) > 3.5: raise ValueError"
+    places = ("c", "global c"), ("s.c", "pass"), ("s.d['c']", "pass"), ("z", "z = s.c")
+    for number, (operator, (place, first), late) in enumerate(itertools.product(IN_PLACE[made], places, (0, 1, 2))):
+        lines = [f"{place} {operator}".replace(" [", "[").replace(" .", "."), *[check] * (late > 0)]
+        lines = lines[::-1] if late > 1 else lines
+        text = "\n    ".join(["def body(x, n):", first, *lines, f"return x * len({place})"])
+        with without_xla():
+            same(text, held, tmp_path / f"{number}.py")
+
+
+# -- what a call changes and drops ----------------------------------------------------------------------------------
+
+HELD = {
+    "[a, b, c]": ("h[0]", ["h.pop(0)", "h.reverse()", "h.insert(0, 7)", "h.append(h.pop(0))", "del h[0]", "h[0] = h[1]",
+                           "h[0], h[1] = h[1], h[0]", "h.clear()", "h[:] = h[1:]", "h[0] = None"]),
+    "{'k': a, 'm': b, 0: c}": ("h['k']", ["h.pop('k')", "del h['k']", "h['k'] = h['m']", "h.clear()", "h.update(k=1)"]),
+    "SimpleNamespace(k=a, m=b)": ("h.k", ["del h.k", "h.k = h.m", "h.k = None", "h.__dict__.clear()"]),
+}  # fmt: skip
+ACTS = ["o.v += 1.0 * n", "o.v = 5", "o.d['x'] += 1.0 * n", "o.l.append(3)", "o.l[0] = o.l[0] + 1.0 * n"]
+ORDERS = ["{act}\n    {drop}", "{drop}\n    {act}", "{act}\n    if n > 2: {drop}\n    {act}"]
+
+
+@pytest.mark.filterwarnings("ignore::hybridflow.RetraceWarning")
+@pytest.mark.parametrize("held", HELD)
+def test_objects_that_a_call_changes_and_drops(held: str, tmp_path: Path):
+    def make() -> dict[str, Any]:
+        space: dict[str, Any] = dict(zip("abc", map(Thing, (0.0, 1.0, 2.0)), strict=True))
+        return {"h": eval(held, {**globals(), **space}), **space}
+
+    place, drops = HELD[held]
+    for number, (act, order, drop) in enumerate(itertools.product(ACTS, ORDERS, drops)):
+        if number % 3 == 0:
+            text = f"def body(x, n):\n    o = {place}\n    {order.format(act=act, drop=drop)}\n    return x * o.v\n"
+            with without_xla():
+                same(text, make, tmp_path / f"{number}.py")
+
+
+def test_a_trace_keeps_no_object_alive_that_a_call_changes():
+    class Listener:
+        n = 0
+
+        def on(self):
+            self.n += 1
+            return 1.0
+
+    listeners = [Listener(), Listener()]
+    signal = [weakref.WeakMethod(one.on) for one in listeners]
+    f = hf.compile(lambda x: x * sum(one()() for one in signal if one() is not None))
+    for _ in range(3):
+        assert f(hf.asarray(1.0)).item() == 2.0
+    del listeners[0]
+    gc.collect()
+    assert f(hf.asarray(1.0)).item() == 1.0
+
+
+# -- what a tensor chooses ------------------------------------------------------------------------------------------
+
+CHOICES = {
+    "ternary": "w = h[0] if x > 0 else h[1]",
+    "if": "w = h[0]\n    if x <= 0: w = h[1]",
+    "loop": "w = h[0]\n    for k in hf.arange(2):\n        if x <= 0: w = h[1]",
+    "max": "w = max(h, key=lambda q: (x if q is h[0] else -x))",
+}
+CHOSEN = {
+    "[[1.0, 2.0], [3.0, 4.0]]": ["w[0] = 4.0", "w.append(4.0)", "w += [5.0]", "w.sort()", "del w[0]"],
+    "[{'k': 1.0, 'l': [1.0]}, {'k': 2.0, 'l': [2.0]}]": ["w['k'] = 4.0", "w.update(k=3.0)", "w['l'].append(3.0)"],
+    "[([1.0],), ([2.0],)]": ["w[0][0] = 4.0", "w[0].append(1.0)"],
+    "[np.ones(2), np.zeros(2)]": ["w += 1", "w[0] = 5.0", "np.add(w, 1, out=w)"],
+    "[Thing(1.0), Thing(2.0)]": ["w.v = 3.0", "w.l.append(1.0)", "w.d['x'] = 2.0", "w.__dict__['v'] = 8.0"],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("chosen", CHOSEN)
+def test_a_change_of_what_a_tensor_chose_is_refused(chosen: str, tmp_path: Path):
+    for number, (choice, act) in enumerate(itertools.product(CHOICES.values(), CHOSEN[chosen])):
+        text = f"def body(x, n):\n    {choice}\n    {act}\n    return x\n"
+        assert same(text, lambda: {"h": eval(chosen, globals())}, tmp_path / f"{number}.py"), text
+
+
+def test_whether_an_object_is_that_which_a_tensor_chose_is_refused():
+    a, b = [1.0], [2.0]
+
+    def of_lists(x):
+        w = a if x > 0 else b
+        return x * (1.0 if w is a else 2.0)
+
+    def handled(x):
+        try:
+            return of_lists(x)
+        except HybridflowError:
+            return x
+
+    for f in (of_lists, handled):
+        with pytest.raises(HybridflowError, match=r"is: which list it is depends on a tensor"):
+            hf.compile(f)(hf.asarray(1.0))
+
+
+def test_a_copy_of_what_a_tensor_chose_may_change():
+    a, b = [1.0], [2.0]
+
+    def f(x):
+        w = [*(a if x > 0 else b)]
+        w[0] = w[0] + 1
+        return x * w[0]
+
+    assert hf.compile(f)(hf.asarray(-1.0)).item() == -3.0
+    assert (a, b) == ([1.0], [2.0])
