@@ -324,7 +324,10 @@ def f(x, n):
 
 @pytest.mark.filterwarnings("ignore::hybridflow.RetraceWarning", "ignore::SyntaxWarning")
 @pytest.mark.parametrize("around", AROUND)
-def test_what_python_does_on_the_way_out_is_done(around: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+@pytest.mark.parametrize("name", CHECKS)
+def test_what_python_does_on_the_way_out_is_done(
+    name: str, around: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
     def runs(space: dict[str, Any], function: Any) -> Any:
         hf.random.seed(0)
         seen: list[Any] = []
@@ -340,19 +343,18 @@ def test_what_python_does_on_the_way_out_is_done(around: str, tmp_path: Path, ca
             seen.append((result, state, capsys.readouterr().out))
         return seen
 
-    for name, check in CHECKS.items():
-        path = tmp_path / f"{name}.py"
-        lines = AROUND[around].replace("{check}", "\0").splitlines()
-        told = [line.replace("\0", check.replace("\n", "\n" + " " * line.find("\0"))) for line in lines]
-        body = "\n".join("    " + line for line in "\n".join(told).replace("{{}}", "{}").splitlines())
-        path.write_text(ON_THE_WAY.replace("{body}", body), encoding="utf-8")
-        found: list[Any] = []
-        for wrap in (lambda function: function, hf.compile):
-            space: dict[str, Any] = {}
-            exec(compile(path.read_text(encoding="utf-8"), str(path), "exec"), space)
-            with nullcontext() if name == "index" else without_xla():  # without XLA, indices are not checked
-                found.append(runs(space, wrap(space["f"])))
-        assert found[1] == found[0], name
+    path = tmp_path / "way.py"
+    lines = AROUND[around].replace("{check}", "\0").splitlines()
+    told = [line.replace("\0", CHECKS[name].replace("\n", "\n" + " " * line.find("\0"))) for line in lines]
+    body = "\n".join("    " + line for line in "\n".join(told).replace("{{}}", "{}").splitlines())
+    path.write_text(ON_THE_WAY.replace("{body}", body), encoding="utf-8")
+    found: list[Any] = []
+    for wrap in (lambda function: function, hf.compile):
+        space: dict[str, Any] = {}
+        exec(compile(path.read_text(encoding="utf-8"), str(path), "exec"), space)
+        with nullcontext() if name == "index" else without_xla():  # without XLA, indices are not checked
+            found.append(runs(space, wrap(space["f"])))
+    assert found[1] == found[0]
 
 
 # -- what a trace refuses, whatever the code does with the error ----------------------------------------------------
