@@ -149,7 +149,10 @@ class Observations:
         self.runs_unseen = False
         """Whether code of the user's that is not converted has run."""
         self.acts_on_errors = False
-        """Whether a check stands where ``except``, ``finally`` or ``__exit__`` run if it fails."""
+        """Whether a check stands where ``except``, ``finally`` or ``__exit__`` run if it fails.
+
+        So it is if eager code in the trace has assigned a Variable: a call that fails assigns nothing.
+        """
         self.moved = False
         """Whether the trace has done what cannot be undone: checks are then decided while it goes on."""
         self.stored_unseen = Spots()
@@ -513,6 +516,7 @@ class Observations:
         # `save` gives the value before, since a call that fails leaves Variables as they were.
         self.journal.note(Spot("value", variable, None, lambda: before, variable.store))
         self.repeated.only_once()
+        self.acts_on_errors = True
 
     # -- which object is which ------------------------------------------------------------------------------------
 
