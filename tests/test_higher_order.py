@@ -288,17 +288,20 @@ NEARBY = np.array([[0.0, 0.0], [1.0, 2.3], [-1.7, 1.0], [-1.0, -1.9], [2.1, -1.3
 PLACES = {1: (-2.0, -1.0, -0.5, 0.0, 0.5, 1.0, 2.0, 3.0), 2: (-1.0, 0.0, 1.0, 2.0)}
 
 
-def derivatives(function: Any, by: tuple[int, ...]) -> Callable[..., list[hf.Tensor]]:
-    """Return a function that computes the derivatives by the operand ``by[0]``, then also by ``by[1]``, and so on."""
+Orders = dict[tuple[int, ...], Any]
 
-    def compute(*xs: hf.Tensor) -> list[hf.Tensor]:
-        found: list[hf.Tensor] = []
+
+def derivatives(function: Any, order: int) -> Callable[..., Orders]:
+    """Return a function that computes all derivatives up to an order, by the operands by which it derives in turn."""
+
+    def compute(*xs: hf.Tensor) -> Orders:
         with hf.GradientTape(persistent=True) as tape:
             tape.watch(xs)
-            y = function(*xs)
-            for index in by:
-                y = tape.gradient(y, xs[index], unconnected_gradients="zero")
-                found.append(y)
+            found: Orders = {(): function(*xs)}
+            for number in range(order):
+                for by in [one for one in found if len(one) == number]:
+                    for index, x in enumerate(xs):
+                        found[*by, index] = tape.gradient(found[by], x, unconnected_gradients="zero")
         return found
 
     return compute
@@ -310,17 +313,17 @@ def test_derivatives_at_special_points_are_those_nearby(name: str):
     count, function = CURVED[name], REGISTRY[name].public
     places = np.array(list(itertools.product(PLACES[count], repeat=count)))
     points = [hf.asarray(x) for x in np.moveaxis(places + NEARBY[:, None, :count], -1, 0)]
-    for by in itertools.product(range(count), repeat=3):
-        compute = derivatives(function, by)
-        for found in (compute(*points), hf.compile(compute)(*points)):
-            smooth = np.ones(len(places), bool)
-            for order, values in enumerate(found, 1):
-                here, *near = values.numpy()
-                scale = 0.01 + 0.01 * np.max(np.abs(near), 0)
-                smooth &= np.isfinite(near).all(0) & (np.max(np.abs(near - near[0]), 0) < scale)
-                for number in np.flatnonzero(smooth & ~(np.abs(here - near[0]) < 5 * scale)):
-                    text = f"{here[number]} at {places[number]}, but {near[0][number]} nearby"
-                    raise AssertionError(f"{name}: derivative of order {order} by {by[:order]}: {text}")
+    compute = derivatives(function, 3)
+    for found in (compute(*points), hf.compile(compute)(*points)):
+        smooth = {(): np.ones(len(places), bool)}
+        for by in list(found)[1:]:
+            here, *near = found[by].numpy()
+            scale = 0.01 + 0.01 * np.max(np.abs(near), 0)
+            spread = np.max(np.abs(near - near[0]), 0)
+            smooth[by] = smooth[by[:-1]] & np.isfinite(near).all(0) & (spread < scale)
+            for number in np.flatnonzero(smooth[by] & ~(np.abs(here - near[0]) < 5 * scale)):
+                text = f"{here[number]} at {places[number]}, but {near[0][number]} nearby"
+                raise AssertionError(f"{name}: derivative of order {len(by)} by {by}: {text}")
 
 
 def det_by_minors(a: Any) -> Any:
