@@ -2,7 +2,8 @@
 
 A test that takes more than `QUICK` seconds of processor time is slow: `slow.txt` lists them, as ``pytest --all
 --renew-slow`` measured them. A run takes all that are quick and, of the slow cases of each test, the first one if it
-takes no more than `FIRST` seconds.
+takes no more than `FIRST` seconds; cases with the mark `always` run, however slow. A run names those that took more
+than `LONG` and are not in the list.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ settings.register_profile("ci", max_examples=60, derandomize=True, deadline=None
 settings.register_profile("thorough", max_examples=3000, deadline=None)
 settings.load_profile("ci")
 
-QUICK, FIRST = 0.2, 0.3
+QUICK, FIRST, LONG = 0.2, 0.3, 0.5
 SLOW = Path(__file__).with_name("slow.txt")
 SECONDS = "seconds of processor time"
 STARTED = pytest.StashKey[float]()
@@ -49,8 +50,8 @@ def pytest_configure(config: pytest.Config) -> None:
     """Prepare the accelerator's stand-in before XLA starts, and the measurement of the tests in all workers."""
     if config.getoption("--stand-in"):
         stand_in.use()
-    if config.getoption("--renew-slow") and not hasattr(config, "workerinput"):
-        config.pluginmanager.register(Measured())
+    if not hasattr(config, "workerinput"):
+        config.pluginmanager.register(Measured(renew=config.getoption("--renew-slow")))
 
 
 def slow_tests() -> dict[str, float]:
@@ -72,7 +73,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         test = item.nodeid.partition("[")[0]
         takes = cases[test] % every == 0 and (everything or named or not item.get_closest_marker("rest"))
         cases[test] += 1
-        if takes and item.nodeid in seconds:
+        if takes and item.nodeid in seconds and not item.get_closest_marker("always"):
             number = slow_cases[test]
             slow_cases[test] += 1
             takes = number % slow == 0 if slow else number == 0 and seconds[item.nodeid] <= FIRST
@@ -114,21 +115,39 @@ def pytest_runtest_teardown(item: pytest.Item) -> Generator[None]:
 
 
 class Measured:
-    """Writes the slow tests among those that ran to the list; what did not run stays there as it is."""
+    """Writes the slow tests among those that ran to the list, or names those that it lacks.
 
-    def __init__(self) -> None:
+    What did not run stays in the list as it is.
+    """
+
+    def __init__(self, *, renew: bool) -> None:
+        self._renew = renew
         self._seconds: dict[str, float] = {}
+        self._always: set[str] = set()
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         """Take the time of a test that has ended."""
         if report.when == "teardown":
             self._seconds[report.nodeid] = float(str(dict(report.user_properties)[SECONDS]))
+            if "always" in report.keywords:
+                self._always.add(report.nodeid)
 
     def pytest_sessionfinish(self) -> None:
         """Write the list."""
-        kept = {name: one for name, one in slow_tests().items() if name not in self._seconds}
-        slow = kept | {name: one for name, one in self._seconds.items() if one > QUICK}
-        SLOW.write_text("".join(f"{slow[name]:.2g} {name}\n" for name in sorted(slow)), encoding="utf-8")
+        if self._renew:
+            kept = {name: one for name, one in slow_tests().items() if name not in self._seconds}
+            slow = kept | {name: one for name, one in self._seconds.items() if one > QUICK}
+            SLOW.write_text("".join(f"{slow[name]:.2g} {name}\n" for name in sorted(slow)), encoding="utf-8")
+
+    def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
+        """Name the tests that took long and are not in the list."""
+        known = slow_tests().keys() | self._always
+        long = {name: one for name, one in self._seconds.items() if one > LONG and name not in known}
+        if long:
+            terminalreporter.section(f"{len(long)} tests took more than {LONG} s and are not in {SLOW.name}")
+            for name in sorted(long, key=long.__getitem__, reverse=True)[:20]:
+                terminalreporter.line(f"{long[name]:.1f} s {name}")
+            terminalreporter.line("On a quiet machine, `pytest --all --renew-slow` with their files lists them.")
 
 
 @pytest.fixture

@@ -42,6 +42,7 @@ def both(fn, *args):
 # -- rearranging --------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.always
 @given(arrays(), st.integers(-6, 6), st.data())
 @settings(max_examples=30, deadline=None)
 def test_roll_and_moveaxis_are_numpys(x, shift, data):

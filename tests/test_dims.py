@@ -65,6 +65,7 @@ def expressions(draw: st.DrawFn) -> tuple[str, list[str]]:
     return text, ["a", "b"]
 
 
+@pytest.mark.always
 @settings(derandomize=True, deadline=None)
 @given(expressions(), st.integers(1, 50), st.integers(1, 50), st.integers(1, 50), st.integers(1, 50))
 def test_expressions_are_those_of_integers(drawn: Any, a: int, b: int, other_a: int, other_b: int):

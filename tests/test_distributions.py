@@ -62,6 +62,7 @@ def test_counts(name: str, generator: hf.random.Generator):
     assert stats.chisquare(found, shares * x.size).pvalue > 1e-3
 
 
+@pytest.mark.always
 def test_large_counts(generator: hf.random.Generator):
     """float32 has no digits left for the logarithms of factorials of a million."""
     rng = np.random.default_rng(0)

@@ -298,6 +298,7 @@ def test_a_copied_artifact_has_weights_of_its_own(tmp_path: Path):
             pickle.dumps(one)
 
 
+@pytest.mark.always
 def test_numbers_constants_and_checks_are_part_of_it(tmp_path: Path):
     class Scaled:
         factor = 2.5

@@ -161,6 +161,7 @@ def test_an_optimizers_step_copies_no_parameters_or_moments(rule: str):
     assert not re.findall(r"f32\[(?:64,32|48,64)\]\S* copy\(", text)
 
 
+@pytest.mark.always
 def test_a_step_waits_for_no_product_that_is_larger_than_its_parameter():
     net = hf.nn.Sequential(hf.nn.Linear(4, 6), hf.nn.Linear(6, 6, bias=False))
     optimizer = hf.optim.SGD(net, 0.1)

@@ -21,7 +21,7 @@ from hybridflow.core.dims import Dim
 from hybridflow.core.dtypes import SHORT_NAMES, as_dtype
 from hybridflow.core.errors import ParseError, VerifyError
 from hybridflow.core.node import Node, make_node
-from hybridflow.core.op import REGISTRY, No, Op, Sample
+from hybridflow.core.op import REGISTRY, No, Op
 from hybridflow.core.sources import Constant
 from hybridflow.core.spec import TensorSpec, make_spec
 from hybridflow.ir.builder import Scope, trace_body
@@ -321,28 +321,6 @@ def test_a_parsed_graph_computes_the_same_bits(rng: np.random.Generator):
     value = rng.standard_normal((5, 3)).astype("f4")
     first, second = (evaluate(one, [value], run_eagerly) for one in (graph, round_trip(graph)))
     assert all(map(same_bits, first, second))
-
-
-def registry_samples() -> list[Any]:
-    return [name for name, op in REGISTRY.items() if not isinstance(op.samples, No)]
-
-
-@pytest.mark.parametrize("name", registry_samples())
-def test_every_op_survives(name: str):
-    op = REGISTRY[name]
-    for sample in op.samples(np.random.default_rng(0)):
-        if not isinstance(sample, Sample):
-            continue
-        arrays = [value for value in sample.args if isinstance(value, np.ndarray)]
-
-        def body(*xs: Any, sample: Any = sample) -> Any:
-            given = iter(xs)
-            args = [next(given) if isinstance(value, np.ndarray) else value for value in sample.args]
-            found = op.public(*args, **sample.kwargs)
-            return found if isinstance(found, tuple | list) else [found]
-
-        graph = traced(body, *[TensorSpec(value.shape, value.dtype) for value in arrays])
-        round_trip(graph)
 
 
 # -- what the parser refuses --------------------------------------------------------------------------------------

@@ -101,6 +101,7 @@ def test_custom_derivatives_of_jax_are_kept():
     close(both(hf.grad(hf.from_jax(f)), 3.0), 300.0)
 
 
+@pytest.mark.always
 def test_what_jax_cannot_differentiate_fails_when_asked():
     f = hf.from_jax(lambda x: jax.lax.while_loop(lambda s: s < 10, lambda s: s * 2, x))
     close(both(f, 1.5), 12.0)

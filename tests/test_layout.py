@@ -150,6 +150,7 @@ def test_texts_have_an_encoding_of_their_own():
     assert not found, "the locale's encoding may lack characters: write encoding='utf-8'"
 
 
+@pytest.mark.always
 def test_asserts_only_look():
     """Python leaves asserts out with ``-O``: nothing may need what they do."""
     does: list[str] = []
@@ -224,6 +225,7 @@ def test_a_write_through_another_shape_is_found(body: str):
     assert len([*written_through_a_turned_array(ast.parse(f"def f(x, i):\n {body}"))]) == 1
 
 
+@pytest.mark.always
 def test_nothing_is_written_through_another_shape():
     """`reshape` and `ravel` copy what they cannot view, as transposed arrays: what is written there is lost."""
     wrong = [f"{path}:{line}: {text}" for path in FILES for line, text in written_through_a_turned_array(parsed(path))]

@@ -13,30 +13,6 @@ import pytest
 
 import hybridflow as hf
 from hybridflow.core.errors import ArgumentError, ArgumentTypeError, GradientError, ShapeError, TraceError
-from hybridflow.core.op import REGISTRY, Sample
-from hybridflow.optim import matrix_rules, rules
-from hybridflow.optim.rule import Rule
-from hybridflow.testing.calls import capture
-from hybridflow.testing.checks import CALL_CHECKS, OP_CHECKS, samples_of
-
-KNOWN = [*vars(rules).values(), *rules.RMSPROP.values(), *vars(matrix_rules).values()]
-RULES = sorted({one.op.name for one in KNOWN if isinstance(one, Rule)})
-
-
-@pytest.mark.parametrize("name", RULES)
-@pytest.mark.parametrize("check", sorted(OP_CHECKS))
-def test_rules_pass_the_checks_of_operations(name: str, check: str):
-    OP_CHECKS[check](REGISTRY[name], 0)
-
-
-@pytest.mark.parametrize("name", RULES)
-def test_rules_pass_the_checks_of_calls(name: str):
-    for sample in samples_of(REGISTRY[name], 0):
-        if isinstance(sample, Sample):
-            for call in capture(REGISTRY[name], sample):
-                for check in CALL_CHECKS.values():
-                    check(call)
-
 
 # -- against torch and optax ----------------------------------------------------------------------------------------
 

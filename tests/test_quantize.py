@@ -17,10 +17,8 @@ from hybridflow import nn
 from hybridflow.compress.calibration import by_entropy, by_percentile
 from hybridflow.compress.scales import stored_weights
 from hybridflow.core.errors import ArgumentError, ArgumentTypeError, DTypeError, HybridflowError, ShapeError
-from hybridflow.core.op import REGISTRY, No, Op, Sample
+from hybridflow.core.op import REGISTRY, No, Op
 from hybridflow.ops import integer_products, packing, quantization, quantized_products
-from hybridflow.testing.calls import capture
-from hybridflow.testing.checks import CALL_CHECKS, OP_CHECKS, samples_of
 
 ROOMS = (packing, quantization, integer_products, quantized_products)
 OPS = sorted({one.op.name for room in ROOMS for one in vars(room).values() if isinstance(getattr(one, "op", None), Op)})
@@ -43,17 +41,6 @@ def arrays(value: Any) -> Any:
 def test_the_operations_are_these():
     assert len(OPS) == 12
     assert not [name for name in OPS if isinstance(REGISTRY[name].samples, No)]
-
-
-@pytest.mark.parametrize("name", OPS)
-def test_operations_pass_the_checks(name: str):
-    for check in OP_CHECKS.values():
-        check(REGISTRY[name], 0)
-    for sample in samples_of(REGISTRY[name], 0):
-        if isinstance(sample, Sample):
-            for call in capture(REGISTRY[name], sample):
-                for check in CALL_CHECKS.values():
-                    check(call)
 
 
 SPECIAL = [np.nan, np.inf, -np.inf, 0.5, 1.5, 2.5, -0.5, -1.5, 127.4, 127.5, 300, -128.5, -129, -0.0, 1e38, 2.0**-149]
@@ -154,6 +141,7 @@ def test_the_gradient_passes_straight_through():
     np.testing.assert_allclose(arrays(hf.compile(hf.grad(loss))(x)), expected, rtol=1e-6)
 
 
+@pytest.mark.always
 @FEW
 @given(st.integers(0, 10_000), st.integers(1, 40), st.sampled_from([None, 1, 7, 32]))
 def test_stored_weights_are_within_half_a_step(seed: int, size: int, group: int | None):

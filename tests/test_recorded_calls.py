@@ -488,6 +488,7 @@ def test_a_tape_inside():
     both(f, normal(4, 2), rtol=1e-5)
 
 
+@pytest.mark.always
 def test_gradients_taken_inside_keep_nothing_for_second_ones_until_they_are_asked_for():
     w = hf.Variable(normal(4, 4), requires_grad=True)
 

@@ -548,6 +548,7 @@ def test_a_name_that_no_system_takes_is_cut_in_the_error(call: Any):
     assert len(str(raised.value)) < 5_000
 
 
+@pytest.mark.always
 def test_nothing_stays_open(tmp_path: Path):
     hf.save(tmp_path / "one", {"x": np.zeros(1000)})
     (tmp_path / "bad").write_bytes(b"nonsense")

@@ -23,6 +23,7 @@ def share(schedule):
     return Fraction(sum(one is None for row in schedule.table for one in row), ticks)
 
 
+@pytest.mark.always
 @few
 @given(*SIZES, st.sampled_from(SCHEDULES), st.booleans())
 def test_every_pass_runs_once_after_what_it_needs(devices, microbatches, several, name, forward_only):
