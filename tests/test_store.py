@@ -24,6 +24,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax.experimental.compilation_cache import compilation_cache
 from processes import run_python
 
 import hybridflow as hf
@@ -74,6 +75,36 @@ def test_an_executable_is_found_again(store: Path):
     assert np.array_equal(first.numpy(), second.numpy())
     assert stat.S_IMODE(store.stat().st_mode) == 0o700
     assert {stat.S_IMODE(path.stat().st_mode) for path in store.iterdir()} == {0o600}
+
+
+@pytest.fixture
+def cache_of_jax(tmp_path: Path) -> Iterator[None]:
+    """Jax's own cache on disk, which holds whatever was compiled."""
+    settings = {
+        "jax_compilation_cache_dir": str(tmp_path / "jax"), "jax_persistent_cache_min_compile_time_secs": 0.0,
+        "jax_persistent_cache_min_entry_size_bytes": -1,
+    }  # fmt: skip
+    before = {name: getattr(jax.config, name) for name in settings}
+    for name, value in settings.items():
+        jax.config.update(name, value)
+    compilation_cache.reset_cache()
+    yield
+    for name, value in before.items():
+        jax.config.update(name, value)
+    compilation_cache.reset_cache()
+
+
+@pytest.mark.usefixtures("cache_of_jax")
+def test_what_jax_found_in_its_own_cache_is_not_saved(store: Path):
+    """XLA saves no machine code of what it loaded: such a file loads, and its call fails."""
+    x = hf.asarray([1.0, 2.0])
+    done: list[list[str]] = []
+    for _ in range(3):
+        result, did = outcome(lambda x: hf.tanh(x) * 7.0, x)
+        np.testing.assert_allclose(result.numpy(), np.tanh([1.0, 2.0]) * 7, rtol=1e-6)
+        done.append(did)
+        shutil.rmtree(store, ignore_errors=True)
+    assert done == [["stored"], *[["not stored: jax's own cache has it"]] * 2]
 
 
 def test_explain_and_the_texts_of_a_loaded_executable(store: Path):

@@ -203,8 +203,26 @@ def jax_settings() -> list[str]:
     ]
 
 
+_found = threading.local()
+
+
+def _count_found(event: str, **_: Any) -> None:
+    if event == "/jax/compilation_cache/cache_hits":
+        _found.number = found_by_jax() + 1
+
+
+jax.monitoring.register_event_listener(_count_found)
+
+
+def found_by_jax() -> int:
+    """Return how many executables of this thread were found in jax's own cache on disk, and not compiled."""
+    return getattr(_found, "number", 0)
+
+
 def save_executable(compiled: Any) -> bytes:
     """Return a compiled function as bytes.
+
+    It must have been compiled in this process: what XLA loaded and saves again lacks machine code.
 
     Raises:
         Exception: of any kind, if it holds something that exists only in this process.

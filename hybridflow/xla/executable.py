@@ -22,6 +22,7 @@ from hybridflow.backend.jax_shim import (
     compile_with,
     direct_call,
     enable_x64,
+    found_by_jax,
     without_locations,
 )
 from hybridflow.backend.options import MANY_PARTS, MANY_ROWS, SMALL_VALUE, call_options, compiler_options, lowered_on
@@ -283,8 +284,14 @@ class _Compilation:
             if loaded is not None:
                 compiled, done = loaded, LOADED
             else:
+                found = found_by_jax()
                 compiled = steps.timed("xla", steps.compile)
-                done = entry if isinstance(entry, str) else entry.save(compiled, steps.text, steps.seconds())
+                if isinstance(entry, str):
+                    done = entry
+                elif found_by_jax() > found:
+                    done = "not stored: jax's own cache has it"
+                else:
+                    done = entry.save(compiled, steps.text, steps.seconds())
         return_free_memory()
         hidden = (false_on(self.device),) if self.takes_false else ()
 
