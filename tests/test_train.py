@@ -622,6 +622,7 @@ def test_a_run_goes_on_where_its_loop_was_left():
     assert (run.step, run.epoch) == (9, 1)
 
 
+@pytest.mark.always
 def test_a_loop_that_was_left_ends_before_its_program_does():
     printed = run_python(
         """
