@@ -203,7 +203,11 @@ class _Loop:
                 leaf = staged(kinds, raw_of(leaf, raw_dtype(kinds)), 1 if kinds == BOOL else LARGEST, origin)
             made.append(leaf)
         after = self.after.get(name) if self.ended else None
-        return value.filled(made) if after is None else value.apart_from(after).filled(made, after.source)
+        if after is None:
+            return value.filled(made)
+        if self.certain:  # it is what the last step made, and not what was there before the loop
+            return value.apart_from(after)._replace(source=after.source).filled(made)
+        return value.apart_from(after).filled(made, after.source)
 
     # -- a step -----------------------------------------------------------------------------------------------
 

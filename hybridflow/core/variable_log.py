@@ -37,7 +37,7 @@ class VariableLog:
     Attributes:
         values: the raw value that each Variable had before the function read or assigned it.
         replays: whether reads return these values.
-        quiet: whether what is replayed prints nothing.
+        quiet: whether what is replayed prints nothing, since it has printed.
         once: whether the code runs once for all calls.
         tracer: the tracer of the compiled function in which the eager code runs, or None.
     """

@@ -463,6 +463,7 @@ class GraphBuilder:
         if self.outer is None and self.observations is not None and self.observations.moved:
             error = self.failure_now(len(self.checks) - 1)
             if error is not None:
+                self.checks.pop()  # the code goes on from here as it does in this call
                 raise error
 
     def failure_now(self, first: int = 0) -> BaseException | None:

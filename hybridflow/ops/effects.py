@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import builtins
 import sys
-from collections.abc import Callable, Sequence
-from contextlib import nullcontext
+import threading
+from collections.abc import Callable, Generator, Iterable, Sequence
+from contextlib import contextmanager, nullcontext
 from typing import Any, cast, overload
 
 import jax
@@ -30,6 +31,7 @@ from hybridflow.core.op import No, Op, Stops, register
 from hybridflow.core.spec import TensorSpec, format_spec, is_open_size, make_spec
 from hybridflow.core.tensor import Tensor, asarray, format_tensor, host_array, make_tensor, to_numpy
 from hybridflow.core.variable_log import replaying, tracer_around
+from hybridflow.ir.graph import Graph, graphs_of
 from hybridflow.ops.host_values import Template, Text, as_text
 
 _EAGER = No("the public function runs it itself")
@@ -40,23 +42,57 @@ _TESTED = No("runs Python code; tested in tests/test_effects.py")
 
 
 class _Message:
-    """The arguments of a traced `hf.print`; the values of the tensors are filled in at every call."""
+    """The arguments of a traced `hf.print`; the values of the tensors are filled in at every call.
 
-    __slots__ = ("end", "separator", "stream", "template")
+    Attributes:
+        held: where texts are kept until it is known whether the call prints them; None if they are printed at once.
+    """
+
+    __slots__ = ("end", "held", "separator", "stream", "template")
 
     def __init__(self, values: tuple[Any, ...], separator: str | None, end: str | None, stream: Any) -> None:
         self.template = Template(values, as_text)
         self.separator = separator
         self.end = end
         self.stream = stream
+        self.held: list[tuple[str, Any]] | None = None
 
     def show(self, *arrays: Any) -> list[Any]:
         """Print the values."""
         with context_of(None):
             values = self.template.filled(arrays, _printed)
             stream = getattr(sys, self.stream) if type(self.stream) is str else self.stream
-            _print(values, self.separator, self.end, stream)
+            text = _joined(values, self.separator, self.end)
+        if self.held is None:
+            builtins.print(text, end="", file=stream)
+        else:
+            self.held.append((text, stream))
         return []
+
+
+def messages_of(graph: Graph) -> list[Any]:
+    """Return what prints in a graph, or in the graphs in it."""
+    return [node.attrs["message"] for one in graphs_of(graph) for node in one.nodes if node.op is PRINT]
+
+
+@contextmanager
+def held_prints(messages: Iterable[Any]) -> Generator[None]:
+    """Print what a call prints when a block ends, and nothing if it raises."""
+    texts: list[tuple[str, Any]] = []
+    with _HOLDING:
+        for one in messages:
+            one.held = texts
+        try:
+            yield
+        finally:
+            for one in messages:
+                one.held = None
+    for text, stream in texts:
+        builtins.print(text, end="", file=stream)
+
+
+_HOLDING = threading.RLock()
+"""Held by a call whose prints are held, so that those of two threads are not mixed up."""
 
 
 _STANDARD = ("stdout", "stderr")
@@ -82,10 +118,10 @@ def _stream(tracer: Any, file: Any) -> Any:
     return now
 
 
-def _print(values: Sequence[Any], separator: str | None, end: str | None, stream: Any) -> None:
-    """Print in one piece, since `print` writes value by value and so mixes up what several threads print."""
+def _joined(values: Sequence[Any], separator: str | None, end: str | None) -> str:
+    """Return what `print` writes, in one piece: value by value, it mixes up what several threads print."""
     text = (" " if separator is None else separator).join([str(value) for value in values])
-    builtins.print(text + ("\n" if end is None else end), end="", file=stream)
+    return text + ("\n" if end is None else end)
 
 
 def _printed(kind: str, array: Any, name: Any) -> Any:
@@ -131,7 +167,7 @@ def print(*values: Any, sep: str | None = " ", end: str | None = "\n", file: Any
     tracer = current().tracer or tracer_around()
     if tracer is None:
         if not replaying():
-            _print(values, sep, end, file)
+            builtins.print(_joined(values, sep, end), end="", file=file)
         return
     text = _Message(values, sep, end, _stream(tracer, file))
     with nullcontext() if is_tracing() else context_of(tracer):  # in eager code of a trace: where it stands in the call

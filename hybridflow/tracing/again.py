@@ -8,9 +8,10 @@ decides, unless nothing but the error itself can come of it.
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import nullcontext
 from typing import Any
 
-from hybridflow.core.variable import GradientCell
+from hybridflow.core.variable import WRITES, GradientCell
 from hybridflow.core.variable_log import VariableLog, logging_variables
 from hybridflow.tracing.verification import rerunning
 
@@ -20,21 +21,22 @@ class Undone(Exception):
 
     Attributes:
         handled: notes that the call went on as Python.
-        printed: whether `hf.print` has printed what the call prints.
+        assigns: whether the call assigns Variables.
     """
 
-    def __init__(self, handled: Callable[[], None], *, printed: bool) -> None:
+    def __init__(self, handled: Callable[[], None], *, assigns: bool) -> None:
         super().__init__()
         self.handled = handled
-        self.printed = printed
+        self.assigns = assigns
 
 
 class _Trial(VariableLog):
     """Keeps what a call assigns from the Variables themselves until it has ended well."""
 
-    def __init__(self, *, quiet: bool) -> None:
+    quiet = False
+
+    def __init__(self) -> None:
         super().__init__({})
-        self.quiet = quiet
         self._assigned: dict[Any, Any] = {}
         self._present: dict[GradientCell, bool] = {}
 
@@ -62,13 +64,14 @@ class _Trial(VariableLog):
 
 def as_python(call: Callable[[], Any], undone: Undone) -> Any:
     """Make a call as Python, with the Variables as they were; if it raises, they stay so."""
-    trial = _Trial(quiet=undone.printed)
-    try:
-        with logging_variables(trial), rerunning():
-            result = call()
-    except BaseException:
-        trial.undo()
-        raise
-    trial.commit()
+    with WRITES if undone.assigns else nullcontext():
+        trial = _Trial()
+        try:
+            with logging_variables(trial), rerunning():
+                result = call()
+        except BaseException:
+            trial.undo()
+            raise
+        trial.commit()
     undone.handled()
     return result

@@ -149,7 +149,7 @@ def make_trace(
         numbers.close()
         observations.forget()
         if isinstance(need, NeedsPython):
-            raise _undone(name, cast(Exception, need.__cause__)) from need.__cause__
+            raise _undone(builder, cast(Exception, need.__cause__)) from need.__cause__
         raise
     except Exception as error:
         numbers.close()
@@ -158,7 +158,7 @@ def make_trace(
             observations.before.undo()  # the error comes from tracing, not from the user's code: undo the whole call
         elif not observations.moved and (builder.checks or any(map(has_effect, builder.nodes))):
             observations.before.undo()
-            raise _undone(name, error) from error  # a check before it may fail, and what is printed before it counts
+            raise _undone(builder, error) from error  # a check before it may fail, and what is printed before it counts
         raise
     finally:
         builder.scope.alive = False
@@ -173,9 +173,9 @@ def make_trace(
     return trace
 
 
-def _undone(name: str, error: Exception) -> Undone:
+def _undone(builder: GraphBuilder, error: Exception) -> Undone:
     """Return what lets Python decide a call whose trace raised an error."""
-    where = user_place(3)
+    where, name = user_place(3), builder.name
 
     def handled() -> None:
         text = message(
@@ -185,7 +185,7 @@ def _undone(name: str, error: Exception) -> Undone:
         )
         warn_at(where, text, RetraceWarning)
 
-    return Undone(handled, printed=False)
+    return Undone(handled, assigns=any([state.assignments for state in builder.variables.values()]))
 
 
 def _run(

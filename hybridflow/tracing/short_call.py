@@ -40,7 +40,8 @@ def short_way(trace: Trace, signature: Signature, *, bound: bool) -> ShortWay | 
     only_tensors_and_numbers = all(leaf.kind in (TENSOR, NUMBER) and leaf.array is None for leaf in signature.leaves)
     context = current()
     quiet = context.device is None and context.autocast is None
-    if not only_tensors_and_numbers or not quiet or trace.symbolic or trace.guarded or trace.reads_leaves:
+    general = trace.symbolic or trace.guarded or trace.reads_leaves or bool(trace.prints)
+    if general or not only_tensors_and_numbers or not quiet:
         return None
     kinds = [Tensor if leaf.kind == TENSOR else leaf.key[1] for leaf in signature.leaves]
     variables = trace.variables(signature)

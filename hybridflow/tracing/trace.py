@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext, suppress
 from dataclasses import replace
 from sys import getrefcount
+from threading import get_ident
 from typing import Any, cast
 
 import jax
@@ -21,7 +22,7 @@ from hybridflow.core.context import Context, context_of, current
 from hybridflow.core.device import require_on
 from hybridflow.core.dims import Dim
 from hybridflow.core.dispatch import record as record_node
-from hybridflow.core.errors import GradientError, RetraceWarning, message
+from hybridflow.core.errors import GradientError, RetraceWarning, TraceError, message
 from hybridflow.core.mesh import SEVERAL
 from hybridflow.core.node import Edge, format_where, user_place, warn_at
 from hybridflow.core.notes import requires
@@ -45,6 +46,7 @@ from hybridflow.ir.costs import concrete
 from hybridflow.ir.effects import has_effects
 from hybridflow.ir.evaluate import symbol_positions
 from hybridflow.ir.graph import Graph
+from hybridflow.ops.effects import held_prints, messages_of
 from hybridflow.passes import ON_A_MESH, PassRecord, run_passes
 from hybridflow.passes.lib.outcomes import outlined_in, pipelines_in, recomputed_in, rolled_in
 from hybridflow.tracing.again import Undone
@@ -132,13 +134,13 @@ class Trace(Fit):
         self.first_numbers: tuple[float, ...] = builder.observations.numbers.values
         self.takes_numbers = bool(self.first_numbers)
         self.before: Journal | None = builder.observations.before
-        self._changes: Journal | None = None
+        self._changes: dict[int, Journal] = {}  # by thread
         self._left = 0
         found = builder.observations
         # Whether Python decides what comes of a failed check: code that the trace does not know may run then.
-        self._python_decides = bool(builder.checks) and (
-            found.acts_on_errors or found.runs_unseen or found.before.after_check
-        )
+        self._handles = bool(builder.checks) and (found.acts_on_errors or found.runs_unseen)
+        self._python_decides = self._handles or (bool(builder.checks) and found.before.after_check)
+        self.prints = messages_of(self.graph) if self._python_decides and self.calls_host else []
         # If a trace changed what it reads, it would read another value next time, so it can serve only its own call.
         changed = self._has_changed(builder.observations)
         self.again = record.again = builder.observations.again
@@ -200,7 +202,7 @@ class Trace(Fit):
         """Take a journal whose changes are undone if one of the call's checks fails."""
         if self._python_decides:
             journal.mark()
-            self._changes = journal
+            self._changes[get_ident()] = journal
 
     def _has_changed(self, observations: Observations) -> bool:
         """Whether the trace changed something that it read."""
@@ -223,10 +225,11 @@ class Trace(Fit):
         Raises:
             Undone: a check failed, and Python decides what comes of that.
         """
-        if context.tapes or self.requires_grad(signature):
-            return self.call_under_tapes(signature, context)
-        numbers = numbers_of(signature) if self.plan.numbers.computes else ()
-        return self.call(self.arrays(signature), self.variables(signature), context.device, numbers)
+        with held_prints(self.prints) if self.prints else nullcontext():
+            if context.tapes or self.requires_grad(signature):
+                return self.call_under_tapes(signature, context)
+            numbers = numbers_of(signature) if self.plan.numbers.computes else ()
+            return self.call(self.arrays(signature), self.variables(signature), context.device, numbers)
 
     def graph_for(self, signature: Signature) -> Graph:
         """Return the graph, annotated with a call's captured tensors and Variables and with names of the outputs."""
@@ -462,7 +465,7 @@ class Trace(Fit):
         pending = PendingChecks(outputs[self.plan.count + len(self.assigned)], self, self._raise_failed)
         if self._python_decides:  # before the call returns
             pending.settle()
-            self._changes = None
+            self._changes.pop(get_ident(), None)
             return pending
         if any([type(one._value) is np.ndarray for one in results]):  # it was waited for, to cut it to its real size
             pending.settle()
@@ -474,12 +477,20 @@ class Trace(Fit):
 
     def _raise_failed(self, flags: Any) -> None:
         failed = int(np.argmin(flags))
-        changes, self._changes = self._changes, None
-        if self._python_decides and (changes is None or changes.is_as_marked()):  # no other code changed it again
+        changes = self._changes.pop(get_ident(), None)
+        error = self.checks[failed].failure(self.raw_graph.name)
+        if self._python_decides and (changes is None or changes.is_as_marked()):
             if changes is not None:
                 changes.undo()
-            raise Undone(functools.partial(self._handled, failed), printed=True)
-        raise self.checks[failed].failure(self.raw_graph.name)
+            raise Undone(functools.partial(self._handled, failed), assigns=bool(self.assigned)) from error
+        if self._handles:
+            raise TraceError(
+                message(f"{self.raw_graph.name}: a check failed where the code may handle that, and what the call has "
+                        "changed in Python's state was changed again meanwhile, by another thread or a host function",
+                        got=f"{type(error).__name__}: {(str(error).splitlines() or [''])[0]}",
+                        hint="Hold a lock around the call, or change that state outside of the compiled function.")
+            ) from error  # fmt: skip
+        raise error
 
     def _handled(self, failed: int) -> None:
         """Note that the code has handled a failed check: the call has run twice, the second time as Python."""
