@@ -9,7 +9,15 @@ from contextlib import suppress
 import pytest
 
 import hybridflow as hf
-from hybridflow.core.errors import DTypeError, MutationError, ShapeError, TracedValueError, TraceError
+from hybridflow.core.errors import (
+    CheckError,
+    DTypeError,
+    ExportError,
+    MutationError,
+    ShapeError,
+    TracedValueError,
+    TraceError,
+)
 
 X = hf.asarray(2.0)
 
@@ -423,6 +431,20 @@ def test_exceptions_that_depend_on_tensors_are_not_handled_around():
         compiled = hf.compile(f)
         assert [compiled(one).item() for one in (X, -X, X)] == [f(one).item() for one in (X, -X, X)]
         assert compiled.trace_count == 1
+
+
+def test_what_goes_on_after_an_exception_is_not_exported(tmp_path):
+    def f(x):
+        try:
+            hf.debugging.check(x > 0, "positive")
+        except CheckError:
+            x = x * 10
+        return x
+
+    for save in (hf.export.save, hf.export.onnx):
+        with pytest.raises(ExportError, match=r"f may go on where CheckError is raised at .*test_convert_errors"):
+            save(tmp_path / "f", f, hf.TensorSpec([]))
+    assert not [*tmp_path.iterdir()]
 
 
 def test_calls_that_leave_a_trace_by_an_exception_again_and_again_are_warned_of():

@@ -200,6 +200,20 @@ def test_whether_an_object_is_that_which_a_tensor_chose_is_refused():
             hf.compile(f)(hf.asarray(1.0))
 
 
+def test_what_a_loop_that_is_sure_to_step_has_made_may_change():
+    given = {"w": hf.asarray(1.0), "n": 0}
+
+    def f(xs):
+        params = given
+        for x in xs:
+            params = {"w": params["w"] - x, "n": params["n"] + 1}
+        params["rate"] = 0.5
+        return params["w"] * params["rate"] * params["n"]
+
+    assert hf.compile(f)(hf.asarray([1.0, 2.0])).item() == f(hf.asarray([1.0, 2.0])).item() == -2.0
+    assert [*given] == ["w", "n"]
+
+
 def test_a_copy_of_what_a_tensor_chose_may_change():
     a, b = [1.0], [2.0]
 

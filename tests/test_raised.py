@@ -278,7 +278,9 @@ AROUND = {
     "Python's own after": "{check}\nLOG.append(2)\nif n == 2: {{}}['k']",
     "Python's own, handled": "try:\n    {check}\n    if n == 2: {{}}['k']\nexcept KeyError: LOG.append(7)",
     "Variables": "W.assign_add(1.0)\ntry:\n    {check}\n    W.assign_add(10.0)\nfinally: LOG.append(3)",
-    "printed": "hf.print('before', x)\ntry:\n    {check}\nexcept Exception: LOG.append(8)",
+    "printed": "hf.print('before', x)\ntry:\n    {check}\n    hf.print('fine')\nexcept Exception: print('handled', x)\n"
+               "finally: hf.print('end', x)",
+    "iterator": "m = next(IT)\ntry:\n    {check}\n    m += next(IT)\nexcept Exception: m -= next(IT)\ny = x * m",
     "random": "z = hf.random.uniform((2,))\ntry:\n    {check}\nexcept Exception: LOG.append(8)\ny = z + x",
 }
 ON_THE_WAY = '''
@@ -286,7 +288,7 @@ import contextlib
 import hybridflow as hf
 from types import SimpleNamespace
 
-LOG, S, W = [], SimpleNamespace(on=None, calls=0), hf.Variable(0.0)
+LOG, S, W, IT = [], SimpleNamespace(on=None, calls=0), hf.Variable(0.0), iter(range(100))
 
 class Told:
     def __init__(self, swallows=False): self.swallows = swallows
@@ -322,7 +324,8 @@ def f(x, n):
 '''
 
 
-@pytest.mark.filterwarnings("ignore::hybridflow.RetraceWarning", "ignore::SyntaxWarning")
+@pytest.mark.filterwarnings("ignore::hybridflow.RetraceWarning", "ignore::hybridflow.EffectWarning")
+@pytest.mark.filterwarnings("ignore::SyntaxWarning")
 @pytest.mark.parametrize("around", AROUND)
 @pytest.mark.parametrize("name", CHECKS)
 def test_what_python_does_on_the_way_out_is_done(

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from types import (
     BuiltinFunctionType,
@@ -514,7 +515,7 @@ class _Manager:
         enter, self.leave = [special(self.manager, name) for name in ("__enter__", "__exit__")]
         made = enter()
         if not is_own(type(self.manager).__module__):
-            self.within = regions.trying()
+            self.within = regions.trying(type(self.manager) is suppress)
             self.within.__enter__()
         return made
 

@@ -139,8 +139,8 @@ def apart() -> Generator[None, None, None]:
 
 
 @contextmanager
-def trying() -> Generator[None, None, None]:
-    """Run the body of a ``try`` or ``with``, whose other blocks run if a check in it fails."""
+def trying(handles: bool) -> Generator[None, None, None]:
+    """Run the body of a ``try`` or ``with``, whose other blocks run if a check in it fails, and may handle that."""
     tracer: Any = current().tracer
     checks = 0 if tracer is None else len(tracer.checks)
     try:
@@ -152,7 +152,7 @@ def trying() -> Generator[None, None, None]:
         raise local from None
     finally:
         if tracer is not None and len(tracer.checks) > checks:
-            observe.acts_on_errors()
+            observe.acts_on_errors(handles)
 
 
 def frames_of_function(frame: FrameType | None) -> Iterator[FrameType]:

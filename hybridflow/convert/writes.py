@@ -167,13 +167,14 @@ class Writes(Reads):
         if made:
             return node
         place = one_line(node)
+        handles = constant(place, bool(node.handlers))
         if yields:  # the caller must not see a generator's handlers while the generator is suspended
-            node.body.insert(0, expression(place, runtime(place, "acts_on_errors")))
+            node.body.insert(0, expression(place, runtime(place, "acts_on_errors", handles)))
             for handler in node.handlers:
                 start = one_line(handler)
                 handler.body.insert(0, expression(start, runtime(start, "handled_name")))
             return node
-        node.body = [at(place, ast.With([ast.withitem(runtime(place, "trying"))], node.body))]
+        node.body = [at(place, ast.With([ast.withitem(runtime(place, "trying", handles))], node.body))]
         for handler in node.handlers:
             start = one_line(handler)
             handler.body.insert(0, expression(start, runtime(start, "handled")))

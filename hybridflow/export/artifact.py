@@ -377,6 +377,12 @@ def _with_weights(
 
 
 def _check_errors(name: str, trace: Trace) -> None:
+    if trace.handles_errors:
+        raise ExportError(
+            message(f"export: {name} may go on where {trace.checks[0].error.__name__} is raised at "
+                    f"{format_where(trace.checks[0].where)}, as its `except` says",
+                    hint="An artifact only raises it: choose by the tensor itself, with an `if` or hf.where.")
+        )  # fmt: skip
     for one in trace.checks:
         if one.example is not None or (not issubclass(one.error, HybridflowError) and one.error not in PLAIN_ERRORS):
             raise ExportError(

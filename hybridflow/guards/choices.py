@@ -44,7 +44,8 @@ class Choices:
 
     def __init__(self, is_outside: Callable[[Any], bool]) -> None:
         self._is_outside = is_outside
-        self._merged = Journal()  # of those that stand for objects from outside
+        self._of_outside: set[int] = set()  # those that stand for objects from outside
+        self._merged = Journal()  # of these
         self._roots: dict[int, frozenset[int]] = {}
         self._born: dict[int, int] = {}
         self._changes: list[_Change] = []
@@ -67,16 +68,17 @@ class Choices:
     def _pair(self, made: Any, source: Any, *, outside: bool) -> None:
         if made is source:
             return
-        if isinstance(source, np.ndarray):
+        if isinstance(source, np.ndarray) or id(source) in self._arrays:
             self._arrays.update((id(made), id(source)))
             self._kept += (made, source)
             return
         if type(made) is not type(source) or not _has_parts(made):
             return
         self._read(source)
-        outside = outside or self._is_outside(source)
+        outside = outside or self._is_outside(source) or id(source) in self._of_outside
         if not isinstance(made, tuple):
             if outside:
+                self._of_outside.add(id(made))
                 self._merged.inside(made)
             self._kept += (made, source)
             ids = frozenset([id(source)])

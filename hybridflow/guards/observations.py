@@ -153,6 +153,8 @@ class Observations:
 
         So it is if eager code in the trace has assigned a Variable: a call that fails assigns nothing.
         """
+        self.handles_errors = False
+        """Whether a check stands in a ``try`` with an ``except``."""
         self.moved = False
         """Whether the trace has done what cannot be undone: checks are then decided while it goes on."""
         self.stored_unseen = Spots()

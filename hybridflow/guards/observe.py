@@ -522,11 +522,12 @@ def is_not_converted(function: Any, args: tuple[Any, ...]) -> None:
     runs_as_it_is(function, args, {})
 
 
-def acts_on_errors() -> None:
-    """Record that code runs if a check of the trace fails: that of an ``except``, a ``finally`` or an ``__exit__``."""
+def acts_on_errors(handles: bool) -> None:
+    """Record that code runs if a check of the trace fails: that of a ``finally`` or ``__exit__``, or a handler."""
     observations, _ = current_observations()
     if observations is not None:
         observations.acts_on_errors = True
+        observations.handles_errors |= handles
 
 
 def runs_as_it_is(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:

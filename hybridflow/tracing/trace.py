@@ -140,6 +140,7 @@ class Trace(Fit):
         # Whether Python decides what comes of a failed check: code that the trace does not know may run then.
         self._handles = bool(builder.checks) and (found.acts_on_errors or found.runs_unseen)
         self._python_decides = self._handles or (bool(builder.checks) and found.before.after_check)
+        self.handles_errors = found.handles_errors and bool(builder.checks)
         self.prints = messages_of(self.graph) if self._python_decides and self.calls_host else []
         # If a trace changed what it reads, it would read another value next time, so it can serve only its own call.
         changed = self._has_changed(builder.observations)
