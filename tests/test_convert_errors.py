@@ -442,7 +442,7 @@ def test_what_goes_on_after_an_exception_is_not_exported(tmp_path):
         return x
 
     for save in (hf.export.save, hf.export.onnx):
-        with pytest.raises(ExportError, match=r"f may go on where CheckError is raised at .*test_convert_errors"):
+        with pytest.raises(ExportError, match=r"predict may go on where CheckError is raised at .*test_convert_errors"):
             save(tmp_path / "f", f, hf.TensorSpec([]))
     assert not [*tmp_path.iterdir()]
 
