@@ -17,7 +17,7 @@ from typing import Any, NamedTuple, NoReturn
 from hybridflow.core.seen_numbers import SeenNumbers
 from hybridflow.core.staged_number import StagedNumber, needed
 from hybridflow.core.traced_number import NeedsNumber, NeedsSize, TracedNumber
-from hybridflow.guards.access import MISSING, RAW, Access
+from hybridflow.guards.access import ITSELF, MISSING, RAW, Access
 from hybridflow.guards.contents import in_sequence, values_of
 from hybridflow.guards.guards import CONTAINERS, ITEM, PLAIN, Origin
 from hybridflow.guards.parts import items_of
@@ -164,7 +164,7 @@ class OutsideNumbers:
             if not self._is_input(origin, way := way_of(origin), value):
                 return value
             position = self._add(way, value, origin.path)
-            self._of_origin[origin] = origin.inputs[None] = position
+            self._of_origin[origin] = origin.inputs[ITSELF] = position
         return self._inputs[position].traced
 
     def saw(self, parent: Origin, access: Access, name: str, value: float) -> None:
