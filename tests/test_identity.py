@@ -691,12 +691,12 @@ class Plan:
     part: object
 
 
-class Pair(collections.namedtuple("_Pair", "value part")):
+class Named(collections.namedtuple("_Named", "value part")):
     """A named tuple with attributes."""
 
 
 def noted(value, part):
-    pair = Pair(value, part)
+    pair = Named(value, part)
     pair.note = "b"
     return pair
 
@@ -708,7 +708,7 @@ AROUND = {
     "default dict": (lambda value, part: collections.defaultdict(int, x=value, a=part), lambda one: one["a"]),
     "list": (lambda value, part: [part, value], lambda one: one[0]),
     "tuple": (lambda value, part: (value, part), lambda one: one[1]),
-    "named tuple": (Pair, lambda one: one.part),
+    "named tuple": (Named, lambda one: one.part),
     "named tuple with attributes": (noted, lambda one: one.part),
     "frozen dataclass": (Plan, lambda one: one.part),
     "tuple in a dict": (lambda value, part: {"k": ([part], value), "j": 1}, lambda one: one["k"][0][0]),
