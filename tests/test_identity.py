@@ -37,6 +37,9 @@ class Cell:
     def set(self, value):
         self.value = value
 
+    def hand(self, x, function):
+        return self.value(x, function)
+
 
 class Total:
     """Something that ``+=`` changes in place."""
@@ -754,3 +757,56 @@ def test_an_argument_that_holds_a_list_twice_is_stored_as_it_is(way):
         f(x(), given)
         assert state.v == given
         assert way == "frozen dataclass" or state.v is given  # a dataclass counts by its value
+
+
+def acted(x):
+    return x * 3
+
+
+class Acting:
+    def method(self, x):
+        return x * 3
+
+    def __call__(self, x):
+        return x * 3
+
+
+ACTING = Acting()
+FUNCTIONS = {
+    "function": acted, "lambda": lambda x: x * 3, "bound method": ACTING.method, "partial": functools.partial(acted),
+    "object": ACTING, "class": Acting, "builtin": len, "transformed": hf.grad(acted), "compiled": hf.compile(acted),
+    "wrapper": functools.wraps(acted)(lambda x: acted(x)), "cached": functools.lru_cache(acted),
+    "jax": hf.from_jax(acted),
+}  # fmt: skip
+HANDED_ON = {
+    "by position": lambda way, body, one: (way(body), lambda f, x: f(x, one)),
+    "by name": lambda way, body, one: (way(lambda x, *, g: body(x, g)), lambda f, x: f(x, g=one)),
+    "by default": lambda way, body, one: (way(lambda x, g=one: body(x, g)), lambda f, x: f(x)),
+    "in a list": lambda way, body, one: (way(lambda x, g: body(x, g[0])), lambda f, x: f(x, [one])),
+    "in a dict": lambda way, body, one: (way(lambda x, g: body(x, g["k"])), lambda f, x: f(x, {"k": one})),
+    "by stars": lambda way, body, one: (way(lambda x, *g, **k: body(x, g[0])), lambda f, x: f(x, one, k=one)),
+    "to a method": lambda way, body, one: (way(Cell(body).hand), lambda f, x: f(x, one)),
+    "by a decorator": lambda way, body, one: (hf.no_grad()(body), lambda f, x: f(x, one)),
+    "to a gradient": lambda way, body, one: (hf.grad(lambda x, g: hf.sum(body(x, g))), lambda f, x: f(x, one)),
+}
+
+
+@pytest.mark.filterwarnings("ignore::hybridflow.RetraceWarning", "ignore::hybridflow.EffectWarning")
+@pytest.mark.parametrize("handed_on", HANDED_ON)
+def test_a_function_that_is_handed_on_is_the_caller_s_own(handed_on):
+    for name, one in FUNCTIONS.items():
+        for way in (lambda f: f, hf.compile):
+            kept, counts = [], {}
+
+            def body(x, g, one=one, kept=kept, counts=counts):
+                kept.append(g)
+                counts[g] = counts.get(g, 0) + 1
+                return x * kept.count(one) * (2 if g is one else 3)
+
+            f, call = HANDED_ON[handed_on](way, body, one)
+            outer = way(lambda x, f=f, call=call: call(f, x) + call(f, x))
+            found = [outer(x()).tolist() for _ in range(2)]
+            told = found, [g is one for g in kept], [*counts.items()]
+            if way is not hf.compile:
+                expected = told
+        assert told == expected, name
