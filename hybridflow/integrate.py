@@ -8,6 +8,7 @@ from typing import Any, cast
 from hybridflow.core import structures
 from hybridflow.core.attached import attached as _attached
 from hybridflow.core.errors import ArgumentError, CheckError, DTypeError, ShapeError, message
+from hybridflow.core.functions import as_traced
 from hybridflow.ir.builder import require
 from hybridflow.nested.bodies import leaves_of
 from hybridflow.nested.loops import while_loop
@@ -92,7 +93,7 @@ def odeint(
     direction = sign(times[-1] - times[0])
 
     def slope(ys: _Values, at: Any) -> _Values:
-        return slopes_of(func(structures.unflatten(tree, ys), at, *args), ys, tree)
+        return slopes_of(as_traced(func)(structures.unflatten(tree, ys), at, *args), ys, tree)
 
     def size(errors: _Values, ys: _Values, others: _Values) -> Any:
         """Return the root of the mean square of errors, in units of what is allowed."""

@@ -404,3 +404,51 @@ def test_an_array_is_an_instance_of_the_same_classes(array: Any) -> None:
     f(hf.ones(1), array)
     hf.compile(f)(hf.ones(1), array)
     assert found[0] == found[1]
+
+
+def said_of(n):
+    """Return a number that tells what an argument is taken for."""
+    said = (isinstance(n, np.ndarray), isinstance(n, np.generic), isinstance(n, hf.Tensor), isinstance(n, np.floating),
+            isinstance(n, float), type(n) is hf.Tensor, hasattr(n, "at"), hasattr(n, "tolist"), n.dtype.kind == "f",
+            n.dtype.itemsize == 8)  # fmt: skip
+    return float(sum([2**place * one for place, one in enumerate(said)]))
+
+
+def of_what(x, n):
+    return x * said_of(n)
+
+
+HANDED_ON = {
+    "by position": (of_what, lambda g, x, n: g(x, n)),
+    "by name": (lambda x, *, n: of_what(x, n), lambda g, x, n: g(x, n=n)),
+    "in a list": (lambda x, several: of_what(x, several[0]), lambda g, x, n: g(x, [n])),
+    "in a dict": (lambda x, table: of_what(x, table["k"][0]), lambda g, x, n: g(x, {"k": (n, 1)})),
+    "twice": (lambda x, a, b: of_what(x, a) * (a is b), lambda g, x, n: g(x, n, n)),
+    "to the third": (lambda x, n: hf.compile(of_what)(x, n), lambda g, x, n: g(x, n)),
+    "changed": (of_what, lambda g, x, n: g(x, -n) + g(x, n * n)),
+    "made": (of_what, lambda g, x, n: g(x, np.ones(2)) + g(x, n)),
+    "by a decorator": (hf.no_grad()(of_what), lambda g, x, n: g(x, n)),
+    "to a checkpoint": (hf.checkpoint(of_what), lambda g, x, n: g(x, n)),
+    "to a gradient": (hf.grad(of_what), lambda g, x, n: g(x, n)),
+    "to rows": (of_what, lambda g, x, n: hf.vmap(g, in_axes=(0, None))(hf.stack([x, x]), n)[0]),
+}
+HANDED = (np.float32(1.5), np.float64(1.5), np.int32(2), np.array(1.5), np.array([1.5, 2.5], "f"), np.arange(3))
+
+
+@pytest.mark.parametrize("handed_on", HANDED_ON)
+def test_an_array_that_is_handed_on_stays_one(handed_on):
+    function, call = HANDED_ON[handed_on]
+    inner = hf.compile(function)
+    outer = hf.compile(lambda x, n: call(inner, x, n))
+    for n in HANDED:
+        assert outer(hf.asarray(1.0), n).item() == call(function, hf.asarray(1.0), n).item(), repr(n)
+
+
+def test_an_array_beside_a_spec_stays_one():
+    inner = hf.compile(lambda x, n=None: of_what(x, n), input_signature=[hf.TensorSpec([])])
+    outer = hf.compile(lambda x, n: inner(x, n))
+    for n in HANDED:
+        expected = said_of(n)
+        assert (inner(1.0, n).item(), outer(1.0, n).item()) == (expected, expected)
+        with hf.config.run_eagerly():
+            assert inner(1.0, n).item() == expected

@@ -1053,3 +1053,34 @@ def test_a_module_that_counts_its_calls_makes_two_traces():
     for _ in range(4):
         step(hf.asarray([0.5, 1.0]))
     assert (net.calls, step.trace_count) == (4, 2)
+
+
+KEYS_OF_DICTS = (None, ..., True, "", (None,), len, Number.A, Holder())
+NUMBERS_UNDER_KEYS = (
+    "return x * d[k]",
+    "d[k] += 1\n    return x * d[k]",
+    "d[k] = d.get(k, 0) + len(d)\n    return x + d[k]",
+    "d['j'], d[k] = d[k], d['j'] + 1\n    return x * d['j'] - d[k]",
+    "return x * sum(d.values()) + d[k]",
+    "e = {**d, k: d[k] + 2}\n    return x * e[k] + d['j']",
+    "return x * d[k] if k in d else x",
+)
+
+
+@pytest.mark.filterwarnings("ignore::hybridflow.RetraceWarning")
+@pytest.mark.parametrize("program", NUMBERS_UNDER_KEYS)
+def test_a_number_may_lie_under_any_key(program, tmp_path):
+    path = tmp_path / "keys.py"
+    path.write_text(f"def f(x, d, k):\n    {program}\n")
+    space = {}
+    exec(compile(path.read_text(encoding="utf-8"), str(path), "exec"), space)
+
+    def results_of(way, key):
+        box = Holder(d={"i": 1.5, key: 2, "j": 3})
+        f = way(lambda x: space["f"](x, box.d, key))
+        for number in range(4):
+            box.d[key] += number
+            yield f(hf.asarray(2.0)).item(), [*box.d.items()]
+
+    for key in KEYS_OF_DICTS:
+        assert [*results_of(hf.compile, key)] == [*results_of(lambda f: f, key)], key

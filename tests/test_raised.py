@@ -7,7 +7,7 @@ import threading
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
 from pathlib import Path
-from types import ModuleType
+from types import FunctionType, ModuleType
 from typing import Any
 
 import pytest
@@ -217,12 +217,13 @@ def told(error: BaseException | None) -> Any:
     """Return all that a program can see of an exception but its traceback, its notes of places, and its identity."""
     if error is None:
         return None
-    state = {name: getattr(error, name) for name in ("code", "name", "path", "errno", "filename", "reason", "limit")
-             if hasattr(error, name)}
+    names = ("code", "name", "path", "errno", "filename", "reason", "limit", "obj")
+    found = {name: getattr(error, name) for name in names if hasattr(error, name)}
+    state = {name: one() if isinstance(one, FunctionType) else one for name, one in found.items()}
     notes = [one for one in getattr(error, "__notes__", ()) if one == "a note"]
     parts = [told(one) for one in getattr(error, "exceptions", ())]
     return (type(error), str(error), repr(error.args), state, notes, parts,
-            told(error.__cause__), error.__suppress_context__)  # fmt: skip
+            told(error.__cause__), told(error.__context__), error.__suppress_context__)  # fmt: skip
 
 
 def outcome(function: Any, x: hf.Tensor) -> Any:
@@ -247,6 +248,82 @@ def test_what_is_raised_is_raised_compiled(place: str, tmp_path: Path):
             else:
                 same(eager, found)
     assert all(kinds == {False, True} for kinds in seen.values())
+
+
+# -- numbers in what is raised -------------------------------------------------------------------------------------
+
+HOLDING = '''
+import dataclasses
+import hybridflow as hf
+
+class Told(Exception):
+    def __init__(self, limit):
+        super().__init__("told")
+        self.limit = limit
+class Slots(Exception):
+    __slots__ = ("code",)
+    def __init__(self, code): self.code = code
+@dataclasses.dataclass
+class Cell:
+    value: object
+class State: pass
+STATE = State()
+
+def handling(n):
+    try: raise KeyError(n)
+    except KeyError:
+        try: raise Told(n)
+        except Told as error: return error
+
+def caused(n):
+    error = Told("by")
+    error.__cause__ = Told([n])
+    return error
+
+def checked(x, n):
+    if hf.any(x < 0): raise Told(n)
+
+'''
+HELD = [
+    "Told(n)", "Told([n, {'a': (n + 1,)}])", "Told(Cell(n))", "Told(lambda: n)", "Slots(n)", "ValueError(n, [n])",
+    "caused(n)", "handling(n)", "ExceptionGroup('g', [Told(n), ExceptionGroup('h', [ValueError(n)])])", "SystemExit(n)",
+    "AttributeError('text', name='name', obj=n)", "OSError(n, 'text')", "Told(x.shape[0])", "Told([x.shape[0] / 4])",
+]
+HOLDS = {
+    "if": "if hf.any(x < 0): raise {}",
+    "cause": "if hf.any(x < 0): raise ValueError from {}",
+    "no cause": "if hf.any(x < 0): raise {} from None",
+    "always": "raise {}",
+    "from always": "raise KeyError('k') from {}",
+    "loop": "for k in hf.arange(3):\n        if x[0] < -k: raise {}",
+    "handler": "try: {{}}['k']\n    except KeyError:\n        if hf.any(x < 0): raise {}",
+    "helper in a handler": "try: raise {}\n    except BaseException: checked(x, n)",
+    "outside": "n = STATE.n\n    if hf.any(x < 0): raise {}",
+}
+
+
+@pytest.mark.filterwarnings("ignore::hybridflow.RetraceWarning")
+@pytest.mark.parametrize("place", HOLDS)
+def test_numbers_in_what_is_raised_are_those_of_the_call(place: str, tmp_path: Path):
+    functions = (f"def f{n}(x, n):\n    {HOLDS[place].format(one)}\n    return x" for n, one in enumerate(HELD))
+    path = tmp_path / "holding.py"
+    path.write_text(HOLDING + "\n".join(functions), encoding="utf-8")
+    module: dict[str, Any] = {}
+    exec(compile(path.read_text(encoding="utf-8"), str(path), "exec"), module)
+
+    def seen(function: Any, size: int, n: float) -> Any:
+        module["STATE"].n = n
+        try:
+            return function(-hf.ones([size]), n).tolist()
+        except BaseException as error:
+            return told(error)
+
+    with without_xla():
+        for number, held in enumerate(HELD):
+            plain = module[f"f{number}"]
+            compiled = hf.compile(plain)
+            for size, n in ((2, 1), (3, 2), (4, 2.5), (2, 3.5)):
+                assert seen(compiled, size, n) == seen(plain, size, n), held
 
 
 # -- what Python does on the way out -------------------------------------------------------------------------------

@@ -30,12 +30,15 @@ from hybridflow.convert.values import (
     truth,
     zeros_like,
 )
+from hybridflow.core.dims import NeedsSizes
 from hybridflow.core.dtypes import DType, default_dtype, is_integer
 from hybridflow.core.errors import CheckError, TraceError, message
-from hybridflow.core.held import attributes_of
+from hybridflow.core.held import attributes_of, held_errors
 from hybridflow.core.node import format_where, user_place
 from hybridflow.core.staged_number import INT, StagedNumber, tried, weak_dtype_of
 from hybridflow.core.tensor import as_tensor
+from hybridflow.guards import observe
+from hybridflow.guards.storable import require_numbers_in
 from hybridflow.ir.builder import Traced, add_check, trace_body
 from hybridflow.ir.checks import again
 from hybridflow.nested.bodies import predicate, trace_function
@@ -359,16 +362,22 @@ def completes(run: Callable[[], Any], body: Region) -> bool:
 
 
 def add_raise(error: BaseException) -> None:
-    """Make the calls that reach this point fail with an error."""
+    """Make the calls that reach this point fail with an error.
+
+    Raises:
+        NeedsNumber: the error, or one that it comes from or that is in its group, holds numbers that are inputs.
+    """
     never: Any = as_tensor(np.asarray(False))
     if isinstance(error, TraceError):
         add_check(never, type(error), str(error))
         return
-    made: BaseException | None = error
-    while made is not None:
-        made.args = tuple(map(plain, made.args))
-        made.__dict__.update({name: plain(value) for name, value in vars(made).items()})
-        made = made.__cause__
+    try:
+        require_numbers_in(error)
+    except NeedsSizes:  # a trace for each size would cost more than the few calls that fail
+        observe.acts_on_errors()
+    for one in held_errors(error):
+        one.args = tuple(map(plain, one.args))
+        one.__dict__.update({name: plain(value) for name, value in vars(one).items()})
     text = str(error)
     if _is_known(error):
         add_check(never, type(error), text, again(error))

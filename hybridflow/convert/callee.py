@@ -45,8 +45,6 @@ from hybridflow.guards.users import is_hybridflows, is_users, is_users_class
 
 CONTAINERS = frozenset({list, dict, set, deque, bytearray, np.ndarray})
 """Types that an augmented assignment changes in place."""
-_KEEPS_FUNCTIONS = frozenset({"compile", "from_jax", "to_jax", "pure_callback", "callback", "compare", "no_convert"})
-"""Functions of hybridflow that take a function unconverted."""
 
 
 def converted(function: Any) -> Any:
@@ -76,7 +74,7 @@ def converted(function: Any) -> Any:
 def handed_in(function: Any) -> Any:
     """Return a callable that a user gave to hybridflow, converted; its object counts as read from outside the trace."""
     observe.handed_in(function)
-    return converted(function)
+    return converted(_argument(function))
 
 
 def _with_converted(function: FunctionType, around: tuple[FunctionType, ...] = ()) -> FunctionType:
@@ -531,11 +529,9 @@ def _is_hybridflows(function: Any) -> bool:
 
 
 def _call_own(function: Any, /, *args: Any, **kwargs: Any) -> Any:
-    """Call a function of hybridflow: functions among its arguments run inside the trace, so they are converted."""
+    """Call a function of hybridflow, which calls functions among its arguments by `as_traced`, or hands them on."""
     regions.read_whole((*args, *kwargs.values()))
     args, kwargs = texts.handed_on(function, args, kwargs)
-    if getattr(function, "__name__", None) not in _KEEPS_FUNCTIONS:
-        args, kwargs = _converted_arguments(args, kwargs)
     calls.before_call(function, args, kwargs, own=True)
     result = function(*args, **kwargs)
     return texts.seen(result) if type(result) is str and function.__name__ in _OF_TEXT else result
@@ -547,7 +543,7 @@ _OF_TEXT = frozenset({"__repr__", "__str__", "__format__"})
 def _call_builtin(function: Any, /, *args: Any, **kwargs: Any) -> Any:
     """Call a builtin that has a replacement for tensors."""
     if _calls_arguments(function):
-        args, kwargs = _converted_arguments(args, kwargs, called=True)
+        args, kwargs = _converted_arguments(args, kwargs)
     if not builtin.replaces(function, (*args, *kwargs.values())):
         return _call_other(function, *args, **kwargs)
     given, args = args, protocols.drives(function, args)
@@ -582,7 +578,7 @@ def _call_other(function: Any, /, *args: Any, **kwargs: Any) -> Any:
     if type(function) in _UNBOUND and function.__objclass__ is str and args and isinstance(args[0], str):
         return callee(getattr(args[0], function.__name__))(*args[1:], **kwargs)
     if _calls_arguments(function):
-        args, kwargs = _converted_arguments(args, kwargs, called=True)
+        args, kwargs = _converted_arguments(args, kwargs)
     if type(function) in (_BUILTIN, type):
         if not kwargs and (number := call_on_numbers(function, args)) is not NotImplemented:
             return number
@@ -643,14 +639,14 @@ def _calls_arguments(function: Any) -> bool:
 
 
 def _converted_arguments(
-    args: tuple[Any, ...], kwargs: dict[str, Any], *, called: bool = False
+    args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    positional = tuple([_argument(one, called=called) for one in args])
-    return positional, {name: _argument(one, called=called) for name, one in kwargs.items()}
+    positional = tuple([_argument(one, called=True) for one in args])
+    return positional, {name: _argument(one, called=True) for name, one in kwargs.items()}
 
 
 def _argument(value: Any, *, called: bool = False) -> Any:
-    """Return what stands for an argument that is a function; `called` says that a type or builtin is called too."""
+    """Return what stands for a function that is called; `called` says that any type or builtin is replaced too."""
     if type(value) in (FunctionType, MethodType, functools.partial):
         stand_in = target(value)
         return value if stand_in is None else stand_in

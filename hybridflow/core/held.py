@@ -54,6 +54,19 @@ def attributes_of(value: Any, *, in_c: bool = False) -> dict[str, Any]:
     return held
 
 
+def held_errors(error: BaseException) -> list[BaseException]:
+    """Return an exception with those that it comes from and, of groups, the exceptions in them."""
+    held: list[BaseException] = []
+    pending: list[BaseException | None] = [error]
+    while pending:
+        one = pending.pop()
+        if one is not None and not any([one is other for other in held]):
+            held.append(one)
+            pending += [one.__cause__, one.__context__]
+            pending += one.exceptions if isinstance(one, BaseExceptionGroup) else ()
+    return held
+
+
 def made_of(kind: type, names: Iterable[str], values: Iterable[Any]) -> Any:
     """Return an object of a class with these attributes; no code of the class runs."""
     made: Any = object.__new__(kind)

@@ -31,10 +31,15 @@ def trimmed(error: Exception) -> Exception:
             seen.add(id(one))
             one.__traceback__ = _users(one.__traceback__)
             handled = one.__context__
-            if handled is not None and _users(handled.__traceback__) is None:
+            if handled is not None and is_hidden(handled):
                 one.__suppress_context__ = True
             one = one.__cause__ or handled
     return error
+
+
+def is_hidden(handled: BaseException) -> bool:
+    """Whether an exception was raised and handled without a line of the user's."""
+    return handled.__traceback__ is not None and _users(handled.__traceback__) is None
 
 
 def _users(traceback: TracebackType | None) -> TracebackType | None:

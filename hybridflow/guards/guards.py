@@ -28,7 +28,7 @@ from hybridflow.core.node import Where, format_where
 from hybridflow.core.staged_number import tried
 from hybridflow.core.tensor import Tensor
 from hybridflow.core.variable import Variable
-from hybridflow.guards.access import ATTRIBUTE, CELL, GLOBAL, ITEM, METHOD, MISSING, Access, Held
+from hybridflow.guards.access import ATTRIBUTE, CELL, GLOBAL, ITEM, ITSELF, METHOD, MISSING, Access, Held
 from hybridflow.guards.contents import has_own_way, in_sequence, keys_of, values_of
 from hybridflow.guards.questions import ANSWER, LRU_CACHE
 from hybridflow.guards.shown import shown
@@ -132,7 +132,7 @@ class Origin:
         written: whether the trace has written to the origin.
         alias: another origin where the trace read the same container.
         inputs: the numbers at this origin that are inputs of the trace. Maps a key or position in the container, or
-            None for the value itself, to the position of the input.
+            `ITSELF` for the value itself, to the position of the input.
         itself: returns the value, if the trace depends on its identity and an equal one will not do; else None.
         tensor: the id of the tensor that was read here; 0 for other values.
         lasting: for a root whose object is gone, whether the origins below it count as changed; else they are dropped.
@@ -203,7 +203,7 @@ class Origin:
     def __str__(self) -> str:
         line = format_where(self.where)
         text = f"{self.path} is {self.text}"
-        if None in self.inputs:
+        if ITSELF in self.inputs:
             text = f"{self.path} is {_A[self.kind]}, which is an input since it was seen to change"
         elif self.inputs:
             keys = ", ".join(map(repr, self.inputs))
@@ -214,7 +214,7 @@ class Origin:
         """Whether the trace is also valid for this value. Which tensor it is, `Guards` checks separately."""
         if not self.inputs:
             return key_of(value) == self.key
-        if None in self.inputs:
+        if ITSELF in self.inputs:
             return type(value) is self.kind
         return _masked(key_of(value), self.indices()) == _masked(self.key, self.indices())
 
@@ -421,7 +421,7 @@ class Guards:
         for origin in self.origins:
             values.append(value := self._value(origin, values))
             for key, number in origin.inputs.items():
-                by_position[number] = value if key is None else value[key]
+                by_position[number] = value if key is ITSELF else value[key]
         return tuple([by_position[number] for number in sorted(by_position)])
 
     def untouched(self) -> bool:
@@ -587,8 +587,8 @@ def _ids_code(kind: type, variable: str) -> str:
 def _take_inputs(origin: Origin, number: int, space: dict[str, Any], inputs: dict[int, str]) -> list[str]:
     """Return the code that takes the inputs out of an origin and compares the rest of it."""
     v, seen = f"v{number}", f"S[{number}]"
-    if None in origin.inputs:
-        inputs[origin.inputs[None]] = v
+    if ITSELF in origin.inputs:
+        inputs[origin.inputs[ITSELF]] = v
         return [f"if type({v}) is not {origin.kind.__name__}: return False"]
     lines = [f"if type({v}) is not {seen}[0]: return False", f"ids = {_ids_code(origin.kind, v)}"]
     lines += [f"ids[{index}] = 0" for index in _input_positions(origin)]

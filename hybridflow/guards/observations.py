@@ -454,7 +454,7 @@ class Observations:
         stand_in = None if key is MISSING else self.numbers.place_item(origin, container, key)
         if stand_in is not None:
             own = self._origins.get((id(origin), ITEM, key)) or self._add(origin, ITEM, key, number, guarded=True)
-            own.inputs[None], own.guarded = origin.inputs[key], True
+            own.inputs[ITSELF], own.guarded = origin.inputs[key], True
         return stand_in
 
     def read_loaded(self, origin: Origin, container: Any) -> None:
@@ -661,7 +661,7 @@ class Observations:
             origin = self._add(parent, access, name, before, guarded=False)
         if origin is not None and change.number is not change.stand_in:
             origin.guarded = True  # the number is computed from what was loaded there
-        if origin is not None and None in origin.inputs and change.act is not None:
+        if origin is not None and ITSELF in origin.inputs and change.act is not None:
             origin.written = True
         else:
             self.numbers.write(origin, before)

@@ -82,7 +82,7 @@ def with_given_parts(given: Any, made: Any) -> Any:
         return given
     if isinstance(made, tuple):
         make: Any = getattr(kind, "_make", kind)
-        return in_order_of(given, make(parts.values()))
+        return _with_attributes(given, make(parts.values()))
     for key, part in parts.items():
         made[key] = part
     return made
@@ -103,8 +103,12 @@ def in_order_of(like: Any, structure: Any) -> Any:
         return defaultdict(structure.default_factory, items) if kind is defaultdict else items
     if _is_sequence(structure):
         items = [in_order_of(a, b) for a, b in zip(like, cast("list[Any]", structure), strict=True)]
-        made = kind(*items) if defines(kind, "_fields") else kind(items)
-        if attributes := attributes_of(like):
-            vars(made).update(attributes)
-        return made
+        return _with_attributes(like, kind(*items) if defines(kind, "_fields") else kind(items))
     return structure
+
+
+def _with_attributes(like: Any, made: Any) -> Any:
+    """Return a sequence that was made like another one, with the attributes of that one."""
+    if attributes := attributes_of(like):
+        vars(made).update(attributes)
+    return made

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple, NoReturn
 from hybridflow.core.seen_numbers import SeenNumbers
 from hybridflow.core.staged_number import StagedNumber, needed
 from hybridflow.core.traced_number import NeedsNumber, NeedsSize, TracedNumber
-from hybridflow.guards.access import MISSING, RAW, Access
+from hybridflow.guards.access import ITSELF, MISSING, RAW, Access
 from hybridflow.guards.contents import in_sequence, values_of
 from hybridflow.guards.guards import CONTAINERS, ITEM, PLAIN, Origin
 from hybridflow.guards.parts import items_of
@@ -164,7 +164,7 @@ class OutsideNumbers:
             if not self._is_input(origin, way := way_of(origin), value):
                 return value
             position = self._add(way, value, origin.path)
-            self._of_origin[origin] = origin.inputs[None] = position
+            self._of_origin[origin] = origin.inputs[ITSELF] = position
         return self._inputs[position].traced
 
     def saw(self, parent: Origin, access: Access, name: str, value: float) -> None:
@@ -518,27 +518,12 @@ class OutsideNumbers:
             self.require_numbers(self._needed)
             if self._refusal is not None and not self.refuses(error):
                 raise self._refusal[0] from None
-            self._require_numbers_in(error)
             raise
         self.require_numbers(self._needed)
         if self._restarts:
             raise NeedsNumber(frozenset())
         if self._refusal is not None:
             raise self._refusal[0]
-
-    def _require_numbers_in(self, error: BaseException) -> None:
-        """Raise if an exception that leaves the function holds inputs: code outside that handles it needs numbers.
-
-        Raises:
-            NeedsNumber: it, or an exception that it comes from, holds inputs.
-        """
-        one: BaseException | None = error
-        seen: set[int] = set()
-        while one is not None and id(one) not in seen:
-            seen.add(id(one))
-            for value in (one.args, vars(one)):
-                self.require_plain(value)
-            one = one.__cause__ or one.__context__
 
     def only_numbers(self) -> None:
         """Make all numbers constants of the trace, also those not read yet: the trace must not restart after this.

@@ -23,7 +23,6 @@ from hybridflow.core.held import Opened, attributes_of, defines, is_by_fields
 from hybridflow.core.mesh import lies_on_several
 from hybridflow.core.spec import TensorSpec, format_spec, make_spec
 from hybridflow.core.tensor import Tensor, make_tensor, to_numpy
-from hybridflow.core.traced_array import TracedArray
 from hybridflow.core.traced_number import TracedNumber
 from hybridflow.core.variable import Variable
 from hybridflow.guards.access import MISSING
@@ -403,8 +402,6 @@ def _leaf(value: Any, seen: dict[int, int]) -> Leaf:
         return Leaf("", STATIC, value, (STATIC, kind, value))
     if kind is float or kind is TracedNumber:
         return Leaf("", NUMBER, value, NUMBER_KEYS[value.__class__])
-    if kind is TracedArray:
-        return _leaf(value.tensor, seen)
     if isinstance(value, Variable):
         order = seen.setdefault(id(value), len(seen))
         leaf = value._notes is not None, value._edge is not None

@@ -15,6 +15,7 @@ import numpy as np
 from hybridflow.core.dims import Dim, NeedsSizes, SizeFloat
 from hybridflow.core.errors import MutationError, message
 from hybridflow.core.functions import is_own
+from hybridflow.core.held import attributes_of, held_errors
 from hybridflow.core.node import format_where, user_place
 from hybridflow.core.staged_number import StagedNumber
 from hybridflow.core.tensor import Tensor
@@ -87,6 +88,16 @@ def require_numbers(value: Any, is_known: Callable[[Any], bool]) -> None:
             one.needed()
         if type(one) is Dim or type(one) is SizeFloat:
             raise NeedsSizes
+
+
+def require_numbers_in(error: BaseException) -> None:
+    """Raise if an exception, or one that it comes from, holds a number that is an input, or an open size.
+
+    Raises:
+        NeedsNumber, NeedsSizes: as `require_numbers`.
+    """
+    for one in held_errors(error):
+        require_numbers((one.args, attributes_of(one, in_c=True)), lambda _: False)
 
 
 def _reached(values: Iterable[Any], is_known: Callable[[Any], bool]) -> Iterator[Any]:

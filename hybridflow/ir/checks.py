@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 from hybridflow.core.held import attributes_of
 from hybridflow.core.node import Where, format_where
 from hybridflow.core.tensor import Tensor
+from hybridflow.core.tracebacks import is_hidden
 
 
 class Check(NamedTuple):
@@ -41,13 +42,28 @@ class Check(NamedTuple):
         return made
 
 
-def again(error: BaseException) -> BaseException:
-    """Return a copy of an exception, and of its cause: class, arguments and attributes, without the traceback."""
+def again(error: BaseException, around: tuple[BaseException, ...] = ()) -> BaseException:
+    """Return a copy of an exception: class, arguments and attributes, without the traceback.
+
+    So are its cause, the exceptions in a group, and what the user's code handled when it was raised.
+
+    Args:
+        error: the exception.
+        around: the exceptions that it was found in.
+    """
     kind: Any = type(error)
-    made = kind.__new__(kind, *error.args)
-    made.args = error.args
-    if error.__cause__ is not None:
-        made.__cause__ = again(error.__cause__)
+    around = (*around, error)
+    args = error.args
+    if isinstance(error, BaseExceptionGroup):
+        args = error.message, [again(one, around) for one in error.exceptions]
+    made = kind.__new__(kind, *args)
+    made.args = args
+    handled = error.__context__
+    if handled is not None and not is_hidden(handled) and not any([handled is one for one in around]):
+        with suppress(Exception):  # its class may have another constructor
+            made.__context__ = again(handled, around)
+    if error.__cause__ is not None and not any([error.__cause__ is one for one in around]):
+        made.__cause__ = again(error.__cause__, around)
     for name, value in attributes_of(error, in_c=True).items():
         if getattr(made, name, attributes_of) is not value:
             with suppress(AttributeError, TypeError):  # what the class itself does not let be set

@@ -7,6 +7,7 @@ from typing import Any, cast
 
 from hybridflow.core import structures
 from hybridflow.core.errors import ArgumentError, ShapeError, message
+from hybridflow.core.functions import as_traced
 from hybridflow.core.tensor import Tensor
 from hybridflow.nested.bodies import leaves_of
 from hybridflow.ops.common import normalize_axis, truth
@@ -59,7 +60,7 @@ def associative_scan(fn: Callable[[Any, Any], Any], elems: Any, reverse: bool = 
 
     def combine(a: list[Tensor], b: list[Tensor]) -> list[Tensor]:
         a, b = [[moveaxis(x, 0, one) for x, one in zip(some, axes, strict=True)] for some in (a, b)]
-        made, after = leaves_of(fn(structures.unflatten(tree, a), structures.unflatten(tree, b)))
+        made, after = leaves_of(as_traced(fn)(structures.unflatten(tree, a), structures.unflatten(tree, b)))
         if after != tree:
             raise ArgumentError(
                 message(f"associative_scan: the function returns {after}, its arguments are {tree}",

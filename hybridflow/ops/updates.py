@@ -13,6 +13,7 @@ from jax import lax
 from hybridflow.core.dispatch import bind
 from hybridflow.core.dtypes import LOW_PRECISION, bool_, float32
 from hybridflow.core.errors import ArgumentError, DTypeError, IndexRangeError, ShapeError, message
+from hybridflow.core.functions import as_traced
 from hybridflow.core.op import Bad, No, Sample, Saves, Stops, op
 from hybridflow.core.operators import add_method
 from hybridflow.ops.arithmetic import add, multiply
@@ -447,7 +448,7 @@ class IndexUpdate:
 
     def apply(self, function: Callable[[Tensor], TensorLike]) -> Tensor:
         """Replace the elements by a function of them, which is applied once, also where positions repeat."""
-        return self.set(function(self.get()))
+        return self.set(as_traced(function)(self.get()))
 
     def get(self) -> Tensor:
         """Return the elements: ``x[key]``."""

@@ -12,6 +12,7 @@ from hybridflow.core.assignments import beside
 from hybridflow.core.context import is_tracing, made_once
 from hybridflow.core.dtypes import float64, int32
 from hybridflow.core.errors import ArgumentError, ArgumentTypeError, TraceError, message
+from hybridflow.core.functions import as_traced
 from hybridflow.core.tensor import Tensor, as_tensor, make_tensor
 from hybridflow.core.variable import Variable
 from hybridflow.optim.groups import Parameter, Rate
@@ -306,7 +307,7 @@ class _Line:
         """Return the loss at a position, as a tensor and as a number, and its gradient."""
         self.move_to(x)
         self._optimizer.zero_grad()
-        given = self._closure()
+        given = as_traced(self._closure)()
         if isinstance(given, tuple):
             loss, gradients = cast("tuple[Any, Any]", given)
         else:

@@ -341,7 +341,7 @@ class Optimizer:
         Returns:
             What the closure returned.
         """
-        loss = None if closure is None else closure()
+        loss = None if closure is None else as_traced(closure)()
         parameters = self._parameters()
         stored = [cast(Any, one.variable).grad for one in parameters]
         self._apply(parameters, self._checked(parameters, stored, _STORED))

@@ -13,6 +13,7 @@ from hybridflow.autodiff.tape import GradientTape
 from hybridflow.core.attached import attached as _attached
 from hybridflow.core.dtypes import as_dtype, is_differentiable
 from hybridflow.core.errors import ArgumentError, ArgumentTypeError, CheckError, message
+from hybridflow.core.functions import as_traced
 from hybridflow.core.op import No, Op, Sample
 from hybridflow.core.tensor import Tensor, as_tensor, asarray, describe
 from hybridflow.core.variable import Variable
@@ -128,7 +129,7 @@ def check_gradients(
         given = iter(floats)
         for position in differentiable:
             full[position] = _whole([next(given) for _ in _parts(cast("Tensor", leaves[position]))])
-        result = fn(*jax.tree_util.tree_unflatten(tree, full))
+        result = as_traced(fn)(*jax.tree_util.tree_unflatten(tree, full))
         outputs = [as_tensor(y) for y in jax.tree_util.tree_leaves(result, is_leaf=lambda x: isinstance(x, Tensor))]
         return [part for y in outputs if is_differentiable(y.dtype) for part in _parts(y)]
 

@@ -17,20 +17,9 @@ from hybridflow.core.errors import ArgumentTypeError, DepthError, MutationError,
 from hybridflow.core.tensor import Tensor, as_tensor, asarray
 from hybridflow.core.traced_number import TracedNumber
 from hybridflow.core.variable import Variable
-from hybridflow.guards.fields import opened
 from hybridflow.guards.guards import describe
-from hybridflow.guards.numpy_rules import array_argument
 from hybridflow.guards.order import has_order, in_order_of
-from hybridflow.guards.signature import (
-    LEAF,
-    NOTHING,
-    Leaf,
-    Signature,
-    flatten_again,
-    is_array,
-    named_leaves,
-    unflatten_arguments,
-)
+from hybridflow.guards.signature import LEAF, Signature, flatten_again
 from hybridflow.nested.tensor_array import looking
 
 _ARRAYS = (np.ndarray, np.generic, jax.Array)
@@ -138,48 +127,37 @@ def check_unchanged(
             continue
         before = values[position : position + tree.num_leaves]
         position += tree.num_leaves
-        now: Any
-        try:
-            with looking():
-                leaves, now = flatten_again(arguments[name])
-            same = now == tree and all(map(operator.is_, leaves, before))
-        except (TypeError, ValueError) as error:  # such as keys that can no longer be sorted
-            same, now = False, str(error).splitlines()[0]
-        if not same:
-            raise MutationError(
-                message(
-                    f"compile: {label} changed its argument {name!r}, which a compiled call cannot do",
-                    got=f"{tree} before, {now} after",
-                    hint="Build a new structure and return it.",
-                )
+        _require_same(label, name, arguments[name], before, tree)
+
+
+def _require_same(label: str, name: str, value: Any, before: list[Any], tree: Any) -> None:
+    now: Any
+    try:
+        with looking():
+            leaves, now = flatten_again(value)
+        same = now == tree and all(map(operator.is_, leaves, before))
+    except (TypeError, ValueError) as error:  # such as keys that can no longer be sorted
+        same, now = False, str(error).splitlines()[0]
+    if not same:
+        raise MutationError(
+            message(
+                f"compile: {label} changed its argument {name!r}, which a compiled call cannot do",
+                got=f"{tree} before, {now} after",
+                hint="Build a new structure and return it.",
             )
+        )
 
 
-def holds_arrays(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-    """Whether there are arrays among the arguments: a traced function receives stand-ins for these."""
-    leaves = jax.tree_util.tree_leaves((args, kwargs))
-    return any(map(is_array, leaves)) or any(map(is_array, jax.tree_util.tree_leaves(list(map(opened, leaves)))))
-
-
-def call_with_tensors(
-    label: str, call: Callable[[dict[str, Any]], Any], signature: Signature, static: frozenset[str]
+def call_as_python(
+    label: str, call: Callable[[dict[str, Any]], Any], arguments: dict[str, Any], static: frozenset[str]
 ) -> Any:
-    """Call a function as plain Python with the arguments of a trace: tensors, and stand-ins for arrays."""
-    values: list[Any] = [
-        _argument(leaf)
-        for leaf in named_leaves(signature)
-        if leaf.kind != NOTHING
-    ]
-    arguments = unflatten_arguments(signature, values, static, as_given=True)
+    """Call a function with arguments that an `input_signature` has cast, which it must not change."""
+    before = [(name, *flatten_again(value)) for name, value in arguments.items() if name not in static]
     result = call(arguments)
-    check_unchanged(label, arguments, values, signature, static)
+    for name, leaves, tree in before:
+        if tree != LEAF:
+            _require_same(label, name, arguments[name], leaves, tree)
     return result
-
-
-def _argument(leaf: Leaf) -> Any:
-    if leaf.array is int:
-        return leaf.value.shape[0]
-    return leaf.value if leaf.array is None else array_argument(leaf.value, leaf)
 
 
 def as_outputs(label: str, result: Any) -> Any:

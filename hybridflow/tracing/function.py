@@ -47,7 +47,7 @@ from hybridflow.guards.storable import NeedsGiven
 from hybridflow.ir.variables import NeedsIdentity
 from hybridflow.tracing.again import Undone, as_python
 from hybridflow.tracing.cache import TraceCache
-from hybridflow.tracing.calls import as_outputs, call_with_tensors, holds_arrays, keeps_open_size
+from hybridflow.tracing.calls import as_outputs, call_as_python, keeps_open_size
 from hybridflow.tracing.costing import Specs
 from hybridflow.tracing.entry import Entry, general_call
 from hybridflow.tracing.layouts import Layouts, check_inside
@@ -223,12 +223,12 @@ class CompiledFunction(Entry, Views[P, R]):
         return as_python(lambda: self._call(args, kwargs, inputs), undone)
 
     def _call_python(self, args: tuple[Any, ...], kwargs: dict[str, Any], inputs: InputSignature | None) -> Any:
-        """Call the function itself, with the arguments of a trace and the result of a compiled call."""
+        """Call the function itself. Its result is that of a compiled call, and so are arguments with specs."""
         label = getattr(self._function, "__qualname__", self._name)
         check_inside(self._layouts, current().tracer, self._name)
-        if inputs is not None or (current().tracer is not None and holds_arrays(args, kwargs)):
-            signature = self._signature(args, kwargs, inputs)
-            result = call_with_tensors(label, self._caller(args), signature, self._static)
+        if inputs is not None:
+            arguments = inputs.cast(self._named(args, kwargs, inputs))
+            result = call_as_python(label, self._caller(args), arguments, self._static)
         else:
             result = self._to_call()(*args, **kwargs)
         return as_outputs(label, result)
@@ -240,16 +240,20 @@ class CompiledFunction(Entry, Views[P, R]):
     def _signature(
         self, args: tuple[Any, ...], kwargs: dict[str, Any], inputs: InputSignature | None = None
     ) -> Signature:
+        arguments = self._named(args, kwargs, inputs)
+        inputs = inputs or self._inputs
+        if inputs is None:
+            return flatten_arguments(arguments, self._static)
+        return inputs.pattern(flatten_arguments(inputs.cast(arguments), self._static))
+
+    def _named(self, args: tuple[Any, ...], kwargs: dict[str, Any], inputs: InputSignature | None) -> dict[str, Any]:
+        """Return the arguments of a call by parameter."""
         if self._bound:
             args = args[1:]
         if self._defaults.have_changed():
             self._take_parameters()
-        inputs = inputs or self._inputs
-        apart = self._apart if inputs is self._inputs else self._apart_for(inputs)
-        arguments = self._parameters.named(args, kwargs, self._name, apart)
-        if inputs is None:
-            return flatten_arguments(arguments, self._static)
-        return inputs.pattern(flatten_arguments(inputs.cast(arguments), self._static))
+        apart = self._apart if (inputs or self._inputs) is self._inputs else self._apart_for(inputs)
+        return self._parameters.named(args, kwargs, self._name, apart)
 
     def _caller(self, args: tuple[Any, ...]) -> Callable[[dict[str, Any]], Any]:
         """Return a function of named arguments that calls the user's function."""

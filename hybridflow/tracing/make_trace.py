@@ -46,7 +46,7 @@ from hybridflow.guards.signature import (
     counts_by_value,
     unflatten_arguments,
 )
-from hybridflow.guards.storable import NeedsPython, require_numbers
+from hybridflow.guards.storable import NeedsPython, require_numbers_in
 from hybridflow.ir.builder import GraphBuilder
 from hybridflow.ir.effects import has_effect
 from hybridflow.ir.printer import format_node
@@ -224,10 +224,12 @@ def _with_numbers(
         if local is None:
             raise
         raise local from None
-    except Exception as error:
+    except RESTARTS:
+        raise
+    except BaseException as error:
         if type(error) is TypeError:
             observations.settle()  # Python may have refused what stands for a number
-        require_numbers((error.args, vars(error)), lambda _: False)
+        require_numbers_in(error)
         error.args = tuple(map(placeholder_of, error.args))
         if hasattr(error, "__notes__"):
             error.__notes__ = [str.__str__(one) for one in error.__notes__]
