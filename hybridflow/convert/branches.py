@@ -374,7 +374,7 @@ def add_raise(error: BaseException) -> None:
     try:
         require_numbers_in(error)
     except NeedsSizes:  # a trace for each size would cost more than the few calls that fail
-        observe.acts_on_errors()
+        observe.acts_on_errors(False)
     for one in held_errors(error):
         one.args = tuple(map(plain, one.args))
         one.__dict__.update({name: plain(value) for name, value in vars(one).items()})
