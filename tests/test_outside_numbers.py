@@ -1055,7 +1055,7 @@ def test_a_module_that_counts_its_calls_makes_two_traces():
     assert (net.calls, step.trace_count) == (4, 2)
 
 
-KEYS_OF_DICTS = (None, ..., True, "", (None,), len, Number.A, Holder())
+KEYS_OF_DICTS = (None, (None,), len, Holder())
 NUMBERS_UNDER_KEYS = (
     "return x * d[k]",
     "d[k] += 1\n    return x * d[k]",
@@ -1078,7 +1078,7 @@ def test_a_number_may_lie_under_any_key(program, tmp_path):
     def results_of(way, key):
         box = Holder(d={"i": 1.5, key: 2, "j": 3})
         f = way(lambda x: space["f"](x, box.d, key))
-        for number in range(4):
+        for number in range(3):
             box.d[key] += number
             yield f(hf.asarray(2.0)).item(), [*box.d.items()]
 
