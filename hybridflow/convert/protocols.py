@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from functools import partial
 from types import (
     BuiltinFunctionType,
@@ -500,6 +500,10 @@ def setter_of(obj: Any, name: str, method: str = "__set__") -> Callable[..., Non
     return partial(put, obj)
 
 
+_GENERATOR = type(contextmanager(iter)([]))
+"""The type of what `contextlib.contextmanager` makes of a generator."""
+
+
 class _Manager:
     """A context manager whose methods run converted if a user wrote them.
 
@@ -513,8 +517,10 @@ class _Manager:
 
     def __enter__(self) -> Any:
         enter, self.leave = [special(self.manager, name) for name in ("__enter__", "__exit__")]
+        # A generator's manager knows its function only until it is entered.
+        made_by = getattr(self.manager, "func", None) if type(self.manager) is _GENERATOR else type(self.manager)
         made = enter()
-        if not is_own(type(self.manager).__module__):
+        if not is_own(str(getattr(made_by, "__module__", None))):
             self.within = regions.trying(type(self.manager) is suppress)
             self.within.__enter__()
         return made

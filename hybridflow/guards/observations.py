@@ -149,9 +149,10 @@ class Observations:
         self.runs_unseen = False
         """Whether code of the user's that is not converted has run."""
         self.acts_on_errors = False
-        """Whether a check stands where ``except``, ``finally`` or ``__exit__`` run if it fails.
+        """Whether more than an error comes of a check that fails.
 
-        So it is if eager code in the trace has assigned a Variable: a call that fails assigns nothing.
+        ``except``, ``finally`` or ``__exit__`` run; or eager code in the trace has assigned a Variable, or code has
+        stored objects that it has made, and may have changed them after the check.
         """
         self.handles_errors = False
         """Whether a check stands in a ``try`` with an ``except``."""
@@ -798,6 +799,7 @@ class Observations:
             require_storable(self.label, what, value)
             for one in new_inside(value, self._is_known):
                 self.journal.inside(one)  # a check that fails later takes back what changes in it after the check
+                self.acts_on_errors = True
 
     def require_known_outside(self) -> None:
         """Raise if what the trace has stored outside holds values that only the trace knows, perhaps since later.

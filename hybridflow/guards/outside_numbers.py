@@ -501,7 +501,7 @@ class OutsideNumbers:
 
     def refuses(self, error: Exception) -> bool:
         """Whether an error is that with which the trace ends, whatever the user's code does."""
-        return self._refusal is not None and any([error is one for one in self._refusal])
+        return self._refusal is not None and error is self._refusal[0]
 
     @contextmanager
     def nothing_swallowed(self) -> Generator[None]:
@@ -516,7 +516,7 @@ class OutsideNumbers:
             yield
         except Exception as error:
             self.require_numbers(self._needed)
-            if self._refusal is not None and not self.refuses(error):
+            if self._refusal is not None and not any([error is one for one in self._refusal]):
                 raise self._refusal[0] from None
             raise
         self.require_numbers(self._needed)

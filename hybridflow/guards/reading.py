@@ -419,7 +419,7 @@ def runs_with(observations: Observations, function: FunctionType, given: Mapping
         NeedsNumber: it names `type`, which tells stand-ins for numbers, and its arguments hold some; or a container
             that it is given does.
     """
-    observations.runs_unseen = True
+    observations.runs_unseen |= is_users(function.__code__)
     if _names_type(function.__code__):
         observations.numbers.require_no_inputs(given.values())
     for value in given.values():

@@ -483,6 +483,8 @@ class Trace(Fit):
         if self._python_decides and (changes is None or changes.is_as_marked()):
             if changes is not None:
                 changes.undo()
+            if isinstance(error, TraceError):  # the call cannot be made as it is, whatever Python would do
+                raise error
             raise Undone(functools.partial(self._handled, failed), assigns=bool(self.assigned)) from error
         if self._handles:
             raise TraceError(
