@@ -463,7 +463,7 @@ def test_calls_that_leave_a_trace_by_an_exception_again_and_again_are_warned_of(
             compiled(X)
     (warning,) = seen
     assert warning.category is hf.RetraceWarning
-    assert "f: 3 calls left the trace by an exception that the code handles" in str(warning.message)
+    assert "f: 3 calls have left the trace by an exception that the code may handle" in str(warning.message)
     assert f"ValueError at {__file__}:" in str(warning.message)
 
 

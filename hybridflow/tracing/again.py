@@ -20,11 +20,11 @@ class Undone(Exception):
     """Raised when a call has failed and its changes of Python's state are undone.
 
     Attributes:
-        handled: notes that the call went on as Python.
+        handled: tells that the call went on as Python, though its trace raised an error.
         assigns: whether the call assigns Variables.
     """
 
-    def __init__(self, handled: Callable[[], None], *, assigns: bool) -> None:
+    def __init__(self, handled: Callable[[], None] | None = None, *, assigns: bool) -> None:
         super().__init__()
         self.handled = handled
         self.assigns = assigns
@@ -69,9 +69,10 @@ def as_python(call: Callable[[], Any], undone: Undone) -> Any:
         try:
             with logging_variables(trial), rerunning():
                 result = call()
+            if undone.handled is not None:
+                undone.handled()
         except BaseException:
             trial.undo()
             raise
         trial.commit()
-    undone.handled()
     return result

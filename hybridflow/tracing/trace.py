@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import itertools
 import threading
 from collections.abc import Callable, Mapping, Sequence
@@ -485,7 +484,9 @@ class Trace(Fit):
                 changes.undo()
             if isinstance(error, TraceError):  # the call cannot be made as it is, whatever Python would do
                 raise error
-            raise Undone(functools.partial(self._handled, failed), assigns=bool(self.assigned)) from error
+            if self.handles_errors:
+                self._warn_of_python(failed)
+            raise Undone(assigns=bool(self.assigned)) from error
         if self._handles:
             raise TraceError(
                 message(f"{self.raw_graph.name}: a check failed where the code may handle that, and what the call has "
@@ -495,14 +496,14 @@ class Trace(Fit):
             ) from error  # fmt: skip
         raise error
 
-    def _handled(self, failed: int) -> None:
-        """Note that the code has handled a failed check: the call has run twice, the second time as Python."""
+    def _warn_of_python(self, failed: int) -> None:
+        """Count a call whose code may handle a failed check: it runs twice, the second time as Python."""
         self._left += 1
         if self._left == _LEFT:
             place = format_where(self.checks[failed].where)
             text = message(
-                f"{self.raw_graph.name}: {_LEFT} calls left the trace by an exception that the code handles, and ran "
-                "as Python",
+                f"{self.raw_graph.name}: {_LEFT} calls have left the trace by an exception that the code may handle: they "
+                "run as Python",
                 got=f"{self.checks[failed].error.__name__} at {place}",
                 hint="Choose by the tensor itself, with an `if` or hf.where: that stays compiled.",
             )
