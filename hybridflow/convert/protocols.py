@@ -10,7 +10,7 @@ which special methods an operation uses. A tensor may enter where CPython asks f
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from contextlib import contextmanager, suppress
 from functools import partial
 from types import (
@@ -500,7 +500,12 @@ def setter_of(obj: Any, name: str, method: str = "__set__") -> Callable[..., Non
     return partial(put, obj)
 
 
-_GENERATOR = type(contextmanager(iter)([]))
+@contextmanager
+def _nothing() -> Generator[None]:
+    yield
+
+
+_GENERATOR = type(_nothing())
 """The type of what `contextlib.contextmanager` makes of a generator."""
 
 
