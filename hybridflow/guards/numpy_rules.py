@@ -300,7 +300,10 @@ def _reshape(self: TracedArray, *shape: Any, order: str = "C") -> TracedArray:
     if order != "C":
         raise _refused(self, "ndarray.reshape", f"the order {order!r} is not traced")
     sizes: Any = shape[0] if len(shape) == 1 and isinstance(shape[0], tuple | list) else shape
-    return _array_like(self, PUBLIC.reshape(self.tensor, tuple(sizes)))
+    made = _array_like(self, PUBLIC.reshape(self.tensor, tuple(sizes)))
+    if made.tensor.shape:  # of a scalar too
+        made.kind = np.ndarray
+    return made
 
 
 def _ravel(self: TracedArray, order: str = "C") -> TracedArray:

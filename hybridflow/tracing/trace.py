@@ -502,8 +502,8 @@ class Trace(Fit):
         if self._left == _LEFT:
             place = format_where(self.checks[failed].where)
             text = message(
-                f"{self.raw_graph.name}: {_LEFT} calls have left the trace by an exception that the code may handle, and "
-                "run as Python",
+                f"{self.raw_graph.name}: {_LEFT} calls have left the trace by an exception that the code may handle, "
+                "and run as Python",
                 got=f"{self.checks[failed].error.__name__} at {place}",
                 hint="Choose by the tensor itself, with an `if` or hf.where: that stays compiled.",
             )
