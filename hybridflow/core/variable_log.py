@@ -37,13 +37,11 @@ class VariableLog:
     Attributes:
         values: the raw value that each Variable had before the function read or assigned it.
         replays: whether reads return these values.
-        quiet: whether what is replayed prints nothing, since it has printed.
         once: whether the code runs once for all calls.
         tracer: the tracer of the compiled function in which the eager code runs, or None.
     """
 
     once = False
-    quiet = True
 
     def __init__(self, values: dict[Any, Any] | None = None, binder: Any = None) -> None:
         self.binder = binder
@@ -95,7 +93,7 @@ def replaying() -> bool:
         return False
     log = _LOG.get()
     while log is not None:
-        if log.replays and log.quiet:
+        if log.replays:
             return True
         log = log._outer
     return False

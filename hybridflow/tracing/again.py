@@ -8,10 +8,9 @@ decides, unless nothing but the error itself can come of it.
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import nullcontext
 from typing import Any
 
-from hybridflow.core.variable import WRITES, GradientCell
+from hybridflow.core.variable import GradientCell
 from hybridflow.core.variable_log import VariableLog, logging_variables
 from hybridflow.tracing.verification import rerunning
 
@@ -21,29 +20,20 @@ class Undone(Exception):
 
     Attributes:
         handled: tells that the call went on as Python, though its trace raised an error.
-        assigns: whether the call assigns Variables.
     """
 
-    def __init__(self, handled: Callable[[], None] | None = None, *, assigns: bool) -> None:
+    def __init__(self, handled: Callable[[], None] | None = None) -> None:
         super().__init__()
         self.handled = handled
-        self.assigns = assigns
 
 
-class _Trial(VariableLog):
-    """Keeps what a call assigns from the Variables themselves until it has ended well."""
-
-    quiet = False
+class _Before(VariableLog):
+    """Remembers the Variables that a call assigns as they were before it."""
 
     def __init__(self) -> None:
-        super().__init__({})
+        super().__init__()
         self._assigned: dict[Any, Any] = {}
         self._present: dict[GradientCell, bool] = {}
-
-    def assigned(self, variable: Any, value: Any) -> bool:
-        """Note that a Variable is assigned."""
-        self._assigned[variable._leaf] = variable
-        return super().assigned(variable, value)
 
     def value_of(self, variable: Any, value: Any) -> Any:
         """Return the raw value that the call sees in a Variable."""
@@ -51,28 +41,28 @@ class _Trial(VariableLog):
             self._present.setdefault(variable, variable.present)
         return super().value_of(variable, value)
 
-    def commit(self) -> None:
-        """Assign the Variables."""
+    def assigned(self, variable: Any, value: Any) -> bool:
+        """Note that a Variable is assigned."""
+        self._assigned[variable._leaf] = variable
+        return super().assigned(variable, value)
+
+    def restore(self) -> None:
+        """Set the Variables back."""
         for leaf, variable in self._assigned.items():
             variable.store(self.values[leaf])
-
-    def undo(self) -> None:
-        """Set back which gradients are there."""
         for cell, present in self._present.items():
             cell.present = present
 
 
 def as_python(call: Callable[[], Any], undone: Undone) -> Any:
-    """Make a call as Python, with the Variables as they were; if it raises, they stay so."""
-    with WRITES if undone.assigns else nullcontext():
-        trial = _Trial()
-        try:
-            with logging_variables(trial), rerunning():
-                result = call()
-            if undone.handled is not None:
-                undone.handled()
-        except BaseException:
-            trial.undo()
-            raise
-        trial.commit()
+    """Make a call as Python; if it raises, Variables are as they were before it."""
+    before = _Before()
+    try:
+        with logging_variables(before), rerunning():
+            result = call()
+        if undone.handled is not None:
+            undone.handled()
+    except BaseException:
+        before.restore()
+        raise
     return result

@@ -185,7 +185,7 @@ def _undone(builder: GraphBuilder, error: Exception) -> Undone:
         )
         warn_at(where, text, RetraceWarning)
 
-    return Undone(handled, assigns=any([state.assignments for state in builder.variables.values()]))
+    return Undone(handled)
 
 
 def _run(

@@ -486,7 +486,7 @@ class Trace(Fit):
                 raise error
             if self.handles_errors:
                 self._warn_of_python(failed)
-            raise Undone(assigns=bool(self.assigned)) from error
+            raise Undone from error
         if self._handles:
             raise TraceError(
                 message(f"{self.raw_graph.name}: a check failed where the code may handle that, and what the call has "
