@@ -14,6 +14,7 @@ import pytest
 from modes import close
 
 import hybridflow as hf
+from hybridflow.core.errors import TraceError
 
 THREADS = 8
 
@@ -298,3 +299,39 @@ def test_code_outside_of_a_trace_changes_the_numbers_that_the_trace_changes(body
     for _ in range(4):
         assert compiled(hf.asarray(1.0)).item() == eager(hf.asarray(1.0)).item()
         assert of_compiled() == of_eager()
+
+
+@pytest.mark.parametrize("handled", [True, False])
+def test_a_check_that_fails_while_another_thread_changes_the_same_state(handled):
+    state, inside, go = {"n": 0}, threading.Event(), threading.Event()
+
+    def host(a):
+        if a < 0:
+            inside.set()
+            assert go.wait(30)
+        return a
+
+    def step(x):
+        state["n"] += 1
+        y = hf.pure_callback(host, hf.TensorSpec((), hf.float32), x)
+        if handled:
+            try:
+                assert y > 0
+            except AssertionError:
+                state["n"] += 100
+        else:
+            assert y > 0
+        state["n"] += 10
+        return y
+
+    f = hf.compile(step)
+    f(hf.asarray(1.0))
+    error, text = (TraceError, "was changed again meanwhile") if handled else (AssertionError, None)
+    with ThreadPoolExecutor(1) as pool:
+        call = pool.submit(f, hf.asarray(-1.0))
+        assert inside.wait(30)
+        assert f(hf.asarray(3.0)).item() == 3.0
+        go.set()
+        with pytest.raises(error, match=text):
+            call.result(timeout=30)
+    assert state["n"] == 33  # nothing twice
