@@ -154,11 +154,8 @@ def make_trace(
     except Exception as error:
         numbers.close()
         _annotate(error, builder, name)
-        if ran or isinstance(error, TraceError) or numbers.refuses(error):
-            observations.before.undo()  # the error comes from tracing, not from the user's code: undo the whole call
-        elif not observations.moved and (builder.checks or any(map(has_effect, builder.nodes))):
+        if ran or _comes_from_tracing(error, builder):
             observations.before.undo()
-            raise _undone(builder, error) from error  # a check before it may fail, and what is printed before it counts
         raise
     finally:
         builder.scope.alive = False
@@ -171,6 +168,21 @@ def make_trace(
     numbers.close()
     builder.observations = None  # numbers of the trace keep the builder, and it would keep what the trace has read
     return trace
+
+
+def _comes_from_tracing(error: Exception, builder: GraphBuilder) -> bool:
+    """Whether an error comes from tracing and not from the user's code, so that the whole call is undone.
+
+    Raises:
+        Undone: it comes after checks, of which the first that fails counts, or after prints; the call is undone.
+    """
+    observations = builder.observations
+    if isinstance(error, TraceError) or observations.numbers.refuses(error):
+        return True
+    if not observations.moved and (builder.checks or any(map(has_effect, builder.nodes))):
+        observations.before.undo()
+        raise _undone(builder, error) from error
+    return False
 
 
 def _undone(builder: GraphBuilder, error: Exception) -> Undone:

@@ -133,14 +133,7 @@ class Trace(Fit):
         self.first_numbers: tuple[float, ...] = builder.observations.numbers.values
         self.takes_numbers = bool(self.first_numbers)
         self.before: Journal | None = builder.observations.before
-        self._changes: dict[int, Journal] = {}  # by thread
-        self._left = 0
-        found = builder.observations
-        # Whether Python decides what comes of a failed check: code that the trace does not know may run then.
-        self._handles = bool(builder.checks) and (found.acts_on_errors or found.runs_unseen)
-        self._python_decides = self._handles or (bool(builder.checks) and found.before.after_check)
-        self.handles_errors = found.handles_errors and bool(builder.checks)
-        self.prints = messages_of(self.graph) if self._python_decides and self.calls_host else []
+        self._observe_checks(builder.observations)
         # If a trace changed what it reads, it would read another value next time, so it can serve only its own call.
         changed = self._has_changed(builder.observations)
         self.again = record.again = builder.observations.again
@@ -173,6 +166,16 @@ class Trace(Fit):
         record.captured = len(self.captures)
         record.variables = shown_names(self.states, self.leaves, builder.observations.variable_paths())
         record.assigned = tuple([record.variables[index] for index in self.assigned])
+
+    def _observe_checks(self, found: Observations) -> None:
+        """Find out what comes of a failed check; if code that the trace does not know runs then, Python decides."""
+        self._changes: dict[int, Journal] = {}  # by thread
+        self._left = 0
+        checked = bool(self.checks)
+        self._handles = checked and (found.acts_on_errors or found.runs_unseen)
+        self._python_decides = self._handles or (checked and found.before.after_check)
+        self.handles_errors = checked and found.handles_errors
+        self.prints = messages_of(self.graph) if self._python_decides and self.calls_host else []
 
     def settle(self, *, called: bool) -> bool:
         """Keep or undo the changes that the trace made to Python's state.
