@@ -105,8 +105,7 @@ def make_trace(
         MutationError: it changed a structure among its arguments.
         ArgumentTypeError: it returned something that is no tensor.
     """
-    start = time.perf_counter()
-    note = begin(function, record.signature)
+    start, note = time.perf_counter(), begin(function, record.signature)
     label = getattr(function, "__qualname__", name)
     with context_of(None):
         builder = GraphBuilder(name)
