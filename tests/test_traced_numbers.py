@@ -383,7 +383,7 @@ def test_isinstance_says_float_and_copies_are_the_number():
 
 def test_nested_compiled_functions_pass_the_float_on():
     inner = hf.compile(lambda x, s: x * s)
-    outer = hf.compile(lambda x, s: inner(x, s + 1) + inner(np.ones(2, np.float32), s))
+    outer = hf.compile(lambda x, s: inner(x, s + 1) + inner(ones(2), s))
     assert [outer(ones(2), s).tolist()[0] for s in (1.0, 2.0)] == [3.0, 5.0]
     assert outer.trace_count == 1
 
