@@ -13,7 +13,7 @@ from hybridflow.analysis.first_difference import Eager, first_difference
 from hybridflow.analysis.parity import STRUCTURE, arrays_of, chained, names_of_leaves
 from hybridflow.analysis.same import judge
 from hybridflow.core.context import context_of, current
-from hybridflow.core.errors import HybridflowError, ParityError, TraceError, message
+from hybridflow.core.errors import HybridflowError, ParityError, TraceError, first_line, message
 from hybridflow.core.node import Where, format_where, next_sequence, user_place
 from hybridflow.core.pending import settle_calls
 from hybridflow.core.profiling import PROFILER
@@ -56,7 +56,7 @@ class _Outcome(NamedTuple):
     def text(self) -> str:
         if self.error is None:
             return "returned"
-        return f"raised {type(self.error).__name__}: {(str(self.error).splitlines() or [''])[0]}"
+        return f"raised {type(self.error).__name__}: {first_line(self.error)}"
 
 
 class _Overlay(VariableLog):

@@ -211,6 +211,11 @@ class WatchWarning(UserWarning):
     """Gradients that a watch of a model cannot see."""
 
 
+def first_line(error: BaseException) -> str:
+    """Return the first line of an error's text, which may be empty."""
+    return (str(error).splitlines() or [""])[0]
+
+
 def message(what: str, *, got: str | None = None, hint: str | None = None) -> str:
     """Compose an error message: what is wrong, the call as it was, and what to do.
 

@@ -70,6 +70,13 @@ class Scope:
         self.thread = get_ident()
         self.tracer: Callable[[], GraphBuilder | None] | None = None
 
+    def is_within(self, outer: object) -> bool:
+        """Whether the trace is another one, or a part of it."""
+        scope: Scope | None = self
+        while scope is not None and scope is not outer:
+            scope = scope.parent
+        return scope is not None
+
 
 def _same(x: Any) -> Any:
     return x
@@ -199,10 +206,8 @@ class GraphBuilder:
     def alive(self) -> bool:
         """Whether the trace is still being made, and its code runs: not that of another trace, thread or context."""
         context = context_now()
-        scope = getattr(None if context is None else context.tracer, "scope", None)
-        while scope is not None and scope is not self.scope:
-            scope = scope.parent
-        return scope is not None and scope.alive
+        now: Scope | None = getattr(None if context is None else context.tracer, "scope", None)
+        return self.scope.alive and now is not None and now.is_within(self.scope)
 
     def needs_numbers(self, arguments: frozenset[int]) -> NoReturn:
         """Raise `NeedsNumber` for inputs; the trace is discarded even if user code catches that."""
@@ -288,10 +293,7 @@ class GraphBuilder:
             owner = edge[0].scope
             if owner is self.scope:
                 return edge
-            scope = self.scope.parent
-            while scope is not None and scope is not owner:
-                scope = scope.parent
-            if scope is None or not owner.alive:
+            if not self.scope.is_within(owner) or not owner.alive:
                 raise leaked(tensor)
             key: Any = edge
         else:
@@ -307,10 +309,7 @@ class GraphBuilder:
     def knows(self, tensor: Tensor) -> bool:
         """Whether a tensor was made in this trace or outside it, not in a branch or loop body inside it."""
         owner = None if tensor._edge is None else tensor._edge[0].scope
-        scope: Scope | None = self.scope
-        while scope is not None and scope is not owner:
-            scope = scope.parent
-        return owner is None or scope is not None
+        return owner is None or self.scope.is_within(owner)
 
     # -- Variables --------------------------------------------------------------------------------------------
 

@@ -291,13 +291,7 @@ def _scope() -> Scope | None:
 
 def _concerns(written: Scope | None, now: Scope | None) -> bool:
     """Whether a write in one trace affects another: not if the traces are two branches, or two calls."""
-    return written is None or _within(now, written) or (now is not None and _within(written, now))
-
-
-def _within(scope: Scope | None, outer: Scope) -> bool:
-    while scope is not None and scope is not outer:
-        scope = scope.parent
-    return scope is outer
+    return written is None or (now is not None and (now.is_within(written) or written.is_within(now)))
 
 
 _LOOKING: ContextVar[bool] = ContextVar("hybridflow looking", default=False)

@@ -12,7 +12,7 @@ import jax
 
 from hybridflow.core.attached import attached
 from hybridflow.core.context import Context, context_of
-from hybridflow.core.errors import RetraceWarning, TraceError, message
+from hybridflow.core.errors import RetraceWarning, TraceError, first_line, message
 from hybridflow.core.held import attributes_of
 from hybridflow.core.node import user_place, warn_at, where_file_line
 from hybridflow.core.recursion import RECURSION
@@ -191,7 +191,7 @@ def _undone(builder: GraphBuilder, error: Exception) -> Undone:
     def handled() -> None:
         text = message(
             f"{name}: the call ran as Python, on a way that its trace cannot take",
-            got=f"{type(error).__name__} while it was traced: {(str(error).splitlines() or [''])[0]}",
+            got=f"{type(error).__name__} while it was traced: {first_line(error)}",
             hint="Choose by the tensor itself, with an `if` or hf.where, and leave out what fails on the other way.",
         )
         warn_at(where, text, RetraceWarning)

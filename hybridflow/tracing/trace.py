@@ -21,7 +21,7 @@ from hybridflow.core.context import Context, context_of, current
 from hybridflow.core.device import require_on
 from hybridflow.core.dims import Dim
 from hybridflow.core.dispatch import record as record_node
-from hybridflow.core.errors import GradientError, RetraceWarning, TraceError, message
+from hybridflow.core.errors import GradientError, RetraceWarning, TraceError, first_line, message
 from hybridflow.core.mesh import SEVERAL
 from hybridflow.core.node import Edge, format_where, user_place, warn_at
 from hybridflow.core.notes import requires
@@ -494,7 +494,7 @@ class Trace(Fit):
             raise TraceError(
                 message(f"{self.raw_graph.name}: a check failed where the code may handle that, and what the call has "
                         "changed in Python's state was changed again meanwhile, by another thread or a host function",
-                        got=f"{type(error).__name__}: {(str(error).splitlines() or [''])[0]}",
+                        got=f"{type(error).__name__}: {first_line(error)}",
                         hint="Hold a lock around the call, or change that state outside of the compiled function.")
             ) from error  # fmt: skip
         raise error
