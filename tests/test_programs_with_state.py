@@ -54,8 +54,28 @@ def shown(value: Any) -> Any:
     return type(value).__name__, value
 
 
+def refill(value: Any) -> None:
+    """Change what is in a container, or in what an object or a dict holds."""
+    if isinstance(value, SimpleNamespace):
+        [*map(refill, vars(value).values())]
+    elif isinstance(value, np.ndarray):
+        value[:] = 3.0
+    elif isinstance(value, dict | collections.UserDict | collections.ChainMap):
+        [*map(refill, value.values())]
+        value.pop("c", None)
+        value["a"] = 4
+    elif isinstance(value, set):
+        value.add(8)
+    elif hasattr(value, "append"):
+        value.append(9)
+        value.reverse()
+
+
 def same(text: str, make: Callable[[], dict[str, Any]], path: Path) -> bool:
-    """Run a program eagerly and compiled; return whether compiling refuses it, with the state as before the call."""
+    """Run a program eagerly and compiled; return whether compiling refuses it, with the state as before the call.
+
+    Before the last call, all state is changed from outside.
+    """
     path.write_text(text, encoding="utf-8")
     found: list[list[Any]] = []
     for wrap in (lambda function: function, hf.compile):
@@ -63,7 +83,9 @@ def same(text: str, make: Callable[[], dict[str, Any]], path: Path) -> bool:
         exec(compile(text, str(path), "exec"), space)
         body = wrap(space["body"])
         seen: list[Any] = []
-        for x, n in CALLS:
+        for number, (x, n) in enumerate(CALLS):
+            if number == len(CALLS) - 1:
+                [refill(space[name]) for name in make()]
             before = {name: shown(space[name]) for name in make()}
             try:
                 result = body(hf.asarray(x), n).tolist()
@@ -84,8 +106,10 @@ IN_PLACE = {
     "collections.UserList([1])": ["+= [2]", "*= 2"],
     "collections.UserDict(a=1)": ["|= {n: 2}"],
     "collections.ChainMap({'a': 1})": ["|= {n: 2}"],
-    "collections.OrderedDict(a=1)": ["|= {n: 2}"],
-    "collections.defaultdict(int, a=1)": ["|= {n: 2}"],
+    "collections.OrderedDict(a=1)": ["|= {n: 2}", "|= {'c': 2}"],
+    "collections.defaultdict(int, a=1)": ["|= {n: 2}", "|= {'c': n}", "|= {'c': 2}"],
+    "type('D', (dict,), {})(a=1)": ["|= {'c': 2}", "|= {n: n}"],
+    "type('L', (list,), {})([1])": ["+= [2]", "+= [n]"],
     "[1]": ["+= [2]", "*= 2", "+= (n,)"],
     "{1}": ["|= {n}", "^= {n}"],
     "collections.deque([1], 3)": ["+= [n]", "*= 2"],
@@ -111,6 +135,70 @@ def test_in_place_operators(made: str, tmp_path: Path):
         text = "\n    ".join(["def body(x, n):", first, *lines, f"return x * len({place})"])
         with without_xla():
             same(text, held, tmp_path / f"{number}.py")
+
+
+# -- numbers that containers keep -------------------------------------------------------------------------------------
+
+KEPT = {
+    "[1, 2]": ["append({v})", "extend([{v}, 7])", "insert(0, {v})", "[0] = {v}", " += [{v}]", "[-1] += n"],
+    "collections.deque([1, 2], 3)": ["append({v})", "appendleft({v})", "extendleft([{v}])", "[0] = {v}"],
+    "{'a': 1, 2: 5}": ["update(c={v})", "update({{'a': {v}}})", "[n] = {v}", " |= {{'c': {v}}}", "setdefault(n, {v})",
+                       "[n, 1] = {v}", "['a'] += n"],
+    "collections.OrderedDict(a=1)": ["update(c={v})", "[n] = {v}", " |= {{'c': {v}}}", "move_to_end('a')"],
+    "collections.defaultdict(int, a=1)": ["update(c={v})", "[n] = {v}", "[n] += 1"],
+    "{1, 2}": ["add({v})", "update([{v}])", "discard({v})", " |= {{{v}}}"],
+}  # fmt: skip
+NUMBERS = ["n", "n * 2 + 1", "(n, 'x')", "s.t", "(n, (s.t, None))"]
+READS = ["pass", "x = x + len(c)", "s.r = [*c]", "x = x * (2 if 3 in c else 1)", "s.r = str(c)", "s.r = (c == s.c)"]
+
+
+@pytest.mark.filterwarnings("ignore::hybridflow.RetraceWarning")
+@pytest.mark.parametrize("made", KEPT)
+def test_numbers_that_a_container_keeps(made: str, tmp_path: Path):
+    def held() -> dict[str, Any]:
+        one, two = [eval(made, {**globals(), **MADE}) for _ in range(2)]
+        return {"c": one, "s": SimpleNamespace(c=two, t=0)}
+
+    # Two changes with numbers, of one container or of two, and a read before, between or after them.
+    changes = [*itertools.product(("c", "s.c"), KEPT[made])]
+    for number, ((name, first), (other, second)) in enumerate(itertools.product(changes, changes)):
+        value, read = NUMBERS[number % len(NUMBERS)], READS[number // 2 % len(READS)]
+        lines = [name + _method(first.format(v=value)), other + _method(second.format(v="n - 1"))]
+        lines.insert(number % 3, read)
+        text = "\n    ".join(["def body(x, n):", "global c", "s.t += 1", *lines, "return x * n"])
+        if number % 5 == 0:
+            with without_xla():
+                same(text, held, tmp_path / f"{number}.py")
+
+
+def _method(change: str) -> str:
+    return change if change.startswith((" ", "[")) else f".{change}"
+
+
+@pytest.mark.parametrize(
+    "change", ["log.append(n)", "log.append((n, 'x'))", "log += [n, 2 * n]", "d[n] = n * 2", "d.update(step=n)",
+               "d.setdefault(n, 1)", "q.appendleft(n / 2)", "s.add(n)"]
+)  # fmt: skip
+def test_a_number_that_a_container_keeps_is_no_new_trace(change: str, tmp_path: Path):
+    space: dict[str, Any] = {"log": [], "d": {}, "q": collections.deque(maxlen=3), "s": set()}
+    text = f"def body(x, n):\n    global log\n    {change}\n    return x * n\n"
+    path = tmp_path / "program.py"
+    path.write_text(text, encoding="utf-8")
+    exec(compile(text, str(path), "exec"), space)
+    body = hf.compile(space["body"])
+    for n in range(9):
+        body(hf.asarray(1.0), n)
+    assert body.trace_count == 2
+
+
+@pytest.mark.parametrize(
+    "line", ["print({1: x, 'a': n})", "if hf.sum(x) > 3.5: raise KeyError({1: 2, 'a': n})", "int({1: 2, 'a': n})",
+             "s.r = [{None: n, 'a': (n, {1: 2, 'b': n})}]",
+             "match {1: n, 'a': True, 'b': hf.sum(x)}:\n        case {'a': True}: x = x * 3"]
+)  # fmt: skip
+def test_keys_of_a_dict_need_no_order(line: str, tmp_path: Path):
+    text = f"def body(x, n):\n    {line}\n    return x * n\n"
+    assert not same(text, lambda: {"s": SimpleNamespace()}, tmp_path / "program.py")
 
 
 # -- what a call changes and drops ----------------------------------------------------------------------------------

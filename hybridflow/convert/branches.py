@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, NamedTuple, cast
 
-import jax
 import numpy as np
 
 from hybridflow.autodiff.graph_ops import inline
@@ -36,6 +35,7 @@ from hybridflow.core.errors import CheckError, TraceError, message
 from hybridflow.core.held import attributes_of, held_errors
 from hybridflow.core.node import format_where, user_place
 from hybridflow.core.staged_number import INT, StagedNumber, tried, weak_dtype_of
+from hybridflow.core.structures import parts_of
 from hybridflow.core.tensor import as_tensor
 from hybridflow.guards import observe
 from hybridflow.guards.storable import require_numbers_in
@@ -387,7 +387,7 @@ def add_raise(error: BaseException) -> None:
 
 def _is_known(error: BaseException) -> bool:
     """Whether an exception can be created again, and holds no values that only the trace has."""
-    if any(map(is_traced, jax.tree_util.tree_leaves((error.args, attributes_of(error, in_c=True))))):
+    if any(map(is_traced, parts_of((error.args, attributes_of(error, in_c=True))))):
         return False
     try:
         with tried():

@@ -9,8 +9,6 @@ import sys
 from collections.abc import Callable, Iterable
 from typing import Any
 
-import jax
-
 from hybridflow.autodiff.namespaces import PUBLIC
 from hybridflow.convert import filtered, protocols, regions, staged_reads
 from hybridflow.convert.branches import ENDLESS, endless, value_on_tensor
@@ -26,6 +24,7 @@ from hybridflow.convert.values import is_staged, is_tensor, negated, truth
 from hybridflow.core.dims import Dim, SizeFloat
 from hybridflow.core.held import defines
 from hybridflow.core.staged_number import BOOL, StagedNumber
+from hybridflow.core.structures import parts_of
 from hybridflow.core.tensor import as_tensor
 from hybridflow.core.traced_array import TracedArray
 from hybridflow.core.traced_number import TracedNumber
@@ -107,7 +106,7 @@ def printed(
 ) -> None:
     """Print; if there are tensors among the values, print at every call."""
     require_known(sep, end)
-    texts = [one if any(map(is_staged, jax.tree_util.tree_leaves(one))) else text_of(one) for one in values]
+    texts = [one if any(map(is_staged, parts_of(one))) else text_of(one) for one in values]
     stream = sys.stdout if file is None else file
     elsewhere = stream in (sys.stdout, sys.stderr) and is_open(stream) and observe.is_outside(stream)
     if not elsewhere and all([type(one) is str for one in texts]):

@@ -6,7 +6,7 @@ import functools
 import inspect
 import operator
 import sys
-from collections import deque
+from collections import OrderedDict, defaultdict
 from collections.abc import Callable
 from types import (
     CellType,
@@ -34,17 +34,17 @@ from hybridflow.core.functions import KEPT, is_own
 from hybridflow.core.held import defines, found_in_class
 from hybridflow.core.recursion import RECURSION
 from hybridflow.core.staged_number import StagedNumber
+from hybridflow.core.structures import parts_of
 from hybridflow.core.tensor import Tensor
 from hybridflow.core.traced_number import TracedNumber, call_on_numbers
 from hybridflow.core.variable import Variable
 from hybridflow.guards import calls, observe
 from hybridflow.guards.access import CELL, IN_CLASS, IN_INSTANCE, MISSING
+from hybridflow.guards.effects import is_constant
+from hybridflow.guards.guards import CHANGING, CONTAINERS
 from hybridflow.guards.moving import makes_random_source
 from hybridflow.guards.questions import LRU_CACHE
 from hybridflow.guards.users import is_hybridflows, is_users, is_users_class
-
-CONTAINERS = frozenset({list, dict, set, deque, bytearray, np.ndarray})
-"""Types that an augmented assignment changes in place."""
 
 
 def converted(function: Any) -> Any:
@@ -589,11 +589,11 @@ def _call_other(function: Any, /, *args: Any, **kwargs: Any) -> Any:
         given, args = args, protocols.drives(function, args)
         if any(map(operator.is_not, given, args)):
             return texts.seen(protocols.driven(function, *args, **kwargs))
-    if before_change(function, args):
+    if _stores_numbers(function, args, kwargs) or before_change(function, args):
         return None
     args, kwargs = texts.handed_on(function, args, kwargs)
     first = observe.recorded()
-    calls.before_call(function, args, kwargs)
+    args, kwargs = calls.before_call(function, args, kwargs)
     last = observe.recorded()
     try:
         result = calls.watched(function, args, kwargs)
@@ -612,10 +612,32 @@ def _call_other(function: Any, /, *args: Any, **kwargs: Any) -> Any:
     return observe.answer(function, args, kwargs, result)
 
 
+def _stores_numbers(method: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    """Do an update of a dict by numbers of the call as the stores of its items, whose numbers each call computes.
+
+    Returns:
+        Whether it was one.
+    """
+    owner = getattr(method, "__self__", None)
+    updates = type(owner) in _DICTS and method.__name__ in ("update", "__ior__")
+    if not updates or [*map(type, args)] not in ([], [dict]):
+        return False
+    items = {**dict(*args), **kwargs}
+    if not is_constant(tuple(items)) or not any(type(one) is TracedNumber for one in items.values()):
+        return False
+    for key, value in items.items():
+        write_item(owner, key, value)
+    return True
+
+
+_DICTS = frozenset({dict, OrderedDict, defaultdict})
+"""Types of dicts whose updates store items."""
+
+
 def _wants_number(error: Exception, *values: Any) -> bool:
     """Whether an error may come from a stand-in, which is an argument or what a special method of theirs returned."""
-    leaves = jax.tree_util.tree_leaves(values) if type(error) is TypeError else ()
-    return any(type(one) in (Dim, TracedNumber) or is_users_class(type(one)) for one in leaves)
+    parts = parts_of(values) if type(error) is TypeError else ()
+    return any(type(one) in (Dim, TracedNumber) or is_users_class(type(one)) for one in parts)
 
 
 def _takes_functions(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
@@ -687,11 +709,16 @@ def augment(kind: str, target: Any, operand: Any) -> Any:
     """Return the value that ``target += operand`` stores; record a change of the target itself."""
     name = f"__{protocols.IN_PLACE[kind].__name__}__"
     in_class = IN_CLASS.get(type(target), name)
-    by_a_library = type(in_class) is FunctionType and not (is_users(in_class.__code__) or is_own(in_class.__module__))
-    method = getattr(target, name, None) if by_a_library or type(target) in CONTAINERS else None
+    if type(in_class) is FunctionType:
+        by_a_library = not (is_users(in_class.__code__) or is_own(in_class.__module__))
+    else:
+        by_a_library = isinstance(target, (*CONTAINERS, *CHANGING))
+    method = getattr(target, name, None) if by_a_library else None
     if method is not None:
+        if _stores_numbers(method, (operand,), {}):
+            return target
         before_change(method, (operand,))
-        calls.before_call(method, (operand,), {})
+        (operand,), _ = calls.before_call(method, (operand,), {})
     elif isinstance(target, Tensor):
         observe.changes(target, " += ...")  # in eager code, it may be an array
     value = protocols.AUGMENTED[kind](target, operand)

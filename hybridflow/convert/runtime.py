@@ -8,8 +8,6 @@ from contextlib import suppress
 from types import CellType, CodeType, FrameType, FunctionType
 from typing import Any
 
-import jax
-
 from hybridflow.autodiff.namespaces import PUBLIC
 from hybridflow.convert import builtin, protocols, regions, staged_reads, texts
 from hybridflow.convert import callee as callees
@@ -26,6 +24,7 @@ from hybridflow.convert.values import is_staged, is_tensor, negated, truth
 from hybridflow.core.context import current
 from hybridflow.core.errors import CheckError, TraceError
 from hybridflow.core.staged_number import BOOL, StagedNumber, needed
+from hybridflow.core.structures import parts_of
 from hybridflow.core.traced_text import placeholder_of
 from hybridflow.guards import calls, observe
 from hybridflow.guards.access import MISSING
@@ -134,7 +133,7 @@ class Runtime:
             flags: whether Python itself compares with True or False, by identity.
             *classes: give the classes that the patterns name.
         """
-        for one in jax.tree_util.tree_leaves(value) if flags else ():
+        for one in parts_of(value) if flags else ():
             if type(one) is StagedNumber:
                 needed(one, "match with True or False in a pattern of several parts")
         for one in classes:

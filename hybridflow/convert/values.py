@@ -18,6 +18,7 @@ from hybridflow.convert.staged import staged
 from hybridflow.core.errors import DTypeError, ShapeError, TraceError, message
 from hybridflow.core.node import format_where
 from hybridflow.core.staged_number import BOOL, StagedNumber, tried, weak_dtype_of
+from hybridflow.core.structures import parts_of
 from hybridflow.core.tensor import Tensor, as_tensor
 from hybridflow.core.traced_array import TracedArray
 from hybridflow.core.traced_number import TracedNumber
@@ -161,7 +162,7 @@ class TakeApart(Exception):
 
 def holds_traced(value: Any) -> bool:
     """Whether an object in a structure holds a tensor or number that was traced."""
-    leaves = [leaf for one in objects_in(value) for leaf in jax.tree_util.tree_leaves(vars_of(one))]
+    leaves = [leaf for one in objects_in(value) for leaf in parts_of(vars_of(one))]
     return any(is_traced(leaf) or type(leaf) is TracedNumber for leaf in leaves)
 
 

@@ -14,14 +14,13 @@ from collections.abc import Callable, Generator, Hashable
 from types import CodeType, FunctionType
 from typing import Any, cast
 
-import jax
-
 from hybridflow.convert import regions
 from hybridflow.convert.values import is_traced
 from hybridflow.core.attached import attached
 from hybridflow.core.context import current, eager_code
 from hybridflow.core.errors import LeakError, MutationError, TracedValueError, message
 from hybridflow.core.node import format_where, user_place
+from hybridflow.core.structures import parts_of
 from hybridflow.core.tensor import Tensor
 from hybridflow.core.traced_number import TracedNumber
 from hybridflow.guards import observe
@@ -62,8 +61,7 @@ def _remembered(key: Hashable, objects: Any, make: Callable[[], Any]) -> Any:
 
 def _traced(value: Any) -> bool:
     """Whether a structure holds a traced tensor or number."""
-    leaves = jax.tree_util.tree_leaves(value)
-    return any(map(is_traced, leaves))
+    return any(map(is_traced, parts_of(value)))
 
 
 def _call_cached(cached: Any, /, *args: Any, **kwargs: Any) -> Any:
@@ -81,7 +79,7 @@ def _call_cached(cached: Any, /, *args: Any, **kwargs: Any) -> Any:
             hash(one)  # raises Python's error
     if any(map(_belongs_to_trace, (*args, *kwargs.values()))):
         return remembered()
-    for one in jax.tree_util.tree_leaves((args, kwargs)):
+    for one in parts_of((args, kwargs)):
         if type(one) is TracedNumber:
             one.needed()  # a cache that keeps nothing does not even hash it
     observe.whole(*args, *kwargs.values())
@@ -117,8 +115,7 @@ def _kept_outside(what: Any, make: Callable[[], Any]) -> Any:
     context = current()
     with regions.apart(), eager_code(once=True, tapes=context.tapes):
         value = make()
-    leaves = jax.tree_util.tree_leaves(value)
-    if context.tapes and any(isinstance(leaf, Tensor) and leaf._edge is not None for leaf in leaves):
+    if context.tapes and any(isinstance(leaf, Tensor) and leaf._edge is not None for leaf in parts_of(value)):
         raise _not_kept(what, "is made of a Variable, where a gradient is taken of it")
     return value
 

@@ -5,6 +5,7 @@ Whatever takes a user's structure apart does it here, and puts it together with 
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable
 from typing import Any
 
@@ -35,6 +36,23 @@ def flatten(tree: Any, is_leaf: IsLeaf | None = None) -> tuple[list[Any], Any]:
 def leaves(tree: Any, is_leaf: IsLeaf | None = None) -> list[Any]:
     """Return the leaves of a structure."""
     return flatten(tree, is_leaf)[0]
+
+
+def parts_of(tree: Any) -> list[Any]:
+    """Return the leaves of a structure in any order, to look at them: the keys of its dicts need not be sortable."""
+    found: list[Any] = []
+    pending = [tree]
+    while pending:
+        for one in jax.tree_util.tree_leaves(pending.pop(), _is_dict):
+            if _is_dict(one):
+                pending += one.values()
+            else:
+                found.append(one)
+    return found
+
+
+def _is_dict(value: Any) -> bool:
+    return type(value) is dict or type(value) is defaultdict
 
 
 def structure(tree: Any, is_leaf: IsLeaf | None = None) -> Any:

@@ -6,6 +6,7 @@ import contextlib
 import dis
 import functools
 import logging
+import operator
 from collections import deque
 from collections.abc import Iterable
 from contextlib import suppress
@@ -18,7 +19,7 @@ import numpy as np
 from hybridflow.guards import opened, reading
 from hybridflow.guards.access import IN_CLASS
 from hybridflow.guards.contents import items_in
-from hybridflow.guards.effects import LOADED, OTHER, called_again
+from hybridflow.guards.effects import LOADED, OTHER, called_again, with_numbers
 from hybridflow.guards.guards import CHANGING, CONTAINERS
 from hybridflow.guards.noticed import MONITORING
 from hybridflow.guards.observations import Observations
@@ -117,12 +118,15 @@ def _is_by_protocol(function: Any) -> bool:
 
 def _is_changed(
     observations: Observations, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any], *, nested: bool
-) -> None:
-    """Record the call of a container's method if it changes the container."""
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Record the call of a container's method if it changes the container, and return the arguments for this call."""
     name, owner = getattr(function, "__name__", ""), function.__self__
     if name in CHANGES:
-        change = called_again(name, args, kwargs) if type(owner) in LOADED else OTHER
+        change = called_again(owner, name, args, kwargs) if type(owner) in LOADED else OTHER
+        if change.numbers:
+            args, kwargs = with_numbers((args, kwargs), operator.attrgetter("value"))
         observations.change(owner, f".{name}(...)", (*args, *kwargs.values()), change, nested=nested)
+    return args, kwargs
 
 
 def _goes_out(observations: Observations, function: Any, args: tuple[Any, ...]) -> None:
@@ -215,7 +219,7 @@ def before_evaluation(source: Any, namespaces: tuple[Any, ...]) -> None:
 
 def before_call(
     function: Any, args: tuple[Any, ...], kwargs: dict[str, Any], *, own: bool = False, replaced: bool = False
-) -> None:
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
     """Record that an unconverted callable is about to be called: a builtin or a library's function.
 
     This includes bound methods of lists, dicts and sets, also those that implement ``+=``.
@@ -225,17 +229,21 @@ def before_call(
         args, kwargs: its arguments.
         own: whether it is part of hybridflow.
         replaced: whether a function that knows the stand-ins for numbers is called in its place.
+
+    Returns:
+        The arguments that it gets: a container from outside keeps numbers, not their stand-ins.
     """
     observations, nested = current_observations()
     if observations is None:
-        return
+        return args, kwargs
     owner = getattr(function, "__self__", None)
     values = (*args, *kwargs.values())
     if not (own or replaced):
         _require_numbers(observations, function, values)
     observations.choices.read(values if owner is None or isinstance(owner, ModuleType) else (owner, *values))
     if owner is not None and (not own or isinstance(owner, CONTAINERS)) and observations.is_outside(owner):
-        _is_changed(observations, function, args, kwargs, nested=nested)
+        args, kwargs = _is_changed(observations, function, args, kwargs, nested=nested)
+        values = (*args, *kwargs.values())
         if isinstance(owner, (*CONTAINERS, *CHANGING, type, ModuleType)):
             observations.before.inside(owner)
         else:
@@ -252,7 +260,7 @@ def before_call(
             reading.looked_up(observations, owner, args[0])
     if observations.moves(function, args, kwargs, nested=nested):
         _hand_out(observations, values)
-        return
+        return args, kwargs
     if owner is not None and not isinstance(owner, _SEEN_APART) and not holds_numbers(owner):
         reading.whole(observations, owner)
     if own:
@@ -263,3 +271,4 @@ def before_call(
             reading.whole(observations, function)
         _goes_out(observations, function, values)
     _hand_out(observations, values)
+    return args, kwargs

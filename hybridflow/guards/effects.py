@@ -8,6 +8,7 @@ change that cannot be repeated, see `Effects.fixed`.
 
 from __future__ import annotations
 
+import itertools
 import operator
 from collections import deque
 from collections.abc import Callable, Container, Sequence
@@ -21,12 +22,13 @@ from hybridflow.guards.numbers import Numbers
 
 LOADED = frozenset({list, dict, set, deque, bytearray}) | PLAIN
 """Types of values that can be changed without being read."""
-_EXTENDS = frozenset({"__iadd__", "extend"})
+_EXTENDS = frozenset({"__iadd__", "extend", "extendleft"})
 """Methods that only iterate over their argument."""
-_BLIND = _EXTENDS | {
-    "append", "appendleft", "extendleft", "clear", "reverse", "rotate", "add", "discard", "update", "setdefault",
-    "difference_update", "intersection_update", "symmetric_difference_update", "__iand__", "__imul__", "__ior__",
-    "__isub__", "__ixor__",
+_OF_PAIRS = frozenset({"__ior__", "update"})
+"""Methods of a dict that take another one, or its pairs."""
+_BLIND = _EXTENDS | _OF_PAIRS | {
+    "append", "appendleft", "clear", "reverse", "rotate", "add", "discard", "setdefault", "difference_update",
+    "intersection_update", "symmetric_difference_update", "__iand__", "__imul__", "__isub__", "__ixor__",
 }
 """Methods of which what is in the container does not decide whether they raise an error."""
 
@@ -37,14 +39,14 @@ class Change(NamedTuple):
     Attributes:
         note: tells a journal what is about to be changed.
         act: makes the change; None if later calls cannot, since the stored value may differ.
-        number: a number that each call computes; it is another argument of `act`.
+        numbers: numbers that each call computes; they are further arguments of `act`.
         stand_in: what the trace stores in the place of a number.
         target: where it stores that.
     """
 
     note: Callable[[Journal, Any], None]
     act: Callable[..., None] | None
-    number: TracedNumber | None = None
+    numbers: tuple[TracedNumber, ...] = ()
     stand_in: TracedNumber | None = None
     target: Target | None = None
 
@@ -65,7 +67,7 @@ class Target(NamedTuple):
     def stored(self, value: Any) -> Change:
         """Return the change that stores a value."""
         if type(value) is TracedNumber:
-            return Change(self.note, self.put, value, value, self)
+            return Change(self.note, self.put, (value,), value, self)
         return Change(self.note, (lambda holder: self.put(holder, value)) if is_constant(value) else None)
 
 
@@ -123,33 +125,54 @@ class Augmented(NamedTuple):
     def change(self, target: Target) -> Change:
         """Return the change that repeats the assignment."""
         stand_in = self.value if type(self.value) is TracedNumber else None
-        number = self.operand if type(self.operand) is TracedNumber else None
-        constant = number is not None or is_constant(self.operand)
+        numbers = (self.operand,) if type(self.operand) is TracedNumber else ()
+        constant = bool(numbers) or is_constant(self.operand)
         if not constant or not (stand_in is not None or type(self.value) in PLAIN):
             return Change(target.note, None)
 
         def act(holder: Any, operand: Any = self.operand) -> None:
             target.put(holder, self.operate(target.get(holder), operand))
 
-        return Change(target.note, act, number, stand_in, target)
+        return Change(target.note, act, numbers, stand_in, target)
 
 
-def called_again(method: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Change:
-    """Return the change that calls a container's method."""
-    if method not in _BLIND:
+def called_again(owner: Any, method: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Change:
+    """Return the change that calls a container's method, with the numbers of each call in place of their stand-ins."""
+    if method not in _BLIND and not (method == "__setitem__" and isinstance(owner, dict)):
         return OTHER
     if method in _EXTENDS and len(args) == 1 and type(args[0]) is list:
         args = (tuple(args[0]),)
-    if not is_constant((*args, *kwargs.values())):
+    elif method in _OF_PAIRS and isinstance(owner, dict) and len(args) == 1 and type(args[0]) is dict:
+        args = (tuple(args[0].items()),)
+    given = args, tuple(kwargs.items())
+    if not is_constant(given, or_number=True):
         return OTHER
-    return Change(_content, lambda holder: getattr(holder, method)(*args, **kwargs))
+
+    def act(holder: Any, *computed: Any) -> None:
+        numbers = iter(computed)
+        positional, named = with_numbers(given, lambda _: next(numbers)) if computed else given
+        getattr(holder, method)(*positional, **dict(named))
+
+    stand_ins: list[TracedNumber] = []
+    with_numbers(given, stand_ins.append)
+    return Change(_content, act, tuple(stand_ins))
 
 
-def is_constant(value: Any) -> bool:
-    """Whether a value is immutable and the same at every call for which the guards hold."""
+def is_constant(value: Any, *, or_number: bool = False) -> bool:
+    """Whether a value is immutable and the same at every call for which the guards hold, or a number of each call."""
     if type(value) is tuple:
-        return all(map(is_constant, cast("tuple[Any, ...]", value)))
-    return type(value) in PLAIN
+        return all([is_constant(one, or_number=or_number) for one in cast("tuple[Any, ...]", value)])
+    return type(value) in PLAIN or (or_number and type(value) is TracedNumber)
+
+
+def with_numbers(value: Any, number_of: Callable[[TracedNumber], Any]) -> Any:
+    """Return a value with other objects in place of the stand-ins for numbers that it, or its list or dict, holds."""
+    kind = type(value)
+    if kind is TracedNumber:
+        return number_of(value)
+    if kind is dict:
+        return {with_numbers(key, number_of): with_numbers(one, number_of) for key, one in value.items()}
+    return kind([with_numbers(one, number_of) for one in value]) if kind in (tuple, list) else value
 
 
 def _no_numbers(numbers: Sequence[float]) -> list[Any]:
@@ -228,17 +251,16 @@ class Effects:
         Args:
             inputs: how many numbers of a call are inputs.
         """
-        made = zip([change for _, change in self._made], self._holders, strict=True)
-        stored = [(change, holder) for change, holder in made if change.stand_in is not None]
-        if not stored:
-            return
-        numbers = [(change.number, None) for change, _ in stored if change.number is not None]
-        self._numbers = Numbers(numbers, (), inputs, wide=False)
-        for change, holder_now in stored:
+        made = [*zip([change for _, change in self._made], self._holders, strict=True)]
+        if numbers := [(number, None) for change, _ in made for number in change.numbers]:
+            self._numbers = Numbers(numbers, (), inputs, wide=False)
+        for change, holder_now in made:
+            if change.stand_in is None:
+                continue
             holder, target = holder_now(), cast(Target, change.target)
             with suppress(AttributeError, LookupError, ValueError):  # it may have been deleted since
                 if target.get(holder) is change.stand_in:
-                    target.put(holder, cast(TracedNumber, change.stand_in).value)
+                    target.put(holder, change.stand_in.value)
 
     def alone(self) -> Effects:
         """Return these changes without the objects that the trace changed: a trace that is kept keeps none alive."""
@@ -266,5 +288,5 @@ class Effects:
             holder = origin.now()
             if journal is not None:
                 change.note(journal, holder)
-            cast(Any, change.act)(holder, *(() if change.number is None else (next(computed),)))
+            cast(Any, change.act)(holder, *itertools.islice(computed, len(change.numbers)))
         return journal if noted else None

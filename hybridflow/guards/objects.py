@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 import jax
 
 from hybridflow.core.held import attributes_of, defines, made_of
+from hybridflow.core.structures import parts_of
 from hybridflow.guards import observe
 from hybridflow.guards.order import flattened, has_order, in_order_of, skeleton
 
@@ -125,7 +126,7 @@ def objects_in(value: Any) -> Iterator[Any]:
     """Yield the objects in a structure, including those in their attributes."""
     pending, seen = [value], set[int]()
     while pending:
-        for leaf in jax.tree_util.tree_leaves(pending.pop()):
+        for leaf in parts_of(pending.pop()):
             if is_object(leaf) and id(leaf) not in seen:
                 seen.add(id(leaf))
                 yield leaf

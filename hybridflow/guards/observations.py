@@ -140,6 +140,8 @@ class Observations:
         self.again: str | None = None
         """Why the trace can serve only its own call; None if it can serve others."""
         self._changed: set[int] = set()
+        self._kept_numbers: dict[int, tuple[Any, list[TracedNumber]]] = {}
+        """The containers from outside that keep numbers as they are, with what each call computes for them."""
         self._shared: dict[tuple[int, Any], tuple[Any, Any]] = {}
         """What reads of attributes and names that the trace has written gave before, in classes and modules.
 
@@ -279,7 +281,7 @@ class Observations:
         """Release the objects of a trace that has ended."""
         for kept in (
             self._outside, self._inputs, self._made, self._doubtful, self._whole, self._roots, self._given,
-            self._in_arguments, self._relations, self._also, self.counts_trainable,
+            self._in_arguments, self._relations, self._also, self.counts_trainable, self._kept_numbers,
         ):  # fmt: skip
             kept.clear()
         self._arguments = {}  # not cleared: the next try gets the same ones
@@ -660,7 +662,7 @@ class Observations:
         origin = self._origins.get((id(parent), access, name))
         if origin is None and not is_traced(before):
             origin = self._add(parent, access, name, before, guarded=False)
-        if origin is not None and change.number is not change.stand_in:
+        if origin is not None and next(iter(change.numbers), None) is not change.stand_in:
             origin.guarded = True  # the number is computed from what was loaded there
         if origin is not None and ITSELF in origin.inputs and change.act is not None:
             origin.written = True
@@ -740,8 +742,21 @@ class Observations:
         else:
             self.numbers.write(origin, obj)
         self._changed.add(id(obj))
-        self._do(origin, obj, change, origin, obj)
+        repeated = self._do(origin, obj, change, origin, obj)
+        if change.numbers and change.stand_in is None:
+            self._kept_numbers.setdefault(id(obj), (obj, []))[1].extend(change.numbers)
+            if not repeated or self.numbers.has_written(obj):
+                self._require_kept(obj)
         self._note(origin.path + how)
+
+    def _require_kept(self, obj: Any) -> None:
+        """Raise if a container, whose content the trace reads, keeps numbers that each call computes.
+
+        Raises:
+            NeedsNumber: it does.
+        """
+        numbers = self._kept_numbers[id(obj)][1]
+        self.numbers.require_numbers([position for one in numbers for position in one.arguments])
 
     def has_item(self, container: Any, key: Any) -> bool:
         """Whether a container has a place for an item at every later call too; a guard tells if it depends on them."""
@@ -754,13 +769,15 @@ class Observations:
         self.look(origin, LENGTH, None, len(before))
         return True
 
-    def _do(self, where: Origin, holder: Any, change: Change, changed: Origin | None, before: Any) -> None:
+    def _do(self, where: Origin, holder: Any, change: Change, changed: Origin | None, before: Any) -> bool:
         """Make later calls repeat a change. If they cannot, guard the origin by its value before the change."""
         change.note(self.journal, holder)
-        if not self.repeated.add(where, holder, change) and changed is not None:
+        repeated = self.repeated.add(where, holder, change)
+        if not repeated and changed is not None:
             self.guard(changed, before)
             if isinstance(holder, CONTAINERS) and any(type(one) not in PLAIN for _, one in items_of(holder)):
                 self.repeated.only_once()  # a guard tells of such items only what is in them
+        return repeated
 
     def failed(self, first: int, last: int, *, in_part: bool) -> None:
         """Record that changes raised an error: later calls do not repeat them; see `observe.failed`."""
@@ -809,6 +826,11 @@ class Observations:
             MutationError: it holds a tensor.
         """
         self.choices.require_unchanged()
+        for kept, _ in self._kept_numbers.values():
+            places = {self.origin_of(kept), *self._also.get(id(kept), ())}
+            read = [one for one in self._origins.values() if one.guarded and one.access is not TYPE]
+            if any(one in places or one.parent in places for one in read):
+                self._require_kept(kept)
         changed = [*self.before.changed()]
         require_numbers([now for _, now in changed], self._is_known)
         kept = [(holder, now, None) for holder, now in changed]

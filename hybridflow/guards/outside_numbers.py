@@ -282,6 +282,10 @@ class OutsideNumbers:
             self._seen.note_absent((way_of(origin), ITEM.path, key))
         self._items[id(container), key if found is MISSING else found] = container
 
+    def has_written(self, container: Any) -> bool:
+        """Whether the trace has written items of a container."""
+        return any(holder is container for holder in self._items.values())
+
     def absent_item(self, origin: Origin, key: Any) -> None:
         """Record that the trace asked for an item that is not there yet."""
         self._seen.note_absent((way_of(origin), ITEM.path, key))
