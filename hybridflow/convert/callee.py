@@ -168,8 +168,7 @@ def _target_of_python(function: Any, kind: type) -> Any:
     if name == "__getattribute__" and type(instance) not in _PLAIN:
         return functools.partial(_read_by_object, instance)
     if name in _OF_ATTRIBUTES:
-        owner = object if not isinstance(instance, type) else type
-        return functools.partial(_call_unbound, vars(owner)[name], instance)
+        return functools.partial(_call_unbound, vars(function.__objclass__)[name], instance)
     if isinstance(instance, type) and function == _TYPE_CALL.__get__(instance):  # super().__call__ in a metaclass
         return _constructor(instance)
     return None

@@ -102,7 +102,9 @@ class Reads(ast.NodeTransformer):
         return runtime(node, f"{_way(node)}_attr", self.visit(node.value), constant(node, node.attr))
 
     def visit_Subscript(self, node: ast.Subscript) -> Any:
-        return runtime(node, "read_item", self.visit(node.value), self.key(node.slice))
+        way = _way(node)
+        value = self.loaded(node.value) if way == "load" else self.visit(node.value)
+        return runtime(node, f"{way}_item", value, self.key(node.slice))
 
     def key(self, node: Any) -> Any:
         """Return a subscript as an expression: the syntax of slices is allowed only in brackets."""

@@ -85,8 +85,8 @@ class Runtime:
         return observe.load_free(self.cells[name], name, value)
 
     def load_attr(self, obj: Any, name: str) -> Any:
-        """Read an attribute only to change its value."""
-        value = observe.load_attr(obj, name)
+        """Read an attribute only to change its value; a ``__setattr__`` of the user's may do more with it."""
+        value = MISSING if protocols.method_of(obj, "__setattr__") is not None else observe.load_attr(obj, name)
         return callees.read_attribute(obj, name) if value is MISSING else value
 
     def read_attr(self, obj: Any, name: str) -> Any:
@@ -394,9 +394,11 @@ class Runtime:
     # -- writes -----------------------------------------------------------------------------------------------
 
     def load_item(self, obj: Any, key: Any) -> Any:
-        """Read the item that an augmented assignment is about to write."""
-        getter = protocols.method_of(obj, "__getitem__")
-        return observe.load_item(obj, key) if getter is None else getter(key)
+        """Read an item only to change its value."""
+        if not observe.is_loaded_by(obj, key):
+            return callees.read_item(obj, key)
+        regions.read(obj)
+        return observe.load_item(obj, key)
 
     def write_attr(self, value: Any, obj: Any, name: str, augmented: bool = False) -> None:
         """Store an attribute; a property's setter is converted."""

@@ -91,8 +91,8 @@ def shared_place(holder: Any, name: Any) -> Any:
 
     Objects and classes share what lies in a class, and functions what lies in a module.
     """
-    if isinstance(holder, ModuleType | dict):
-        return holder if isinstance(holder, dict) else vars(holder)
+    if isinstance(holder, ModuleType) or type(holder) is dict:
+        return holder if type(holder) is dict else vars(holder)
     if not isinstance(holder, type) and _in_instance(holder, name) is not MISSING:
         return None
     kinds: tuple[type, ...] = holder.__mro__ if isinstance(holder, type) else type(holder).__mro__

@@ -343,17 +343,22 @@ def load_attr(obj: Any, name: str) -> Any:
     return value
 
 
-def load_item(obj: Any, key: Any) -> Any:
-    """Return ``obj[key]``."""
-    value = ITEM.get(obj, key) if type(obj) in _LOADED_FROM and is_constant(key) else MISSING
+def is_loaded_by(container: Any, key: Any) -> bool:
+    """Whether an item of a container can be loaded without what else is in it."""
+    return type(container) in _LOADED_FROM and is_constant(key)
+
+
+def load_item(container: Any, key: Any) -> Any:
+    """Return ``container[key]``; see `is_loaded_by`."""
+    value = ITEM.get(container, key)
     if type(value) is TracedNumber:
         return value
-    if type(value) not in PLAIN:
-        return read_item(obj, key)
+    if type(value) not in _LOADED:
+        return read_item(container, key)
     observations, _ = current_observations()
-    origin = None if observations is None else observations.origin_of(obj)
+    origin = None if observations is None else observations.origin_of(container)
     if observations is not None and origin is not None:
-        return observations.load_item(origin, obj, key, value)
+        return observations.load_item(origin, container, key, value)
     return value
 
 
