@@ -159,10 +159,11 @@ def make_trace(
     finally:
         builder.scope.alive = False
     record.trace_ms = (time.perf_counter() - start) * 1e3
-    trace = Trace(
-        graph, builder, plan, named, signature.tree, signature.types, record, symbol_axes(list(named), specs), leaves,
-        orders, budget, layouts,
-    )  # fmt: skip
+    with depth_explained(name):
+        trace = Trace(
+            graph, builder, plan, named, signature.tree, signature.types, record, symbol_axes(list(named), specs),
+            leaves, orders, budget, layouts,
+        )  # fmt: skip
     trace.note = note
     numbers.close()
     builder.observations = None  # numbers of the trace keep the builder, and it would keep what the trace has read
