@@ -275,7 +275,7 @@ def _no_broadcast(op: str, shapes: Sequence[Shape], size: Size, other: Size, axi
     hint = "Sizes must be equal, or one of them 1; reshape or hf.expand_dims an operand."
     if (type(size) is int) != (type(other) is int):
         known, open_size = (size, other) if type(size) is int else (other, size)
-        hint = f"{open_size} is any size: declare it as {known}, or give the other one its size, as hf.zeros_like(x) does."
+        hint = f"{open_size} is any size: declare it as {known}, or give the other that size, as hf.zeros_like does."
     return ShapeError(
         message(
             f"{op}: shapes do not broadcast: size {size} against {other} on axis {axis}",
