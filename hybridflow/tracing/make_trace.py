@@ -116,7 +116,8 @@ def make_trace(
     specs = symbolic_specs(list(named), builder.dims)
     given = [(leaf, spec) for leaf, spec in zip(named, specs, strict=True) if leaf.kind != NOTHING]
     values = [_traced_value(leaf, spec, builder, stand_ins) for leaf, spec in given]
-    arguments = unflatten_arguments(signature, values, static, as_given=as_given)
+    with depth_explained(name), RECURSION.deeper():
+        arguments = unflatten_arguments(signature, values, static, as_given=as_given)
     builder.argument_values = [leaf.value._value for leaf in named if leaf.kind == TENSOR]
     numbers = OutsideNumbers(seen, builder.number_argument, lambda: len(builder.number_paths))
     observations = builder.observations = _observe(Observations(label, numbers, builder.checks), roots, named)
