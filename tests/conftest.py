@@ -1,4 +1,4 @@
-"""Fixed seeds, how many examples hypothesis takes, the `gpu` mark, and which tests a run takes by how long they are.
+"""Fixed seeds, how many examples hypothesis takes, marks that skip, and which tests a run takes by how long they are.
 
 A test that takes more than `QUICK` seconds of processor time is slow: `slow.txt` lists them, as ``pytest --all
 --renew-slow`` measured them. A run takes all that are quick and, of the slow cases of each test, the first one if it
@@ -82,6 +82,10 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         config.hook.pytest_deselected(items=left_out)
     # These look through all objects of the process for functions: a new process has fewer.
     items[:] = sorted(chosen, key=lambda item: item.path.name not in LOOKS_THROUGH_OBJECTS)
+    if not __debug__:
+        for item in items:
+            if item.get_closest_marker("asserts"):
+                item.add_marker(pytest.mark.skip(reason="`python -O` takes assert statements out"))
     if not default_is_host():
         return
     skip = pytest.mark.skip(reason="jax has no accelerator here")

@@ -10,6 +10,7 @@ from __future__ import annotations
 import functools
 import inspect
 import itertools
+import re
 import traceback
 from collections.abc import Callable
 from contextlib import AbstractContextManager
@@ -21,7 +22,7 @@ from processes import run_python
 from reference import without_xla
 
 import hybridflow as hf
-from hybridflow.core.errors import IndexRangeError, ShapeError, TraceError
+from hybridflow.core.errors import IndexRangeError, LayoutError, ShapeError, TraceError
 
 X = 1.3
 Body = Callable[[Any], Any]
@@ -220,3 +221,48 @@ def test_settings_of_the_process_are_set_around_calls(number: int, setting: str)
     with pytest.raises(TraceError, match=f"{setting}: a compiled function cannot change a setting of the process"):
         called(hf.compile(function), None)
     assert (hf.config.SETTINGS.matmul_precision, hf.config.SETTINGS.checks, hf.config.SETTINGS.eager) == before
+
+
+def meshes(index: int) -> None:
+    """Print the programs that compute otherwise for a mesh than eagerly without one; it needs two devices."""
+    mesh, rows = hf.Mesh({"data": 2}), hf.asarray([0.3, -0.7, 1.1, 0.4])
+    on_mesh = functools.partial(hf.compile, mesh=mesh, batch="data")
+    part = functools.partial(hf.compile, mesh=mesh, in_layouts={"rows": ("data",)})
+    counts, around = {"same": 0, "refused": 0}, AROUND[index]
+    for number in range(len(CONSTRUCTS)):
+
+        def outside(rows, number=number):
+            body = lambda x: hf.mean(hf.tanh(rows * x)) + hf.max(rows)  # noqa: E731
+            return around(CONSTRUCTS[number](body))(hf.mean(rows) + X)
+
+        def inside(rows, wrap, number=number):
+            made = wrap(lambda rows, x: hf.tanh(rows * x) + hf.max(rows))
+            body = lambda x: hf.mean(made(rows, x))  # noqa: E731
+            return around(CONSTRUCTS[number](body))(hf.mean(rows) + X)
+
+        for way in (lambda f: f, gradient):
+            expected = way(outside)(rows)
+            plain = way(lambda rows: inside(rows, lambda f: f))(rows)
+            for name, run, wanted in (
+                ("outside", on_mesh(way(outside)), expected),
+                ("inside of one", on_mesh(way(lambda rows, inside=inside: inside(rows, part))), plain),
+                ("inside of none", hf.compile(way(lambda rows, inside=inside: inside(rows, part))), plain),
+                ("inside, eager", way(lambda rows: inside(rows, part)), plain),
+            ):
+                try:
+                    found = run(rows)
+                except LayoutError:
+                    counts["refused"] += 1
+                    continue
+                if np.allclose(found, wanted, rtol=1e-5, atol=1e-6):
+                    counts["same"] += 1
+                else:
+                    print(NAMES[number], name, found, wanted)
+    print(f"same {counts['same']}, refused {counts['refused']} of {sum(counts.values())}")
+
+
+@pytest.mark.parametrize("around", [0, *[pytest.param(one, marks=pytest.mark.rest) for one in range(1, len(AROUND))]])
+def test_the_mesh(around: int):
+    code = f"import sys; sys.path.insert(0, 'tests'); import test_contexts_in_graphs as t; t.meshes({around})"
+    printed = run_python(code, XLA_FLAGS="--xla_force_host_platform_device_count=2", timeout=300)
+    assert re.fullmatch(r"same [1-9]\d*, refused \d+ of 88\n", printed), printed

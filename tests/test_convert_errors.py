@@ -374,6 +374,7 @@ def test_prints_of_tensors_run_every_call(capsys):
     assert out.count("positive") == 2
 
 
+@pytest.mark.asserts
 def test_exceptions_that_depend_on_tensors_are_not_handled_around():
     def of_python(x):
         try:

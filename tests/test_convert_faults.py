@@ -212,7 +212,9 @@ def not_as_python(call: Callable[[], Any], undone: Exception) -> Any:
     raise undone
 
 
-@pytest.mark.parametrize("fault", FAULTS)
+@pytest.mark.parametrize(
+    "fault", [pytest.param(fault, marks=[pytest.mark.asserts] * ("asserts" in fault)) for fault in FAULTS]
+)
 def test_a_planted_fault_is_caught(fault: str, monkeypatch: pytest.MonkeyPatch):
     owner, name, replacement, cases = FAULTS[fault]
     if isinstance(owner, dict):

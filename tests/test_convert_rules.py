@@ -893,7 +893,14 @@ def name_of(rule: Rule) -> str:
     return f"{rule[0].__name__.rpartition('.')[2]}.{rule[1]}"
 
 
-@pytest.mark.parametrize("rule", RULES, ids=name_of)
+ASSERT = ("asserts", "exceptions_of_branches")
+"""The cases in which a traced function has an assert."""
+
+
+@pytest.mark.parametrize(
+    "rule", [pytest.param(rule, marks=[pytest.mark.asserts] * (case in ASSERT)) for rule, (_, case) in RULES.items()],
+    ids=name_of,
+)  # fmt: skip
 def test_without_a_rule(rule: Rule, monkeypatch: pytest.MonkeyPatch):
     replacement, case = RULES[rule]
     monkeypatch.setattr(rule[0], rule[1], replacement)
@@ -907,7 +914,11 @@ def test_without_a_rule(rule: Rule, monkeypatch: pytest.MonkeyPatch):
     pytest.fail(f"{case} runs as if nothing was wrong")
 
 
-@pytest.mark.parametrize("name", sorted({case for _, case in RULES.values()}))
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(case, marks=[pytest.mark.asserts] * (case in ASSERT)) for case in
+     sorted({case for _, case in RULES.values()})],
+)  # fmt: skip
 def test_with_every_rule(name: str):
     with without_xla():
         run(name)

@@ -148,6 +148,7 @@ def settle(step: Any, x: Any) -> None:
     hf.synchronize()
 
 
+@pytest.mark.asserts
 def test_python_functions_see_the_new_value():
     m, w = hf.Variable([1.0, 2.0]), hf.Variable([1.0, 2.0])
     seen: list[Any] = []

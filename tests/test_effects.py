@@ -789,6 +789,7 @@ def test_a_text_is_a_str():
     assert f(hf.asarray(1.5)).item() == 1.5
 
 
+@pytest.mark.asserts
 def test_errors_that_leave_hold_texts_of_python():
     def f(x):
         assert x.ndim == 9, str(x)

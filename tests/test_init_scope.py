@@ -328,6 +328,7 @@ def test_not_in_a_branch_with_a_state():
     assert v.item() == 1.0
 
 
+@pytest.mark.asserts
 def test_a_call_that_fails_assigns_nothing_in_init_scope():
     v = hf.Variable(1.0)
 

@@ -75,6 +75,7 @@ def divided(x: Any) -> Any:
     return result
 
 
+@pytest.mark.asserts
 def test_a_second_meaning_of_a_name_is_refused():
     space: dict[str, Any] = dict(divided.__globals__)
     other = type(divided)(divided.__code__, {**space, "CALLS": []})

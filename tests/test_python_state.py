@@ -320,6 +320,7 @@ def test_changes_take_no_new_trace(change):
     assert change is not several or o.log == [9, 1, 2, 3, 4]
 
 
+@pytest.mark.asserts
 def test_a_change_behind_a_check_that_fails_does_not_happen():
     o = Holder(before=0, between=0, after=0, log=[])
 
@@ -579,6 +580,7 @@ def test_what_follows_a_check_that_fails_does_not_happen():
     assert [str(one).splitlines()[0] for one in eager] == [str(one).splitlines()[0] for one in compiled]
 
 
+@pytest.mark.asserts
 def test_a_call_that_fails_after_a_look_puts_back_what_it_changed():
     o = Holder(count=0)
 

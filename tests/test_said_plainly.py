@@ -116,11 +116,17 @@ class ForeignTensor:
 
 ForeignTensor.__name__, ForeignTensor.__module__ = "Tensor", "torch"
 X = hf.ones((2, 3))
+def open_beside_number():
+    f = hf.compile(lambda x: x + hf.zeros((8, 5)), input_signature=[hf.TensorSpec([None, 5])])
+    return f(hf.ones((4, 5)))
+
+
 MISTAKES = {
     "parentheses are forgotten": (lambda: hf.nn.Sequential(hf.nn.Dropout), r"class Dropout.*\n.*Dropout\(\)"),
     "many elements as a condition": (lambda: bool(X > 0), "bool: needs exactly one.*\n.*\n.*hf.where"),
     "a traced number of elements": (lambda: hf.compile(hf.arange)(hf.asarray(3)), "arange: how many.*\n.*\n.*mask"),
     "a tape that never recorded": (lambda: hf.GradientTape().gradient(X, X), "gradient: the tape has never recorded"),
+    "an open size beside a number": (open_beside_number, "x_0 against 8 .*\n.*\n.*it as 8, or .*zeros_like"),
     "a tensor of PyTorch": (lambda: X + ForeignTensor(), "torch.Tensor, the other .*\n.*detach"),
     "a tensor of PyTorch on the left": (lambda: ForeignTensor() * X, "torch.Tensor, the other .*\n.*detach"),
 }

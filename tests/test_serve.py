@@ -6,6 +6,7 @@ import asyncio
 import http.client
 import http.server
 import json
+import math
 import os
 import re
 import shlex
@@ -144,6 +145,30 @@ def test_rows_and_columns_of_tensorflow_serving():
     for bad in ({}, rows | columns, {"instances": 3}, {"instances": [{"a": 1}, 3]}, {"instances": [1]}):
         with pytest.raises(Refused):
             protocol.read_tf(bad, TWO)
+
+
+@pytest.mark.parametrize("piece", [1, 2, 5, 24, 1 << 13])
+@pytest.mark.parametrize("shape", [(), (0,), (4,), (7,), (3, 2), (2, 0), (2, 3, 4), (9, 1)])
+def test_what_is_written_in_pieces_is_one_text(shape: tuple[int, ...], piece: int, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(protocol, "_PIECE", piece)
+    a = np.arange(math.prod(shape), dtype=np.float32).reshape(shape)
+    b = a.astype(np.int32) + 1
+    for results in ({"a": a}, {"a": a, "b": b}):
+        lists = {name: one.tolist() for name, one in results.items()}
+        columns = json.loads(protocol.write_tf(results, False))["outputs"]
+        assert columns == (lists["a"] if len(results) == 1 else lists)
+        if shape:
+            rows = json.loads(protocol.write_tf(results, True))["predictions"]
+            in_rows = [dict(zip(lists, row, strict=True)) for row in zip(*lists.values(), strict=True)]
+            assert rows == (lists["a"] if len(results) == 1 else in_rows)
+        for binary in (False, True):
+            asked = protocol.InferRequest(results, dict.fromkeys(results, binary), None)
+            body, headers = protocol.write_v2("m", "1", asked, results)
+            size = int(headers.get("inference-header-content-length", len(body)))
+            data = [one.get("data") for one in json.loads(body[:size])["outputs"]]
+            flat = [one.reshape(-1).tolist() for one in results.values()]
+            assert data == ([None] * len(flat) if binary else flat)
+            assert body[size:] == (b"".join([one.tobytes() for one in results.values()]) if binary else b"")
 
 
 @settings(max_examples=FUZZED, deadline=None, suppress_health_check=[HealthCheck.too_slow])

@@ -301,6 +301,7 @@ def test_code_outside_of_a_trace_changes_the_numbers_that_the_trace_changes(body
         assert of_compiled() == of_eager()
 
 
+@pytest.mark.asserts
 @pytest.mark.parametrize("handled", [True, False])
 def test_a_check_that_fails_while_another_thread_changes_the_same_state(handled):
     state, inside, go = {"n": 0}, threading.Event(), threading.Event()

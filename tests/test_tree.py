@@ -1,6 +1,7 @@
 """Nestings of Variables: all that takes them does, and all flatten them in one order."""
 
 import dataclasses
+import itertools
 from collections import OrderedDict, defaultdict, namedtuple
 from typing import Any
 
@@ -8,7 +9,7 @@ import numpy as np
 import pytest
 
 import hybridflow as hf
-from hybridflow.core.errors import ArgumentError
+from hybridflow.core.errors import ArgumentError, DepthError, NestingError
 
 Pair = namedtuple("Pair", "second first")
 Point = namedtuple("Point", "x v")
@@ -230,3 +231,53 @@ def test_a_changing_number_of_a_dataclass_is_an_input(kind):
     assert f.trace_count == 1
     assert f(hf.asarray(2.0), kind(0.5, "keep")).item() == 2
     assert f.trace_count == 2
+
+
+TOO_DEEP = {
+    "leaves": lambda s: hf.tree.leaves(s),
+    "leaves, asked for each": lambda s: hf.tree.leaves(s, lambda one: one is None),
+    "map": lambda s: hf.tree.map(lambda one: one, s),
+    "map of two": lambda s: hf.tree.map(lambda one, other: one, s, s),
+    "an argument": lambda s: hf.compile(lambda s: hf.tree.leaves(s)[0])(s),
+    "read from outside": lambda s: hf.compile(lambda x: hf.tree.leaves(s)[0] * x)(hf.ones(())),
+    "a result": lambda s: hf.compile(lambda x: s)(hf.ones(())),
+    "sources": lambda s: taped().gradient(hf.ones(()), s),
+    "hf.jvp": lambda s: hf.jvp(lambda s: hf.tree.leaves(s)[0], (s,), (s,)),
+    "hf.vmap": lambda s: hf.vmap(lambda s: hf.tree.leaves(s)[0])(s),
+    "hf.scan": lambda s: hf.scan(lambda c, x: (c, x), s, hf.ones(2)),
+    "an optimizer": lambda s: hf.optim.SGD(s, rate=0.1),
+    "shard": lambda s: hf.distribute.shard(s, hf.Mesh({"data": 1})),
+}
+
+
+def taped():
+    with hf.GradientTape() as tape:
+        pass
+    return tape
+
+
+def nested(kind, depth):
+    value = hf.Variable(1.0)
+    for _ in range(depth):
+        value = kind([("k", value)]) if kind is dict else kind([value])
+    return value
+
+
+@pytest.mark.parametrize(("way", "kind"), [*zip(TOO_DEEP, itertools.cycle([list, tuple, dict]))])
+def test_what_is_nested_without_end_is_refused_and_nothing_else_breaks(way, kind):
+    """A walk of jax's that fails while it asks a function would leave Python unable to call anything in C."""
+    itself = [hf.Variable(1.0)]
+    itself.append(itself)
+    for value in (nested(kind, 100_000), itself):
+        with pytest.raises((NestingError, DepthError), match="nested"):
+            TOO_DEEP[way](value)
+        assert sorted([2, 1], key=lambda one: one) == [1, 2]
+        assert hf.tree.leaves(nested(kind, 90), lambda one: one is None)
+
+
+@pytest.mark.parametrize("depth", [50, 300, 700])
+def test_what_is_nested_deep_works_in_both_modes(depth):
+    tree = nested(list, depth)
+    for run in (lambda f: f, hf.compile):
+        assert run(lambda s: hf.tree.leaves(s)[0] * 2)(tree).item() == 2
+        assert run(lambda x: hf.tree.leaves(tree, lambda one: one is None)[0] * x)(hf.ones(())).item() == 1

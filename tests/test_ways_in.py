@@ -214,6 +214,7 @@ def test_control_flow_on_tensors_is_converted(name):
         assert found == pytest.approx(as_eager(name, place, flow), rel=1e-5), place
 
 
+@pytest.mark.asserts
 @pytest.mark.parametrize("name", WAYS)
 def test_an_assertion_holds_by_every_way(name):
     def fails(t: Any) -> Any:

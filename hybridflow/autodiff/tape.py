@@ -270,6 +270,10 @@ class GradientTape(Jacobians):
         if is_differentiable(variable.dtype):
             self._exits.assigned(variable, edge[0], user_place(3))
 
+    def watches(self, edge: Edge) -> bool:
+        """Whether the value on an edge was watched by `watch`."""
+        return edge in self._watched
+
     def watched_variables(self) -> tuple[Variable, ...]:
         """Return the watched Variables, each once, in order of creation."""
         variables = [variable for variable, _ in self._variables.values()]

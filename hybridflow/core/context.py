@@ -43,6 +43,10 @@ class Recorder(Protocol):
     def value_assigned(self, variable: Any, edge: Edge) -> None:
         """Note that a recorded value was assigned to a Variable."""
 
+    def watches(self, edge: Edge) -> bool:
+        """Whether a value was watched by the recorder's user."""
+        ...
+
 
 class TracerProtocol(Protocol):
     """The part of a tracer that the core uses."""

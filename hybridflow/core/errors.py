@@ -82,6 +82,10 @@ class TracedValueError(TraceError, TypeError):
     """Python code that needs the value of a traced tensor, which has none yet."""
 
 
+class NestingError(HybridflowError, RecursionError):
+    """Lists, tuples and dicts inside each other, deeper than they can be followed."""
+
+
 class DepthError(TraceError, RecursionError):
     """A function with more nested calls or branches than Python's recursion limit allows."""
 

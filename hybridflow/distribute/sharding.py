@@ -8,8 +8,7 @@ from collections.abc import Iterator, Mapping
 from fnmatch import fnmatchcase
 from typing import Any, TypeVar, cast
 
-import jax
-
+from hybridflow.core import structures
 from hybridflow.core.errors import ArgumentError, ArgumentTypeError, LayoutError, message
 from hybridflow.core.mesh import (
     Layout,
@@ -170,7 +169,7 @@ def _require_used(patterns: Mapping[str, Layout | None], used: set[str], variabl
 
 def _found(model: Any) -> Iterator[tuple[str, Any]]:
     """Yield the modules and other Variables in a structure, each with its path and a dot."""
-    for path, leaf in jax.tree_util.tree_flatten_with_path(model, _is_module)[0]:
+    for path, leaf in structures.with_paths(model, _is_module)[0]:
         if _is_module(leaf) or isinstance(leaf, Variable):
             yield "".join([f"{_key(part)}." for part in path]), leaf
 

@@ -530,9 +530,9 @@ def _whole(implied: Iterable[Origin]) -> dict[Origin, tuple[object, ...]]:
 
 def _is_cached(origin: Origin | None) -> bool:
     """Whether a value is from the user's cache, or inside: such are asked for last, since that changes the cache."""
-    if origin is None or origin.access is not ANSWER:
-        return origin is not None and _is_cached(origin.parent)
-    return type(origin.name.function) is LRU_CACHE
+    while origin is not None and origin.access is not ANSWER:
+        origin = origin.parent
+    return origin is not None and type(origin.name.function) is LRU_CACHE
 
 
 def _with_parents(origins: Iterable[Origin]) -> list[Origin]:

@@ -10,6 +10,7 @@ import jax
 
 from hybridflow.core.errors import ArgumentTypeError, message
 from hybridflow.core.held import Opened, attributes_of, defines, is_by_fields
+from hybridflow.core.structures import check_depth, nested_too_deep
 from hybridflow.guards.shown import shown
 
 DICTS = (dict, defaultdict)
@@ -28,9 +29,14 @@ def flattened(what: str, value: Any, is_leaf: Callable[[Any], bool] | None = Non
 
     Raises:
         ArgumentTypeError: a dict in it has keys that cannot be sorted.
+        NestingError: it is nested too deep.
     """
     try:
+        if is_leaf is not None:
+            check_depth(value)
         return jax.tree_util.tree_flatten(value, is_leaf)
+    except (RecursionError, SystemError) as error:
+        raise nested_too_deep(value, error) from None
     except (TypeError, ValueError) as error:
         if "sorting pytree" not in str(error) and "'<' not supported" not in str(error):
             raise

@@ -22,6 +22,7 @@ from hybridflow.core.functions import Whole, is_whole
 from hybridflow.core.held import Opened, attributes_of, defines, is_by_fields
 from hybridflow.core.mesh import lies_on_several
 from hybridflow.core.spec import TensorSpec, format_spec, make_spec
+from hybridflow.core.structures import nested_too_deep
 from hybridflow.core.tensor import Tensor, make_tensor, to_numpy
 from hybridflow.core.traced_number import TracedNumber
 from hybridflow.core.variable import Variable
@@ -311,14 +312,17 @@ def flatten_arguments(arguments: dict[str, Any], static: frozenset[str]) -> Sign
             leaves.append(_leaf(value, seen))
             trees.append(LEAF)
         else:
-            flat, tree = _flatten(name, value)
-            if any(map(is_by_fields, flat)):
-                structure = jax.tree_util.tree_map(opened, value, is_leaf=is_whole)
-                arguments[name] = value = in_order_of(value, structure) if has_order(value) else structure
+            try:
                 flat, tree = _flatten(name, value)
+                if any(map(is_by_fields, flat)):
+                    structure = jax.tree_util.tree_map(opened, value, is_leaf=is_whole)
+                    arguments[name] = value = in_order_of(value, structure) if has_order(value) else structure
+                    flat, tree = _flatten(name, value)
+                types += _untold(value)
+            except (RecursionError, SystemError) as error:
+                raise nested_too_deep(value, error) from None
             leaves += [_leaf(leaf, seen) for leaf in flat]
             trees.append(tree)
-            types += _untold(value)
     structure = tuple(trees)
     key = tuple(arguments), structure, tuple([leaf[3] for leaf in leaves])
     return Signature(leaves, structure, key, arguments, types)

@@ -19,7 +19,7 @@ from hybridflow.core.node import Edge, Node, format_where, next_sequence
 from hybridflow.core.notes import requires
 from hybridflow.core.op import Joint, MultiplyAdds, No, Op, Saves, register
 from hybridflow.core.spec import TensorSpec, make_spec
-from hybridflow.core.tensor import Tensor, make_tensor
+from hybridflow.core.tensor import WATCHED, Tensor, make_tensor
 from hybridflow.core.variable import VARIABLE
 from hybridflow.core.variable_log import VariableLog, logging_variables
 from hybridflow.nested.checkpoint_calls import Call
@@ -61,6 +61,10 @@ class _Recording:
 
     def value_assigned(self, variable: Any, edge: Edge) -> None:
         """Do nothing: this recording answers no questions."""
+
+    def watches(self, edge: Edge) -> bool:
+        """Whether the value was watched: nothing is, by name."""
+        return False
 
 
 class _Keeper:
@@ -145,7 +149,9 @@ def run_recorded(call: Call, policy: Policy) -> Any:
     outputs = [tensor._edge for tensor in outcome.tensors]
     free = free_edges(start, outputs, _edges(arguments), None)
     connected = [_followed(tensor, context.start) for tensor in tensors]
-    around = tuple([edge for edge in free.edges if edge[0].stamp >= context.start])
+    around = tuple([
+        edge for edge in free.edges if edge[0].stamp >= context.start and not _is_own(edge, start, context.tapes)
+    ])  # fmt: skip
     if not outputs or not (around or any(connected)):
         return outcome.build([make_tensor(tensor._value) for tensor in outcome.tensors])
     values = [tensor._value for tensor in tensors] + [None] * len(around)
@@ -156,6 +162,12 @@ def run_recorded(call: Call, policy: Policy) -> Any:
         CHECKPOINTED, (*connected, *around), {"run": run}, values, raw[0] if len(raw) == 1 else tuple(raw), "host"
     )
     return outcome.build(list(made) if isinstance(made, tuple) else [made])
+
+
+def _is_own(edge: Edge, start: int, tapes: Sequence[Recorder]) -> bool:
+    """Whether the run made a value for a tape of its own, as `jvp` does: nobody outside asks for its gradient."""
+    own = edge[0].op is WATCHED and edge[0].sequence > start and not requires(edge)
+    return own and not any([tape.watches(edge) for tape in tapes])
 
 
 def _followed(tensor: Tensor, start: int) -> Edge | None:
@@ -206,6 +218,8 @@ def _gradients(F: Any, g: Any, y: Any, *xs: Any, wanted: tuple[bool, ...], run: 
         outcome = run.call.run(arguments)
     outputs = [tensor._edge for tensor in outcome.tensors]
     free = free_edges(start, outputs, _edges(arguments), None)
+    if not any([edge[0].op is WATCHED and edge not in free.edges for edge in run.edges]):
+        free = free._replace(edges=[edge for edge in free.edges if not _is_own(edge, start, tapes)])
     _require_same(run, free)
     _require_equal(run, outcome.tensors)
     gs = g if isinstance(g, tuple) else (g,)
@@ -263,7 +277,7 @@ def _require_same(run: _Run, free: Free) -> None:
             place = free.nodes[index].where
     raise GradientError(
         message(f"checkpoint: {run.call.name} does something else when it is called again: it {what}",
-                got=f"at {format_where(place)}" if place is not None else "",
+                got=f"at {format_where(place)}" if place is not None else None,
                 hint="Let it depend on nothing but its arguments and Variables, and on hybridflow's random numbers.")
     )  # fmt: skip
 

@@ -265,16 +265,24 @@ def broadcast_shapes(op: str, *shapes: Shape) -> Shape:
             if same_size(other, size) or same_size(other, 1) or size == other or other == 1:
                 continue
             if size != 1:
-                raise ShapeError(
-                    message(
-                        f"{op}: shapes do not broadcast: size {size} against {other} on axis {axis}",
-                        got=f"{op}({', '.join(str(tuple(s)) for s in shapes)})",
-                        hint="Sizes must be equal, or one of them 1; reshape or hf.expand_dims an operand.",
-                    )
-                )
+                raise _no_broadcast(op, shapes, size, other, axis)
             size = other
         result.append(size)
     return tuple(result)
+
+
+def _no_broadcast(op: str, shapes: Sequence[Shape], size: Size, other: Size, axis: int) -> ShapeError:
+    hint = "Sizes must be equal, or one of them 1; reshape or hf.expand_dims an operand."
+    if (type(size) is int) != (type(other) is int):
+        known, open_size = (size, other) if type(size) is int else (other, size)
+        hint = f"{open_size} is any size: declare it as {known}, or give the other that size, as hf.zeros_like does."
+    return ShapeError(
+        message(
+            f"{op}: shapes do not broadcast: size {size} against {other} on axis {axis}",
+            got=f"{op}({', '.join(str(tuple(s)) for s in shapes)})",
+            hint=hint,
+        )
+    )
 
 
 def call_text(op: str, *specs: TensorSpec) -> str:

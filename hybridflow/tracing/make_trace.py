@@ -116,7 +116,8 @@ def make_trace(
     specs = symbolic_specs(list(named), builder.dims)
     given = [(leaf, spec) for leaf, spec in zip(named, specs, strict=True) if leaf.kind != NOTHING]
     values = [_traced_value(leaf, spec, builder, stand_ins) for leaf, spec in given]
-    arguments = unflatten_arguments(signature, values, static, as_given=as_given)
+    with depth_explained(name), RECURSION.deeper():
+        arguments = unflatten_arguments(signature, values, static, as_given=as_given)
     builder.argument_values = [leaf.value._value for leaf in named if leaf.kind == TENSOR]
     numbers = OutsideNumbers(seen, builder.number_argument, lambda: len(builder.number_paths))
     observations = builder.observations = _observe(Observations(label, numbers, builder.checks), roots, named)
@@ -159,10 +160,11 @@ def make_trace(
     finally:
         builder.scope.alive = False
     record.trace_ms = (time.perf_counter() - start) * 1e3
-    trace = Trace(
-        graph, builder, plan, named, signature.tree, signature.types, record, symbol_axes(list(named), specs), leaves,
-        orders, budget, layouts,
-    )  # fmt: skip
+    with depth_explained(name):
+        trace = Trace(
+            graph, builder, plan, named, signature.tree, signature.types, record, symbol_axes(list(named), specs),
+            leaves, orders, budget, layouts,
+        )  # fmt: skip
     trace.note = note
     numbers.close()
     builder.observations = None  # numbers of the trace keep the builder, and it would keep what the trace has read
