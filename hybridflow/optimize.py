@@ -256,7 +256,8 @@ def _along(
 
     def goes_on(short: Tensor, long: Tensor, length: Tensor, after: Tensor, slope_after: Tensor) -> Tensor:
         is_long, is_short = rates(length, after, slope_after)
-        return logical_and(logical_or(is_long, is_short), long - short > _SHORTEST * short + _TINIEST)
+        is_open = logical_and(long - short > _SHORTEST * short + _TINIEST, length < _LONGEST)
+        return logical_and(logical_or(is_long, is_short), is_open)
 
     def step(short: Tensor, long: Tensor, length: Tensor, after: Tensor, slope_after: Tensor) -> tuple[Tensor, ...]:
         is_long, _ = rates(length, after, slope_after)
@@ -274,8 +275,8 @@ def _along(
 
 _LOWER, _FLATTER = 1e-4, 0.9
 """The parts of the first descent that a step must reach, and of the first slope that it may leave."""
-_SHORTEST, _TINIEST = 1e-6, 1e-12
-"""The shortest step relative to the longest that is good, or to the first."""
+_SHORTEST, _TINIEST, _LONGEST = 1e-6, 1e-12, 2.0**30
+"""The smallest part of an interval that is still halved, and the shortest and the longest step, by the first one."""
 
 
 class _Space:

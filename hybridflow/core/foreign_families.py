@@ -218,7 +218,7 @@ FAMILIES = (
            "x @ y, x.conj().mT, hf.tril, hf.diagonal, hf.embed_diagonal, slogdet and solve_triangular",
            "they have the standard's names"),
     Family("torch tensorflow", "hf.linalg",
-           "LinearOperator\\w* banded\\w+ \\w*tri?diagonal\\w* lu\\w* logm sqrtm ldl\\w* \\w+_ex "
+           "LinearOperator\\w* banded\\w+ \\w*tri?diagonal\\w* lu_\\w* logm ldl\\w* \\w+_ex "
            "householder_product vander experimental", "hf.from_jax of jax.scipy.linalg's functions",
            "JAX functions are operations, with their gradients"),
     Family("torch", "hf",
