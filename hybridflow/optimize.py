@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import builtins
 import math
 from collections.abc import Callable, Sequence
@@ -11,17 +10,18 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from hybridflow.autodiff.functional import fresh, value_and_grad, vjp
-from hybridflow.autodiff.graph_ops import inline
-from hybridflow.autodiff.vectorize import InnerBuilder, trace_inner
+from hybridflow.autodiff.graph_ops import call, inline
+from hybridflow.autodiff.vectorize import InnerBuilder, canonical, trace_inner
 from hybridflow.core import structures
 from hybridflow.core.attached import attached as _attached
+from hybridflow.core.context import is_tracing
 from hybridflow.core.dtypes import is_differentiable
 from hybridflow.core.errors import ArgumentError, TraceError, message
 from hybridflow.core.functions import as_traced
 from hybridflow.core.node import format_where, user_place
 from hybridflow.core.tensor import Tensor
 from hybridflow.core.variable import Variable
-from hybridflow.nested.bodies import leaves_like, leaves_of
+from hybridflow.nested.bodies import leaves_like, leaves_of, several
 from hybridflow.nested.custom_gradient import custom_gradient
 from hybridflow.nested.loops import while_loop
 from hybridflow.ops.choice import where
@@ -191,10 +191,10 @@ def minimize(
         (Tensor(3., dtype=float32), Tensor(1., dtype=float32))
 
     Reference:
-        J. Nocedal and S. J. Wright, Numerical Optimization, 2006, section 6.1; A. S. Lewis and M. L. Overton, "Nonsmooth
-        optimization via quasi-Newton methods", 2013, for the search along a line; W. W. Hager and H. Zhang, "A new
-        conjugate gradient method with guaranteed descent and an efficient line search", 2005, for its end at the limit
-        of rounding; M. Blondel et al., "Efficient and Modular Implicit Differentiation", NeurIPS 2022.
+        J. Nocedal and S. J. Wright, Numerical Optimization, 2006, section 6.1; A. S. Lewis and M. L. Overton,
+        "Nonsmooth optimization via quasi-Newton methods", 2013, for the search along a line; W. W. Hager and H. Zhang,
+        "A new conjugate gradient method with guaranteed descent and an efficient line search", 2005, for its end at
+        the limit of rounding; M. Blondel et al., "Efficient and Modular Implicit Differentiation", NeurIPS 2022.
     """
     if method != "BFGS":
         raise ArgumentError(message(f"minimize: method={method!r} is not one of ['BFGS']"))
@@ -325,10 +325,14 @@ class _Given:
 
     def __init__(self, name: str, function: Callable[[Tensor], Sequence[Tensor]], like: Tensor) -> None:
         self._name = name
-        self._graph, self._captures, self._checks, _ = trace_inner(_Builder(name), function, [like.spec], ["x"])
+        graph, self._captures, self._checks, _ = trace_inner(_Builder(name), function, [like.spec], ["x"])
+        self._graph = graph if is_tracing() else canonical(graph)
+        self._has_bodies = builtins.any(node.op.has("nested") for node in graph.nodes)
         self._fixed = [stop_gradient(capture) for capture in self._captures]
 
     def _run(self, x: Tensor, captures: Sequence[Tensor]) -> list[Tensor]:
+        if self._has_bodies and not is_tracing():  # loops and branches in graphs run in programs of XLA only
+            return several(call(x, *captures, graph=self._graph))
         return inline(self._graph, [x, *captures])
 
     def searched(self, x: Tensor) -> list[Tensor]:

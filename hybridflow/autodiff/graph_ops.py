@@ -50,15 +50,15 @@ def inline(graph: Graph, tensors: Sequence[Tensor]) -> list[Tensor]:
     tracer = current().tracer
 
     def rebind(node: Node, xs: list[Any], attrs: dict[str, Any]) -> Any:
-        attrs = {name: value for name, value in attrs.items() if name != "residuals"}
+        if not attrs.get("residuals"):  # then a tape around may still ask for them
+            attrs = {name: value for name, value in attrs.items() if name != "residuals"}
         if not isinstance(tracer, GraphBuilder):
             return bind(node.op, tuple(xs), attrs)
         outer, tracer.place = tracer.place, node.where
         try:
-            outputs = tracer.bind_all(node.op, xs, attrs, residuals=bool(node.attrs.get("residuals")))
+            return tracer.bind(node.op, tuple(xs), attrs)
         finally:
             tracer.place = outer
-        return outputs[0] if len(node.outputs) == 1 else outputs
 
     return list(evaluate(graph, tensors, rebind, keep_dims=True))
 

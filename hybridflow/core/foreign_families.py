@@ -212,6 +212,7 @@ FAMILIES = (
            "triangular_solve symeig frobenius_norm nuclear_norm norm_except_dim",
            "hf.linalg: expm, pinv, slogdet, solve, solve_triangular, eigh, matrix_norm",
            "they have the standard's names"),
+    Family("tensorflow", "hf", "matrix_square_root", "hf.linalg.sqrtm", "linear algebra has a module"),
     Family("tensorflow", "hf.linalg",
            "matvec adjoint band_part diag diag_part set_diag tensor_diag tensor_diag_part normalize logdet "
            "triangular_solve",
@@ -257,7 +258,7 @@ FAMILIES = (
            "they are in these places"),
     Family("tensorflow", "hf", "sequence_mask", "hf.arange(size) < lengths[:, None]", _EXPRESSION),
     Family("tensorflow", "hf",
-           "reverse_sequence unique_with_counts matrix_square_root histogram_fixed_width\\w* random_index_shuffle "
+           "reverse_sequence unique_with_counts histogram_fixed_width\\w* random_index_shuffle "
            "edit_distance bitcast approx_top_k \\w*_size fingerprint broadcast_(dynamic|static)_shape "
            "\\w*space_to_batch\\w* batch_to_space extract_\\w+ depth_to_space space_to_depth \\w*fftnd conv "
            "conv2d_backprop_\\w+ tuple",
