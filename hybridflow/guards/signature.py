@@ -212,6 +212,8 @@ class _Keys:
 
         No method of a user's subclass is called.
         """
+        if type(value) is np.ndarray and value.dtype.isbuiltin == 1 and not value.dtype.hasobject:  # often at each call
+            return value.dtype.str, value.shape, value.tobytes()
         if isinstance(value, list | tuple):
             return tuple([self.of(item) for item in in_sequence(value)])
         if isinstance(value, dict):

@@ -5,6 +5,7 @@ A job's references are SciPy's functions or closed forms; their gradients are ce
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from types import SimpleNamespace
 from typing import Any, NamedTuple
@@ -162,28 +163,27 @@ def pinn(F: Any, weights: Any, x: Any) -> Any:
 
 # -- probability --------------------------------------------------------------------------------------------------
 
-_MOVE = np.array([[1.0, 0.1], [0.0, 1.0]], np.float32)
 
-
-def _kalman_density(logs: Any, y: Any) -> Any:
+def _kalman_density(logs: Any, y: Any, move: Any) -> Any:
     """Return the density of all measurements together: they are normal."""
     count, (process, noise) = len(y), np.exp(logs)
     cov = np.zeros((count, count))
     state = np.eye(2)
     for i in range(count):
-        state = _MOVE @ state @ _MOVE.T + process * np.eye(2)
+        state = move @ state @ move.T + process * np.eye(2)
         ahead = state
         for j in range(i, count):
             cov[i, j] = cov[j, i] = ahead[0, 0]
-            ahead = ahead @ _MOVE.T
+            ahead = ahead @ move.T
     return scipy.stats.multivariate_normal(np.zeros(count), cov + noise * np.eye(count)).logpdf(y)
 
 
 @job("Kalman filter of 60 measurements, likelihood and gradient by the noises",
-     lambda rng, small: f32([-2.0, -1.0], np.cumsum(rng.normal(size=8 if small else 60)) * 0.3),
+     lambda rng, small: f32([-2.0, -1.0], np.cumsum(rng.normal(size=8 if small else 60)) * 0.3,
+                            [[1.0, 0.1], [0.0, 1.0]]),
      with_gradient(_kalman_density))  # fmt: skip
-def kalman(F: Any, logs: Any, y: Any) -> Any:
-    move, unit = F.np.asarray(_MOVE), F.np.eye(2)
+def kalman(F: Any, logs: Any, y: Any, move: Any) -> Any:
+    unit = F.np.eye(2)
 
     def density(logs: Any) -> Any:
         process, noise = F.np.exp(logs[0]), F.np.exp(logs[1])
@@ -193,7 +193,7 @@ def kalman(F: Any, logs: Any, y: Any) -> Any:
             mean, cov = move @ mean, move @ cov @ move.T + process * unit
             spread = cov[0, 0] + noise
             gain, off = cov[:, 0] / spread, y - mean[0]
-            part = -0.5 * (off**2 / spread + F.np.log(2 * np.pi * spread))
+            part = -0.5 * (off**2 / spread + F.np.log(2 * math.pi * spread))
             return (mean + gain * off, cov - gain[:, None] * cov[None, 0, :]), part
 
         return F.np.sum(F.scan(step, (F.np.zeros(2), unit), y)[1])
@@ -219,7 +219,7 @@ def hmm(F: Any, logits: Any, seen: Any) -> Any:
         def step(state: Any, one: Any) -> Any:
             return F.logsumexp(state[:, None] + moves, axis=0) + one, None
 
-        start = F.np.zeros(4) - np.log(4).astype(np.float32)
+        start = F.np.zeros(4) - math.log(4)
         return F.logsumexp(F.scan(step, start, seen)[0])
 
     return F.value_and_grad(likelihood)(logits)
@@ -388,7 +388,7 @@ def _transport(move: Any, x: Any, y: Any, steps: Any) -> Any:
 def sinkhorn(F: Any, move: Any, x: Any, y: Any, steps: Any) -> Any:
     def transported(move: Any) -> Any:
         cost = F.np.sum(((x * move[0] + move[1])[:, None] - y[None]) ** 2, axis=-1)
-        size = float(np.log(x.shape[0]))
+        size = math.log(x.shape[0])
 
         def step(state: Any, _: Any) -> Any:
             f, g = state
