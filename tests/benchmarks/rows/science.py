@@ -29,7 +29,8 @@ def compiled(job: Job, arrays: Any) -> tuple[Callable[[], Any], Callable[[], Any
         return job.run(JAXS, *arrays)
 
     # Both sides take what another program of XLA returned, as the next of many steps does.
-    tensors, given = hf.compile(lambda *xs: [x + 0 for x in xs])(*map(hf.asarray, arrays)), list(map(jnp.asarray, arrays))
+    tensors = hf.compile(lambda *xs: [x + 0 for x in xs])(*map(hf.asarray, arrays))
+    given = list(map(jnp.asarray, arrays))
     return lambda: ours(*tensors), lambda: theirs(*given)
 
 
