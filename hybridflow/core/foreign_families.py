@@ -292,7 +292,7 @@ FAMILIES = (
            "numpy.{0}(x.numpy()), or hf.from_jax(jax.numpy.{0}), which some functions take size= for",
            "its shape depends on values"),
     # -- control flow, transformations, settings
-    Family("jax keras", "hf", "fori_loop", "for i in hf.arange(n), in a compiled function",
+    Family("jax keras", "hf", "fori_loop", "for i in range(n), in a compiled function",
            "Python's loops over tensors become one loop of the graph"),
     Family("jax keras tensorflow", "hf", "switch(_case)? case platform_dependent",
            "if and match, in a compiled function", "Python's branches on tensors become branches of the graph"),
