@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
@@ -38,7 +38,7 @@ def sph_harm_y(n: int, m: int, theta: TensorLike, phi: TensorLike, /) -> Tensor:
         S. A. Holmes and W. E. Featherstone, Journal of Geodesy 76, 2002.
     """
     for name, number, low, high in (("n", n, 0, math.inf), ("m", m, -n, n)):
-        if isinstance(number, bool) or not isinstance(number, int | np.integer) or not low <= number <= high:
+        if isinstance(number, bool) or not isinstance(cast(Any, number), int | np.integer) or not low <= number <= high:
             raise ArgumentError(
                 message(f"sph_harm_y: {name}={number!r} is no whole number from {low} to {high}",
                         hint="Pass Python integers; a degree or order for each element needs a call for each.")

@@ -28,8 +28,12 @@ def compiled(job: Job, arrays: Any) -> tuple[Callable[[], Any], Callable[[], Any
     def theirs(*arrays: Any) -> Any:
         return job.run(JAXS, *arrays)
 
+    @hf.compile
+    def returned(*xs: Any) -> Any:
+        return [x + 0 for x in xs]
+
     # Both sides take what another program of XLA returned, as the next of many steps does.
-    tensors = hf.compile(lambda *xs: [x + 0 for x in xs])(*map(hf.asarray, arrays))
+    tensors = returned(*map(hf.asarray, arrays))
     given = list(map(jnp.asarray, arrays))
     return lambda: ours(*tensors), lambda: theirs(*given)
 
