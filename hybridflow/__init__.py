@@ -134,6 +134,7 @@ if _typing.TYPE_CHECKING:  # `later` imports these on first use
     from hybridflow import metrics as metrics
     from hybridflow import models as models
     from hybridflow import optim as optim
+    from hybridflow import optimize as optimize
     from hybridflow import serve as serve
     from hybridflow import summary as summary
     from hybridflow import testing as testing

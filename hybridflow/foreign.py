@@ -51,6 +51,7 @@ _LIBRARIES = {
     "hf": ("jax.numpy", "jax.scipy.special", "jax.lax", "jax.nn", "scipy.special", "numpy", "jax"),
     "hf.nn": ("jax.nn",), "hf.linalg": ("jax.numpy.linalg", "jax.scipy.linalg", "numpy.linalg"),
     "hf.fft": ("jax.numpy.fft",), "hf.special": ("jax.scipy.special", "scipy.special"),
+    "hf.integrate": ("jax.scipy.integrate", "scipy.integrate"), "hf.optimize": ("scipy.optimize",),
 }  # fmt: skip
 """Where functions are looked for that a public module lacks."""
 

@@ -7,10 +7,10 @@ from typing import Any, cast
 
 from hybridflow.core import structures
 from hybridflow.core.attached import attached as _attached
-from hybridflow.core.errors import ArgumentError, CheckError, DTypeError, ShapeError, message
+from hybridflow.core.errors import ArgumentError, CheckError, ShapeError, message
 from hybridflow.core.functions import as_traced
 from hybridflow.ir.builder import require
-from hybridflow.nested.bodies import leaves_of
+from hybridflow.nested.bodies import leaves_like, leaves_of
 from hybridflow.nested.loops import while_loop
 from hybridflow.nested.scans import scan
 from hybridflow.ops.choice import clip, maximum, minimum, where
@@ -93,7 +93,8 @@ def odeint(
     direction = sign(times[-1] - times[0])
 
     def slope(ys: _Values, at: Any) -> _Values:
-        return slopes_of(as_traced(func)(structures.unflatten(tree, ys), at, *args), ys, tree)
+        made = as_traced(func)(structures.unflatten(tree, ys), at, *args)
+        return leaves_like("odeint", ("slope", "value"), made, ys, tree)
 
     def size(errors: _Values, ys: _Values, others: _Values) -> Any:
         """Return the root of the mean square of errors, in units of what is allowed."""
@@ -141,31 +142,6 @@ def odeint(
     require(all(reached), CheckError, message(f"odeint: {mxstep} steps between two times do not suffice", hint=hint))
     whole = [concat([expand_dims(y, 0), row], axis=0) for y, row in zip(values, rows, strict=True)]
     return structures.unflatten(tree, whole)
-
-
-def slopes_of(result: Any, ys: _Values, tree: Any) -> _Values:
-    """Return the leaves of what the function returned, which are slopes of the values.
-
-    Raises:
-        ArgumentError, ShapeError, DTypeError: their structure, shapes or dtypes are others.
-    """
-    slopes, after = leaves_of(result)
-    if after != tree:
-        raise ArgumentError(
-            message(f"odeint: the slope is {after}, the value {tree}", hint="Return the structure of y.")
-        )
-    for one, y in zip(slopes, ys, strict=True):
-        if one.shape != y.shape:
-            raise ShapeError(
-                message(f"odeint: the slope has shape {one.shape}, the value {y.shape}",
-                        hint="func(y, t) returns a slope for each element of y.")
-            )  # fmt: skip
-        if one.dtype != y.dtype:
-            raise DTypeError(
-                message(f"odeint: the slope is {one.dtype}, the value {y.dtype}",
-                        hint=f"Pass y0 and what func reads in one dtype, or return slope.astype({y.dtype}).")
-            )  # fmt: skip
-    return cast(_Values, slopes)
 
 
 def weighed(weights: Sequence[float], terms: Sequence[Any]) -> Any:

@@ -14,7 +14,7 @@ from hybridflow.core.attached import attach
 
 MODULES = (
     "analysis", "compat", "data", "debugging", "distribute", "export", "integrate", "metrics", "models", "optim",
-    "serve", "summary", "testing", "train", "tree",
+    "optimize", "serve", "summary", "testing", "train", "tree",
 )  # fmt: skip
 NAMES = {
     "Comparison": "analysis.compare", "Comparisons": "analysis.compare", "Sweep": "analysis.compare",

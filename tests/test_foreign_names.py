@@ -320,9 +320,9 @@ def test_a_reduction_of_losses_that_is_none_of_torchs_is_an_error():
 
 PUBLIC = (
     "hf", "hf.nn", "hf.nn.init", "hf.random", "hf.linalg", "hf.fft", "hf.special", "hf.config", "hf.data",
-    "hf.debugging", "hf.distribute", "hf.export", "hf.integrate", "hf.metrics", "hf.models", "hf.optim", "hf.prune",
-    "hf.quantize", "hf.serve", "hf.summary", "hf.testing", "hf.train", "hf.tree", "hf.ir", "hf.ops", "hf.compat",
-    "hf.compat.v1",
+    "hf.debugging", "hf.distribute", "hf.export", "hf.integrate", "hf.metrics", "hf.models", "hf.optim",
+    "hf.optimize", "hf.prune", "hf.quantize", "hf.serve", "hf.summary", "hf.testing", "hf.train", "hf.tree", "hf.ir",
+    "hf.ops", "hf.compat", "hf.compat.v1",
 )  # fmt: skip
 
 

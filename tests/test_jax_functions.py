@@ -332,6 +332,17 @@ def test_random_state_is_an_error():
     np.testing.assert_array_equal(hf.random.default_generator().state.numpy(), before)
 
 
+def test_several_checks_fail_each_with_its_error():
+    def picked(table, i, j):
+        return table[i] + table[j]
+
+    given = jnp.arange(3.0), jnp.array([0]), jnp.array([2])
+    for way in (hf.to_jax(picked), jax.jit(hf.to_jax(picked))):
+        np.testing.assert_array_equal(way(*given), [2.0])
+    with pytest.raises(IndexError, match="3"):
+        hf.to_jax(picked)(given[0], given[1], jnp.array([3]))
+
+
 def test_checks():
     take = hf.to_jax(lambda ids, table: hf.nn.embedding(ids, table))
     table = jnp.arange(6.0).reshape(3, 2)

@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import scipy.linalg
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -427,3 +428,51 @@ def test_decompositions_of_what_is_not_finite_end_and_are_nan(number: float, dty
             found = np.asarray(way(x))
             assert np.isnan(found[0]).all()
             assert np.isfinite(found[1]).all()
+
+
+# -- factors of LAPACK and roots ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("shape", [(3, 3), (4, 2), (2, 5)])
+@pytest.mark.parametrize("dtype", [np.float32, np.complex128])
+def test_lu_is_scipys_and_has_the_gradient_of_its_product(shape: tuple[int, int], dtype: Any) -> None:
+    x = RNG.standard_normal(shape).astype(dtype) * (1 + 0.5j if dtype is np.complex128 else 1)
+    x = x.astype(dtype)
+    for way in (hf.linalg.lu, hf.compile(hf.linalg.lu)):
+        for found, expected in zip(way(x), scipy.linalg.lu(x), strict=True):
+            close(found, expected)
+
+    def again(x: Any) -> Any:
+        p, lower, upper = hf.linalg.lu(x)
+        return hf.sum(hf.abs(p @ lower @ upper) ** 2)
+
+    for way in (hf.grad(again), hf.compile(hf.grad(again))):
+        close(way(x), 2 * x, 1e-4)
+
+
+@pytest.mark.parametrize("output", ["real", "complex"])
+def test_schur_puts_a_matrix_together_again(output: str) -> None:
+    x = RNG.standard_normal((3, 5, 5))
+    for way in (hf.linalg.schur, hf.compile(hf.linalg.schur)):
+        triangle, unitary = [one.numpy() for one in way(x, output=output)]
+        adjoint = unitary.conj().swapaxes(-1, -2)
+        np.testing.assert_allclose(unitary @ triangle @ adjoint, x, atol=1e-13)
+        np.testing.assert_allclose(adjoint @ unitary, np.broadcast_to(np.eye(5), x.shape), atol=1e-13)
+        assert not np.tril(triangle, -1 if output == "complex" else -2).any()
+    with pytest.raises(GradientError, match="schur: has no gradient: the factors are not unique"):
+        hf.grad(lambda x: hf.sum(hf.linalg.schur(x).T))(x)
+
+
+def test_roots_of_matrices_are_scipys_or_nan() -> None:
+    x = np.eye(6) + 0.2 * RNG.standard_normal((6, 6))
+    low = RNG.standard_normal((6, 2)).astype(np.float32)
+    shear = np.array([[0.0, 1.0], [0.0, 0.0]])
+    for way in (hf.linalg.sqrtm, hf.compile(hf.linalg.sqrtm)):
+        np.testing.assert_allclose(way(x), scipy.linalg.sqrtm(x), rtol=1e-12, atol=1e-13)
+        root = way(low @ low.T).numpy()  # some eigenvalues are 0 but for rounding
+        np.testing.assert_allclose(root @ root, low @ low.T, atol=2e-5)
+        assert np.isnan(way(shear)).all()
+        assert np.isnan(way(-np.eye(2))).all()
+        np.testing.assert_array_equal(way(-np.eye(2) + 0j), 1j * np.eye(2))
+        np.testing.assert_array_equal(way(np.zeros((2, 2))), 0)
+    hf.testing.check_gradients(hf.linalg.sqrtm, [x[:3, :3]])

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import scipy.special
 
 import hybridflow as hf
 
@@ -329,3 +330,22 @@ def test_functions_of_scipy_take_tensors() -> None:
 def test_orders_that_are_none(call: Any, text: str) -> None:
     with pytest.raises(ValueError, match=text):
         call()
+
+
+@pytest.mark.parametrize(("dtype", "precision"), [(np.float32, 2.0**-23), (np.float64, 2.0**-52)])
+def test_spherical_harmonics_are_those_of_scipy_within_the_stated_bound(dtype: Any, precision: float) -> None:
+    polar, azimuth = np.linspace(0, np.pi, 31, dtype=dtype)[:, None], np.linspace(-3, 7, 11, dtype=dtype)
+    for n in range(0, 25, 3):
+        for m in {-n, -n // 2, 0, n // 3, n}:
+            expected = scipy.special.sph_harm_y(n, m, polar.astype(np.float64), azimuth.astype(np.float64))
+            found = special.sph_harm_y(n, m, polar, azimuth).numpy()
+            assert np.abs(found - expected).max() <= 8 * (n + 1) * precision
+
+
+def test_spherical_harmonics_compiled_their_gradients_and_errors() -> None:
+    given = hf.asarray([0.3, 1.2]), hf.asarray([0.1, 2.0])
+    hf.testing.assert_same(lambda t, p: special.sph_harm_y(5, -2, t, p), *given)
+    hf.testing.check_gradients(lambda t, p: special.sph_harm_y(5, -2, t, p), given)
+    for n, m, text in ((-1, 0, "n=-1"), (2, 3, "m=3"), (2, -3, "m=-3"), (1.0, 0, "n=1.0"), (True, 0, "n=True")):
+        with pytest.raises(ValueError, match=text):
+            special.sph_harm_y(n, m, 0.0, 0.0)

@@ -69,8 +69,8 @@ CHECKERS = pytest.mark.parametrize("checker", ["pyright", "mypy"])
 PROGRAM = Path(__file__).with_name("typed_program.py")
 MODULES = (
     "hf", "hf.nn", "hf.nn.init", "hf.random", "hf.linalg", "hf.fft", "hf.special", "hf.config", "hf.data",
-    "hf.debugging", "hf.distribute", "hf.export", "hf.integrate", "hf.metrics", "hf.models", "hf.optim", "hf.serve",
-    "hf.testing", "hf.train",
+    "hf.debugging", "hf.distribute", "hf.export", "hf.integrate", "hf.metrics", "hf.models", "hf.optim",
+    "hf.optimize", "hf.serve", "hf.testing", "hf.train",
 )  # fmt: skip
 _ARGNUMS = "the gradient has the structure of the arguments that argnums names"
 ANY = {

@@ -46,18 +46,19 @@ def graph_pullback(F: Any, graph: Graph, xs: Sequence[Any], gs: Sequence[Any], w
 
 
 def inline(graph: Graph, tensors: Sequence[Tensor]) -> list[Tensor]:
-    """Copy a graph's nodes into the graph being traced, and return its outputs there."""
+    """Copy a graph's nodes into the graph being traced, or run them one by one in eager code; return its outputs."""
     tracer = current().tracer
-    assert isinstance(tracer, GraphBuilder)
 
     def rebind(node: Node, xs: list[Any], attrs: dict[str, Any]) -> Any:
-        attrs = {name: value for name, value in attrs.items() if name != "residuals"}
+        if not attrs.get("residuals"):  # then a tape around may still ask for them
+            attrs = {name: value for name, value in attrs.items() if name != "residuals"}
+        if not isinstance(tracer, GraphBuilder):
+            return bind(node.op, tuple(xs), attrs)
         outer, tracer.place = tracer.place, node.where
         try:
-            outputs = tracer.bind_all(node.op, xs, attrs, residuals=bool(node.attrs.get("residuals")))
+            return tracer.bind(node.op, tuple(xs), attrs)
         finally:
             tracer.place = outer
-        return outputs[0] if len(node.outputs) == 1 else outputs
 
     return list(evaluate(graph, tensors, rebind, keep_dims=True))
 

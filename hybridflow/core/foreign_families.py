@@ -212,13 +212,14 @@ FAMILIES = (
            "triangular_solve symeig frobenius_norm nuclear_norm norm_except_dim",
            "hf.linalg: expm, pinv, slogdet, solve, solve_triangular, eigh, matrix_norm",
            "they have the standard's names"),
+    Family("tensorflow", "hf", "matrix_square_root", "hf.linalg.sqrtm", "linear algebra has a module"),
     Family("tensorflow", "hf.linalg",
            "matvec adjoint band_part diag diag_part set_diag tensor_diag tensor_diag_part normalize logdet "
            "triangular_solve",
            "x @ y, x.conj().mT, hf.tril, hf.diagonal, hf.embed_diagonal, slogdet and solve_triangular",
            "they have the standard's names"),
     Family("torch tensorflow", "hf.linalg",
-           "LinearOperator\\w* banded\\w+ \\w*tri?diagonal\\w* lu\\w* logm sqrtm ldl\\w* \\w+_ex "
+           "LinearOperator\\w* banded\\w+ \\w*tri?diagonal\\w* lu_\\w* logm ldl\\w* \\w+_ex "
            "householder_product vander experimental", "hf.from_jax of jax.scipy.linalg's functions",
            "JAX functions are operations, with their gradients"),
     Family("torch", "hf",
@@ -257,7 +258,7 @@ FAMILIES = (
            "they are in these places"),
     Family("tensorflow", "hf", "sequence_mask", "hf.arange(size) < lengths[:, None]", _EXPRESSION),
     Family("tensorflow", "hf",
-           "reverse_sequence unique_with_counts matrix_square_root histogram_fixed_width\\w* random_index_shuffle "
+           "reverse_sequence unique_with_counts histogram_fixed_width\\w* random_index_shuffle "
            "edit_distance bitcast approx_top_k \\w*_size fingerprint broadcast_(dynamic|static)_shape "
            "\\w*space_to_batch\\w* batch_to_space extract_\\w+ depth_to_space space_to_depth \\w*fftnd conv "
            "conv2d_backprop_\\w+ tuple",
@@ -291,7 +292,7 @@ FAMILIES = (
            "numpy.{0}(x.numpy()), or hf.from_jax(jax.numpy.{0}), which some functions take size= for",
            "its shape depends on values"),
     # -- control flow, transformations, settings
-    Family("jax keras", "hf", "fori_loop", "for i in hf.arange(n), in a compiled function",
+    Family("jax keras", "hf", "fori_loop", "for i in range(n), in a compiled function",
            "Python's loops over tensors become one loop of the graph"),
     Family("jax keras tensorflow", "hf", "switch(_case)? case platform_dependent",
            "if and match, in a compiled function", "Python's branches on tensors become branches of the graph"),

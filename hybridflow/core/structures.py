@@ -97,20 +97,17 @@ def leaves(tree: Any, is_leaf: IsLeaf | None = None) -> list[Any]:
 
 
 def parts_of(tree: Any) -> list[Any]:
-    """Return the leaves of a structure in any order, to look at them: the keys of its dicts need not be sortable."""
+    """Return the leaves of a structure in any order, to look at them: no keys are sorted, and it may hold itself."""
     found: list[Any] = []
-    pending = [tree]
+    pending, seen = [tree], dict[int, Any]()
     while pending:
-        for one in jax.tree_util.tree_leaves(pending.pop(), _is_dict):
-            if _is_dict(one):
-                pending += one.values()
-            else:
-                found.append(one)
+        one = pending.pop()
+        if type(one) not in _OPENED and not isinstance(one, tuple):
+            found += jax.tree_util.tree_leaves(one)
+        elif id(one) not in seen:
+            seen[id(one)] = one
+            pending += one.values() if isinstance(one, dict) else one
     return found
-
-
-def _is_dict(value: Any) -> bool:
-    return type(value) is dict or type(value) is defaultdict
 
 
 def structure(tree: Any, is_leaf: IsLeaf | None = None) -> Any:

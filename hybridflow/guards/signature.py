@@ -233,7 +233,8 @@ class _Keys:
             return self.of(value.start), self.of(value.stop), self.of(value.step)
         if isinstance(value, np.ndarray | np.generic):
             objects = isinstance(value, np.ndarray) and value.dtype.hasobject
-            return str(value.dtype), value.shape, self.of(value.ravel().tolist()) if objects else value.tobytes()
+            name = value.dtype.str if value.dtype.isbuiltin == 1 else str(value.dtype)  # quick, and with all fields
+            return name, value.shape, self.of(value.ravel().tolist()) if objects else value.tobytes()
         if isinstance(value, decimal.Decimal):
             return value.as_tuple()
         if isinstance(value, datetime.date | datetime.time | datetime.timedelta):

@@ -37,6 +37,39 @@ def leaves_of(tree: Any) -> tuple[list[Tensor], Any]:
     return [as_tensor(leaf) for leaf in leaves], treedef
 
 
+def leaves_like(op: str, words: tuple[str, str], result: Any, like: Sequence[Tensor], tree: Any) -> list[Tensor]:
+    """Return the leaves of what a user's function returned, each of which belongs to one of other leaves.
+
+    Args:
+        op: the operation, for messages.
+        words: what the function returns, and what it belongs to.
+        result: what it returned.
+        like: the leaves that it belongs to.
+        tree: their structure.
+
+    Raises:
+        ArgumentError, ShapeError, DTypeError: their structure, shapes or dtypes are others.
+    """
+    what, other = words
+    leaves, after = leaves_of(result)
+    if after != tree:
+        raise ArgumentError(
+            message(f"{op}: the {what} is {after}, the {other} {tree}", hint=f"Return the structure of the {other}.")
+        )
+    for one, leaf in zip(leaves, like, strict=True):
+        if one.shape != leaf.shape:
+            raise ShapeError(
+                message(f"{op}: the {what} has shape {one.shape}, the {other} {leaf.shape}",
+                        hint=f"Return an element for each element of the {other}.")
+            )  # fmt: skip
+        if one.dtype != leaf.dtype:
+            raise DTypeError(
+                message(f"{op}: the {what} is {one.dtype}, the {other} {leaf.dtype}",
+                        hint=f"Compute in one dtype, or return the {what} with .astype({str(leaf.dtype)!r}).")
+            )  # fmt: skip
+    return leaves
+
+
 def own_leaves(tree: Any) -> tuple[list[Tensor], Any]:
     """Return fresh tensors as leaves, and the structure: values that enter or leave a body get their own tensors."""
     leaves, treedef = leaves_of(tree)

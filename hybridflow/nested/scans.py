@@ -182,7 +182,7 @@ def _common_length(sequences: list[Tensor], length: Any) -> Any:
     if length is not None and (isinstance(length, bool) or not isinstance(length, int | Dim) or length < 0):
         raise ArgumentError(
             message(f"scan: length={describe(length)} is no number of steps",
-                    hint="Pass a whole number; a loop whose length is a tensor is `for i in hf.arange(n)`.")
+                    hint="Pass a whole number; a loop whose length is a tensor is `for i in range(n)`.")
         )  # fmt: skip
     if not sequences:
         if length is not None:

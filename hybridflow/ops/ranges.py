@@ -139,7 +139,7 @@ def arange(
             raise TracedValueError(
                 message("arange: how many elements there are depends on a tensor, which has no value in a trace",
                         got=f"arange({first}, {end}, {step})",
-                        hint="Loop with `for i in hf.arange(n):`; or take a bound, i = hf.arange(100), and mask the "
+                        hint="Loop with `for i in range(n):`; or take a bound, i = hf.arange(100), and mask the "
                              "rest, hf.where(i < n, ...).")
             )  # fmt: skip
     if step == 0:

@@ -405,7 +405,7 @@ def _logsumexp_vjp(F: Any, g: Any, y: Any, x: Any, *, axis: Axes, keepdims: bool
     infinite = F.isinf(y)  # of others, the difference is differentiated again
     shares = F.exp(F.where(F.logical_and(infinite, F.equal(x, y)), 0, x - y))
     tied = restore_axes(F, F.sum(shares, axis=axis, keepdims=False), x, axis)
-    return (restore_axes(F, g, x, axis) * shares / F.where(infinite, tied, 1),)
+    return (restore_axes(F, g, x, axis) / F.where(infinite, tied, 1) * shares,)
 
 
 def _logsumexp_samples(rng: np.random.Generator) -> Any:

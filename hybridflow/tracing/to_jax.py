@@ -101,7 +101,8 @@ def to_jax(fn: Callable[P, Any], /, *, freeze_variables: bool = False, checks: b
         inputs += [state.variable.current() for state in builder.variables.values()]
         results = _in_auto_axes(lambda *xs: tuple(evaluate_with_rules(graph, list(xs))))(*map(jnp.asarray, inputs))
         if checks:
-            for check, ok in zip(builder.checks, results[len(outputs) :], strict=True):
+            flags = results[len(outputs) :]
+            for check, ok in zip(builder.checks, flags[0] if len(builder.checks) > 1 else flags, strict=True):
                 _require(check, ok, name)
         return structures.unflatten(result_tree, results[: len(outputs)])
 

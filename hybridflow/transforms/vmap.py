@@ -106,7 +106,7 @@ def vmap(fn: Callable[P, R], in_axes: Axes = 0, out_axes: Axes = 0) -> Callable[
         which = (*[True] * len(specs), *builder.captured_slices())
         outputs = run_mapped(graph, [*batch.tensors, *captures], which, batch.size) if graph.outputs else ()
         count = structure["count"]
-        _keep_checks(checks, outputs[count:])
+        keep_checks("vmap", checks, outputs[count:])
         axes = _axes_of(out_axes, structure["tree"], outputs[:count], "out_axes", "the result")
         results = [
             _placed(output, axis, varies, index)
@@ -239,15 +239,15 @@ def _placed(output: Tensor, axis: int | None, varies: bool, index: int) -> Tenso
     return output if axis == 0 else permute_dims(output, (*range(1, axis + 1), 0, *range(axis + 1, output.ndim)))
 
 
-def _keep_checks(checks: Sequence[Check], flags: Sequence[Tensor]) -> None:
-    """Add the checks of all slices to the outer trace; in eager code, raise the error of the first that fails."""
+def keep_checks(name: str, checks: Sequence[Check], flags: Sequence[Tensor]) -> None:
+    """Add checks (of all slices) to the outer trace; in eager code, raise the error of the first that fails."""
     tracer = current().tracer
     for check, flag in zip(checks, flags, strict=True):
         ok = reduce_all(flag)
         if isinstance(tracer, GraphBuilder):
             tracer.add_check(check._replace(ok=ok))
         elif not bool(ok):
-            raise check.failure("vmap")
+            raise check.failure(name)
 
 
 _SEEN = SeenNumbers()

@@ -24,7 +24,10 @@ def make_row(build: Any) -> Row:
     return Row("planted", "tests", "planted", build, 1, "call", {}, 1e-4)
 
 
-ALIKE = {"gpt12_eager", "gpt12_compiled", "mesh_fsdp", "mesh_tensor", "mesh_gpt_fsdp", "mesh_gpt_data"}
+ALIKE = {
+    "gpt12_eager", "gpt12_compiled", "mesh_fsdp", "mesh_tensor", "mesh_gpt_fsdp", "mesh_gpt_data",
+    *[name for name in ROWS if name.startswith("science_") and name.endswith("_first") and name != "science_ode_first"],
+}
 """Rows that hardly differ from another one in a smoke run."""
 
 

@@ -205,6 +205,30 @@ def with_axes(F: Any, x: Any, count: int) -> Any:
     return F.reshape(x, shape=(*x.shape, *[1] * count))
 
 
+def block_gradient(name: str) -> Callable[..., Any]:
+    """Return the rule of a function of matrices, an operation in the namespace, that saves its operand alone.
+
+    The function of ``[[x^T, g], [0, x^T]]`` has the gradient as its upper right block (N. J. Higham, Functions of
+    Matrices, 2008, section 3.2).
+    """
+
+    def rule(F: Any, g: Any, y: Any, x: Any) -> Any:
+        del y
+        size = x.shape[-1]
+        batch = tuple([(0, one, 1) for one in x.shape[:-2]])
+        shape = (*x.shape[:-2], 2 * size, 2 * size)
+        first, second = (0, size, 1), (size, size, 1)
+
+        def block(value: Any, rows: Any, columns: Any) -> Any:
+            return F.slice_scatter(value, shape=shape, index=(*batch, rows, columns))
+
+        other = transposed(F, x)
+        whole = block(other, first, first) + block(other, second, second) + block(g, first, second)
+        return (F.getitem(getattr(F, name)(whole), index=(*batch, first, second)),)
+
+    return rule
+
+
 # -- kernels and lowerings, in NumPy or jax.numpy -----------------------------------------------------------------
 
 

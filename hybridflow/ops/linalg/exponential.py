@@ -15,6 +15,7 @@ from hybridflow.core.errors import DTypeError, ShapeError
 from hybridflow.core.op import Bad, Sample, Saves, op
 from hybridflow.ops.common import Tensor, TensorLike
 from hybridflow.ops.linalg.common import (
+    block_gradient,
     cubes,
     factorable,
     gaussian,
@@ -22,7 +23,6 @@ from hybridflow.ops.linalg.common import (
     lower_solve,
     nan_of,
     square_infer,
-    transposed,
 )
 from hybridflow.ops.linalg.systems import solve
 from hybridflow.ops.onnx import DECOMPOSITION
@@ -94,22 +94,6 @@ def _kernel(x: Any) -> Any:
     return np.where((exponent == _SQUARINGS)[..., None, None], nan_of(x.dtype), power)
 
 
-def _vjp(F: Any, g: Any, y: Any, x: Any) -> Any:
-    """Compute the exponential of ``[[x^T, g], [0, x^T]]``, whose upper right block is the gradient."""
-    del y
-    size = x.shape[-1]
-    batch = tuple([(0, one, 1) for one in x.shape[:-2]])
-    shape = (*x.shape[:-2], 2 * size, 2 * size)
-    first, second = (0, size, 1), (size, size, 1)
-
-    def block(value: Any, rows: Any, columns: Any) -> Any:
-        return F.slice_scatter(value, shape=shape, index=(*batch, rows, columns))
-
-    other = transposed(F, x)
-    whole = block(other, first, first) + block(other, second, second) + block(g, first, second)
-    return (F.getitem(F.expm(whole), index=(*batch, first, second)),)
-
-
 def _samples(rng: np.random.Generator) -> Any:
     yield Sample((gaussian(rng, 2, 2),))
     yield Sample((gaussian(rng, 2, 2, 2, dtype=np.complex128),), gradient=False)
@@ -122,7 +106,7 @@ def _samples(rng: np.random.Generator) -> Any:
     kernel=_kernel,
     lower=_lower,
     infer=square_infer("expm"),
-    vjp=_vjp,
+    vjp=block_gradient("expm"),
     saves=Saves(x=(0,)),
     flops=cubes(26),
     samples=_samples,

@@ -109,23 +109,39 @@ def cholesky(x: _Array) -> _Array:
 
 
 def lu(x: _Array) -> tuple[_Array, _Array, _Array]:
-    """Factor square matrices with pivoting of rows.
+    """Factor matrices with pivoting of rows.
 
     Returns:
         Both factors in one matrix; per step, the row that was swapped; and the resulting order of the rows.
     """
     factor = _routine("getrf", x.dtype)
-    size = x.shape[-1]
-    factors, swaps = _each(x, ((size, size), x.dtype), ((size,), np.int32))
+    rows, columns = x.shape[-2:]
+    factors, swaps = _each(x, ((rows, columns), x.dtype), ((min(rows, columns),), np.int32))
     for index in np.ndindex(x.shape[:-2]):
         factors[index], swaps[index], _ = factor(x[index])
-    order = np.broadcast_to(np.arange(size), swaps.shape).copy()
-    for one in range(size):
+    order = np.broadcast_to(np.arange(rows), (*x.shape[:-2], rows)).copy()
+    for one in range(swaps.shape[-1]):
         other = swaps[..., one, None]
         exchanged = np.take_along_axis(order, other, axis=-1)
         np.put_along_axis(order, other, order[..., one, None], axis=-1)
         order[..., one] = exchanged[..., 0]
     return factors, swaps, order
+
+
+def schur(x: _Array) -> tuple[_Array, _Array]:
+    """Return the triangular and the unitary factors of square matrices."""
+    size = x.shape[-1]
+    decompose = _routine("gees", x.dtype)
+    results = _each(x, ((size, size), x.dtype), ((size, size), x.dtype))
+    needed = int(decompose(_no_order, np.zeros((size, size), x.dtype), lwork=-1)[-2][0].real)
+    for index in np.ndindex(x.shape[:-2]):
+        triangle, *_, vectors, _, info = decompose(_no_order, x[index], lwork=needed)
+        _fill(info, results, index, (triangle, vectors))
+    return results[0], results[1]
+
+
+def _no_order(*_: Any) -> None:
+    """Choose no eigenvalues to come first."""
 
 
 def eigh(x: _Array) -> tuple[_Array, _Array]:
