@@ -1,5 +1,6 @@
 """Errors keep their type and attributes, and show the user's lines only."""
 
+import sys
 import traceback
 
 import pytest
@@ -72,6 +73,43 @@ def test_causes_are_trimmed_too():
     with pytest.raises(Own) as caught:
         hf.compile(fn)(1.0)
     assert set(files_of(caught.value.__cause__)) == {__file__}
+
+
+class Leaving:
+    def __enter__(self):
+        return self
+
+    def __exit__(self, kind, error, place):
+        SEEN.append(traceback.extract_tb(place))
+        return True
+
+
+SEEN: list[traceback.StackSummary] = []
+BLOCKS = {
+    "except": "    try: held['k']\n    except KeyError: SEEN.append(traceback.extract_tb(sys.exc_info()[2]))",
+    "finally": "    try:\n        try: held['k']\n        finally: SEEN.append(traceback.extract_tb(sys.exc_info()[2]))\n"
+               "    except KeyError: pass",
+    "with": "    with Leaving(): [1][5]",
+    "generator": "    def items():\n        try: yield held['k']\n        except KeyError:\n"
+                 "            SEEN.append(traceback.extract_tb(sys.exc_info()[2])); yield 1\n"
+                 "    for one in items(): x = x * one",
+    "callback": "    try: max(map(held.__getitem__, ['k']))\n"
+                "    except KeyError: SEEN.append(traceback.extract_tb(sys.exc_info()[2]))",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("block", BLOCKS)
+def test_the_code_sees_its_own_lines(block, tmp_path):
+    path = tmp_path / "program.py"
+    path.write_text(f"def fn(x):\n    held = {{}}\n{BLOCKS[block]}\n    return x\n")
+    space = {"SEEN": SEEN, "sys": sys, "traceback": traceback, "Leaving": Leaving}
+    exec(compile(path.read_text(), str(path), "exec"), space)
+    found = []
+    for fn in (space["fn"], hf.compile(space["fn"])):
+        SEEN.clear()
+        fn(hf.asarray(1.0))
+        found.append([[(one.lineno, one.name, one.line) for one in lines] for lines in SEEN])
+    assert found[0] == found[1] != []
 
 
 def test_python_numbers():

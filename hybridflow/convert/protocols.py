@@ -36,6 +36,7 @@ from hybridflow.core.functions import is_own
 from hybridflow.core.held import defines
 from hybridflow.core.staged_number import BOOL, INT, StagedNumber
 from hybridflow.core.tensor import Tensor
+from hybridflow.core.tracebacks import trimmed
 from hybridflow.core.traced_array import TracedArray
 from hybridflow.core.traced_number import TracedNumber
 from hybridflow.core.variable import Variable
@@ -533,6 +534,8 @@ class _Manager:
     def __exit__(self, kind: type[BaseException] | None, error: Any, place: TracebackType | None) -> Any:
         if self.within is not None:
             self.within.__exit__(None, None, None)
+        if isinstance(error, Exception):
+            place = trimmed(error).__traceback__
         hides = self.leave(kind, error, place)
         if error is None:
             return None

@@ -25,6 +25,7 @@ from hybridflow.core.context import current
 from hybridflow.core.errors import CheckError, TraceError
 from hybridflow.core.staged_number import BOOL, StagedNumber, needed
 from hybridflow.core.structures import parts_of
+from hybridflow.core.tracebacks import trimmed
 from hybridflow.core.traced_text import placeholder_of
 from hybridflow.guards import calls, observe
 from hybridflow.guards.access import MISSING
@@ -329,16 +330,23 @@ class Runtime:
     acts_on_errors = staticmethod(observe.acts_on_errors)
     augment = staticmethod(callees.augment)
 
+    def seen(self) -> BaseException | None:
+        """Begin a block that may look at the exception on its way, and at its traceback; return the exception."""
+        error = sys.exc_info()[1]
+        if isinstance(error, Exception):
+            trimmed(error)
+        return error
+
     def handled(self) -> None:
         """Begin the block of an ``except``."""
-        error = sys.exc_info()[1]
+        error = self.seen()
         if type(error) is UnboundLocalError and error.__suppress_context__:  # put in the place of a NameError
             error.__context__, error.__suppress_context__ = None, False
         regions.require_certain(error)
 
     def handled_name(self) -> None:
         """Begin the block of an ``except`` of a generator."""
-        error = sys.exc_info()[1]
+        error = self.seen()
         if isinstance(error, NameError):
             regions.handled_name(error)
 

@@ -168,6 +168,9 @@ class Writes(Reads):
             return node
         place = one_line(node)
         handles = constant(place, bool(node.handlers))
+        if node.finalbody:
+            start = one_line(node.finalbody[0])
+            node.finalbody.insert(0, expression(start, runtime(start, "seen")))
         if yields:  # the caller must not see a generator's handlers while the generator is suspended
             node.body.insert(0, expression(place, runtime(place, "acts_on_errors", handles)))
             for handler in node.handlers:

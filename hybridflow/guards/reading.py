@@ -337,7 +337,7 @@ def called(observations: Observations, function: FunctionType) -> None:
 def special(observations: Observations, obj: Any, names: Iterable[str]) -> None:
     """Record that Python itself calls special methods of an object, so that they run unconverted."""
     if type(obj) in _BY_CONTENT:
-        if type(obj) is np.ndarray and not _AS_TEXT.isdisjoint(names):
+        if isinstance(obj, (np.ndarray, Tensor, Variable, *CONTAINERS)) and not _AS_TEXT.isdisjoint(names):
             observations.ask(np.get_printoptions)
         if isinstance(obj, CONTAINERS) and not _DEEP.isdisjoint(names):
             whole(observations, obj)
@@ -468,7 +468,7 @@ def _beside(observations: Observations, value: Any) -> None:
     if type(value) is Variable:
         observations.counts_trainable[id(value)] = value
     observations.use_order(value)
-    if issubclass(type(value), np.ndarray):
+    if issubclass(type(value), (np.ndarray, Tensor, Variable)):
         observations.ask(np.get_printoptions)
     context_of(observations, value)
 
@@ -480,11 +480,21 @@ def context_of(observations: Observations, value: Any) -> None:
             observations.ask(function)
 
 
+def named(observations: Observations, value: Any) -> None:
+    """Record the state of a library that code which is not converted names, or names a class or function of."""
+    if type(value) not in (ModuleType, type, FunctionType, BuiltinMethodType):
+        return
+    module = value.__name__ if isinstance(value, ModuleType) else value.__module__
+    if module in _CONTEXT_OF_MODULE:
+        observations.ask(_CONTEXT_OF_MODULE[module])
+
+
 _CONTEXTS: tuple[tuple[Any, Callable[[], Any]], ...] = (
     ((decimal.Decimal, decimal.Context), decimal_settings),
     ((np.ndarray, np.generic, np.ufunc), np.geterr),
 )
 """Types, and the function that reads the state."""
+_CONTEXT_OF_MODULE: Mapping[str, Callable[[], Any]] = {"decimal": decimal_settings, "numpy": np.get_printoptions}
 
 
 def _of_method(observations: Observations, function: FunctionType, instance: Any) -> Iterator[Any]:

@@ -17,7 +17,7 @@ from typing import Any
 from hybridflow.core.attached import attached
 from hybridflow.guards.access import CELL, GLOBAL, IN_CLASS, MISSING, Access
 from hybridflow.guards.observations import Observations
-from hybridflow.guards.reading import attribute, builtin, class_attribute, module_of
+from hybridflow.guards.reading import attribute, builtin, class_attribute, module_of, named
 from hybridflow.guards.users import is_users_class, is_users_module
 
 _FREE = frozenset({"LOAD_DEREF", "LOAD_CLASSDEREF", "LOAD_FROM_DICT_OR_DEREF"})
@@ -63,6 +63,7 @@ def named_by(
             if value is not MISSING:
                 yield value
             value = _loaded(observations, function, step, name, cells, given)
+            named(observations, value)
 
 
 def _steps_of(code: CodeType) -> list[tuple[str, tuple[Any, ...]]]:
