@@ -87,7 +87,8 @@ class Leaving:
 SEEN: list[traceback.StackSummary] = []
 BLOCKS = {
     "except": "    try: held['k']\n    except KeyError: SEEN.append(traceback.extract_tb(sys.exc_info()[2]))",
-    "finally": "    try:\n        try: held['k']\n        finally: SEEN.append(traceback.extract_tb(sys.exc_info()[2]))\n"
+    "finally": "    try:\n        try: held['k']\n"
+               "        finally: SEEN.append(traceback.extract_tb(sys.exc_info()[2]))\n"
                "    except KeyError: pass",
     "with": "    with Leaving(): [1][5]",
     "generator": "    def items():\n        try: yield held['k']\n        except KeyError:\n"

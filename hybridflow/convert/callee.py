@@ -156,8 +156,8 @@ def _target_of_python(function: Any, kind: type) -> Any:
     if kind in _UNBOUND:
         if name in _CHANGING_METHODS:
             return functools.partial(_call_unbound, function)
-        if function is _GETATTRIBUTE:
-            return _read_by_object
+        if name == "__getattribute__":
+            return functools.partial(_read_by, function)
         of_numbers = function.__objclass__ in _OF_CLASSES
         return functools.partial(staged_reads.call_of_type, function) if of_numbers else None
     instance = function.__self__
@@ -166,7 +166,7 @@ def _target_of_python(function: Any, kind: type) -> Any:
     if kind is not MethodWrapperType:
         return None
     if name == "__getattribute__" and type(instance) not in _PLAIN:
-        return functools.partial(_read_by_object, instance)
+        return functools.partial(_read_by, vars(function.__objclass__)[name], instance)
     if name in _OF_ATTRIBUTES:
         return functools.partial(_call_unbound, vars(function.__objclass__)[name], instance)
     if isinstance(instance, type) and function == _TYPE_CALL.__get__(instance):  # super().__call__ in a metaclass
@@ -247,7 +247,7 @@ def _read_generically(obj: Any, name: str, *get: Callable[[Any, str], Any]) -> A
     Args:
         obj: the object.
         name: the attribute.
-        *get: `object.__getattribute__`, which does not call ``__getattr__``, or nothing.
+        *get: the ``__getattribute__`` of a class of Python's, which does not call ``__getattr__``, or nothing.
     """
     if isinstance(obj, ModuleType):
         return observe.read_attr(obj, name, *get)
@@ -690,14 +690,11 @@ def _call_unbound(function: Any, /, *args: Any, **kwargs: Any) -> Any:
     return callee(function.__get__(args[0]))(*args[1:], **kwargs)
 
 
-_GETATTRIBUTE: Any = object.__getattribute__
-
-
-def _read_by_object(*args: Any) -> Any:
-    """Call `object.__getattribute__`."""
-    if len(args) != 2 or type(args[1]) is not str:
-        return _GETATTRIBUTE(*args)  # raises Python's error
-    return _read_generically(*args, _GETATTRIBUTE)
+def _read_by(get: Any, *args: Any) -> Any:
+    """Call the ``__getattribute__`` of a class of Python's, such as `object`."""
+    if len(args) != 2 or type(args[1]) is not str or not isinstance(args[0], get.__objclass__):
+        return get(*args)  # raises Python's error
+    return _read_generically(*args, get)
 
 
 _OF_ATTRIBUTES = frozenset({"__setattr__", "__delattr__"})

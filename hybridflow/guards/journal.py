@@ -15,7 +15,7 @@ from collections import OrderedDict, deque
 from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from types import CellType, MemberDescriptorType, ModuleType
+from types import CellType, MemberDescriptorType, ModuleType, WrapperDescriptorType
 from typing import Any, NamedTuple, cast
 
 import numpy as np
@@ -150,13 +150,13 @@ class Journal:
 
         def put(value: Any) -> None:
             if value is MISSING:
-                if stored(obj, name) is not MISSING:
-                    delattr(obj, name)
-            elif stored(obj, name) is not value:
-                setattr(obj, name, value)
+                if save() is not MISSING:
+                    _pythons(obj, "__delattr__")(obj, name)
+            elif save() is not value:
+                _pythons(obj, "__setattr__")(obj, name, value)
 
         def save() -> Any:
-            # For a class, read its namespace: getattr would unwrap a staticmethod.
+            # For a class, read its namespace: getattr would unwrap a staticmethod, and find what it inherits.
             return vars(obj).get(name, MISSING) if isinstance(obj, type) else stored(obj, name)
 
         self.note(Spot("attribute", obj, name, save, put))
@@ -233,6 +233,12 @@ class Journal:
             return
         # As bytes, which can be compared: each state is a new object.
         self.note(Spot("random", source, None, lambda: pickle.dumps(get()), lambda saved: put(pickle.loads(saved))))
+
+
+def _pythons(obj: Any, method: str) -> Any:
+    """Return Python's own method that stores or deletes an attribute of an object: a user's may do more."""
+    found = [vars(kind)[method] for kind in type(obj).__mro__ if method in vars(kind)]
+    return next(one for one in found if type(one) is WrapperDescriptorType)
 
 
 class Spots(Journal):
