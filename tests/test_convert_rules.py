@@ -8,6 +8,7 @@ import gc
 import inspect
 import re
 import sys
+import traceback
 import warnings
 from collections import UserDict, UserList
 from collections.abc import Callable, Iterator
@@ -271,6 +272,21 @@ def sees_names_that_fail_in_generators() -> None:
 
     space = globals()
     changed(read, lambda: space.update(named_later=5.0), lambda: space.pop("named_later"))
+
+
+def sees_its_own_lines() -> None:
+    def read(x):
+        frames = 0
+        try:
+            try:
+                {}["key"]
+            finally:
+                frames = len(traceback.extract_tb(sys.exc_info()[2]))
+        except KeyError:
+            pass
+        return x + frames
+
+    assert hf.compile(read)(hf.asarray(1.0)).item() == read(1.0)
 
 
 class Grown:
@@ -805,6 +821,7 @@ RULES: dict[Rule, tuple[Any, str]] = {
     (Runtime, "compare"): (
         lambda self, names, left, right, *rest: runtime._COMPARISONS[names[0]](left, right), "chained"),
     (Runtime, "holds"): (lambda self, test, text: test, "asserts"),
+    (Runtime, "seen"): (nothing, "sees_its_own_lines"),
     (Runtime, "handled"): (nothing, "handlers_of_what_a_trace_refuses"),
     (Runtime, "trying"): (staticmethod(nullcontext), "exceptions_of_branches"),
     (regions, "require_certain"): (nothing, "handlers_of_what_a_trace_refuses"),
