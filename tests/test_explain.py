@@ -171,7 +171,7 @@ def with_a_log(x, rate):
 
 
 def with_a_list(x, rate):
-    SETTINGS.kept.append(rate)
+    SETTINGS.kept.insert(0, rate)
     return x * rate
 
 
@@ -198,7 +198,7 @@ def with_a_length(x, n):
 USELESS = [
     (with_a_range, int, "`for _ in range(step):` at {line} makes every new step a new trace", "Write hf.arange(n)"),
     (with_a_log, float, "`SETTINGS.kept.append(str(rate))` at {line} makes every new rate a new trace", "outside"),
-    (with_a_list, float, "`SETTINGS.kept.append(rate)` at {line} makes every new rate a new trace", "hf.Variable"),
+    (with_a_list, float, "`SETTINGS.kept.insert(0, rate)` at {line} makes every new rate a new trace", "hf.Variable"),
     (with_a_text, int, "`return x * len(f\"{step:05d}\")` at {line} makes every new step a new trace", "Make texts"),
     (with_a_mode, lambda n: 0, "`return x * len(SETTINGS.mode)` at {line} makes every new SETTINGS.mode a new trace",
      "same"),

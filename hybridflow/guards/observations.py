@@ -826,11 +826,12 @@ class Observations:
             MutationError: it holds a tensor.
         """
         self.choices.require_unchanged()
-        for kept, _ in self._kept_numbers.values():
-            places = {self.origin_of(kept), *self._also.get(id(kept), ())}
+        if self._kept_numbers:
             read = [one for one in self._origins.values() if one.guarded and one.access is not TYPE]
-            if any(one in places or one.parent in places for one in read):
-                self._require_kept(kept)
+            around = {*read, *[one.parent for one in read]}
+            for kept, _ in self._kept_numbers.values():
+                if not around.isdisjoint([self.origin_of(kept), *self._also.get(id(kept), ())]):
+                    self._require_kept(kept)
         changed = [*self.before.changed()]
         require_numbers([now for _, now in changed], self._is_known)
         kept = [(holder, now, None) for holder, now in changed]
