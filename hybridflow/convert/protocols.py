@@ -36,7 +36,7 @@ from hybridflow.core.functions import is_own
 from hybridflow.core.held import defines
 from hybridflow.core.staged_number import BOOL, INT, StagedNumber
 from hybridflow.core.tensor import Tensor
-from hybridflow.core.tracebacks import trimmed
+from hybridflow.core.tracebacks import trim_on_the_way
 from hybridflow.core.traced_array import TracedArray
 from hybridflow.core.traced_number import TracedNumber
 from hybridflow.core.variable import Variable
@@ -535,7 +535,8 @@ class _Manager:
         if self.within is not None:
             self.within.__exit__(None, None, None)
         if isinstance(error, Exception):
-            place = trimmed(error).__traceback__
+            trim_on_the_way(error)
+            place = error.__traceback__
         hides = self.leave(kind, error, place)
         if error is None:
             return None

@@ -25,7 +25,7 @@ from hybridflow.core.context import current
 from hybridflow.core.errors import CheckError, TraceError
 from hybridflow.core.staged_number import BOOL, StagedNumber, needed
 from hybridflow.core.structures import parts_of
-from hybridflow.core.tracebacks import trimmed
+from hybridflow.core.tracebacks import trim_on_the_way
 from hybridflow.core.traced_text import placeholder_of
 from hybridflow.guards import calls, observe
 from hybridflow.guards.access import MISSING
@@ -334,7 +334,7 @@ class Runtime:
         """Begin a block that may look at the exception on its way, and at its traceback; return the exception."""
         error = sys.exc_info()[1]
         if isinstance(error, Exception):
-            trimmed(error)
+            trim_on_the_way(error)
         return error
 
     def handled(self) -> None:

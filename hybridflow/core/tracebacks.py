@@ -29,12 +29,38 @@ def trimmed(error: Exception) -> Exception:
         one: BaseException | None = error
         while one is not None and id(one) not in seen:
             seen.add(id(one))
-            one.__traceback__ = _users(one.__traceback__)
-            handled = one.__context__
-            if handled is not None and is_hidden(handled):
-                one.__suppress_context__ = True
-            one = one.__cause__ or handled
+            _trim(one)
+            one = one.__cause__ or one.__context__
     return error
+
+
+def trim_on_the_way(error: BaseException) -> None:
+    """Leave the user's lines only in the traceback of an error that the user's code is about to see, unless it is long.
+
+    In a recursion each level may look at it.
+    """
+    if not (SETTINGS.full_tracebacks or _is_long(error) or _is_long(error.__context__)):
+        _trim(error)
+
+
+def _trim(error: BaseException) -> None:
+    error.__traceback__ = _users(error.__traceback__)
+    handled = error.__context__
+    if handled is not None and is_hidden(handled):
+        error.__suppress_context__ = True
+
+
+def _is_long(error: BaseException | None) -> bool:
+    traceback = None if error is None else error.__traceback__
+    for _ in range(_LONG):
+        if traceback is None:
+            return False
+        traceback = traceback.tb_next
+    return True
+
+
+_LONG = 200
+"""The number of frames of a traceback that is long."""
 
 
 def is_hidden(handled: BaseException) -> bool:
