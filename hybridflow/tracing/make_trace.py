@@ -107,11 +107,8 @@ def make_trace(
     """
     start, note = time.perf_counter(), begin(function, record.signature)
     label = getattr(function, "__qualname__", name)
-    with context_of(None):
-        builder = GraphBuilder(name)
+    builder = _new_builder(name, layouts, named)
     builder.sizes, builder.seen_counts = sizes, seen.counts
-    if layouts is not None:
-        builder.mesh, builder.row_axes = layouts.mesh, layouts.row_axes(named)
     stand_ins = [ArgumentVariable.of(variable, i) for i, variable in enumerate(argument_variables(signature))]
     specs = symbolic_specs(list(named), builder.dims)
     given = [(leaf, spec) for leaf, spec in zip(named, specs, strict=True) if leaf.kind != NOTHING]
@@ -260,6 +257,15 @@ def _ungrouped(call: Callable[[dict[str, Any]], Any], arguments: dict[str, Any])
         if need is None:
             raise
         raise need from None
+
+
+def _new_builder(name: str, layouts: Layouts | None, named: Sequence[Leaf]) -> GraphBuilder:
+    """Return the builder of a graph, which knows the mesh that the graph runs on."""
+    with context_of(None):
+        builder = GraphBuilder(name)
+    if layouts is not None:
+        builder.mesh, builder.row_axes = layouts.mesh, layouts.row_axes(named)
+    return builder
 
 
 def _observe(
