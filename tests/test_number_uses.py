@@ -347,7 +347,7 @@ exec("def _hash_of(n):\n    return hash(n)", TYPED)
 @pytest.mark.parametrize(("use", "place"), [
     (Hashed.frozen, f"{__file__}:{Hashed.frozen.__code__.co_firstlineno + 2}"),
     (Hashed, f"{__file__}:{Hashed.__init__.__code__.co_firstlineno + 1}"), (TYPED["_hash_of"], "<string>:2"),
-])  # fmt: skip
+], ids=["made by dataclasses", "a method with two underscores", "typed"])  # fmt: skip
 def test_the_place_of_use_is_the_users_line_not_one_that_a_library_made(use: Any, place: str):
     text = refusal(lambda c: use(3 if c else 5), YES)
     assert f", used at {place}\n" in text

@@ -269,6 +269,7 @@ def _share(rng: np.random.Generator, *shape: int, dtype: Any = np.float32) -> An
 
 
 _INVERSE_ENDS = [[a, y] for a in (0.0, 0.5, -1.0, 3.0, np.nan) for y in (0.0, 0.3, 1.0, -1.0, 2.0, np.nan)]
+_INVERSE_ENDS.append([1e6, 0.3])  # takes more steps than numbers near 1
 _INVERSE_AT_ENDS = [
     Sample(tuple(np.array(_INVERSE_ENDS, dtype).T), gradient=False) for dtype in (np.float32, np.float64)
 ]

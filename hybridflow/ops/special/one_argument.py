@@ -365,9 +365,9 @@ def _exp1_lower(x: Any) -> Any:
 
 def _expi_lower(x: Any) -> Any:
     """Sum the series near 0, since jax calls ``exp1`` for negative arguments."""
-    far = (abs(x) > 0.1) & (x < jnp.inf)
+    far = (abs(x) > 0.1) & (abs(x) < jnp.inf)
     near = horner(_EXPI_NEAR, x) + jnp.log(abs(x))
-    return jnp.where(far, jaxes("expi")(jnp.where(far, x, 1)), near)
+    return jnp.where(far, jaxes("expi")(jnp.where(far, x, 1)), jnp.where(x == -jnp.inf, -0.0, near))
 
 
 def _on_positives(x: Any) -> Any:
@@ -386,8 +386,8 @@ expi = _row(
     "expi", "Compute the principal value of the integral of ``exp(t) / t`` from minus infinity to every element.",
     lambda F, y, x: F.exp(x) / x, lower=_expi_lower, own_slope=True,
     about="It is minus infinity at 0.",
-    example=("1.0", "1.8951178"), reference=_HANDBOOK + "section 6.2.", draw=_within(0.5, 3), ends=(0, 20, -20), ulp=32,
-    of=_OF_ONE,
+    example=("1.0", "1.8951178"), reference=_HANDBOOK + "section 6.2.", draw=_within(0.5, 3),
+    ends=(0, 1e-6, -1e-6, 0.09, -0.11, -2, 20, -20, np.inf, -np.inf), ulp=32, of=_OF_ONE,
 )  # fmt: skip
 
 _ATANH_SERIES = [1 / (2 * k + 1) for k in range(14)]
