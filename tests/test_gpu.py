@@ -56,9 +56,11 @@ def test_values_live_on_the_default_device_and_move() -> None:
 
 def test_inputs_on_two_devices_are_refused() -> None:
     with hf.device("cpu"):
-        y = hf.asarray([1.0, 2.0])
+        y, number = hf.asarray([1.0, 2.0]), hf.asarray(1.0)
+    x = hf.asarray([1.0, 2.0])
     with pytest.raises(DeviceError, match=r"\.to\(device\)"):
-        _ = hf.asarray([1.0, 2.0]) + y
+        _ = x + y
+    assert (x + number).device == x.device
 
 
 def test_a_compiled_step_is_the_eager_one() -> None:

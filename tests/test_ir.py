@@ -452,6 +452,11 @@ def test_a_text_that_somebody_has_changed_is_a_graph_or_a_parse_error():
     assert 0 < parsed < 200
 
 
+def test_a_text_that_is_nested_deeper_than_pythons_stack_is_refused():
+    with pytest.raises(ParseError, match=r"parse: Python's stack is too short for the text"):
+        ir.parse(HOSTILE_TEXTS["deep parentheses"], depth=100_000)
+
+
 def test_layout_and_comments_do_not_matter():
     text = "# a comment\ngraph f (%x:f32[2],)->(f32[2],){%y=tanh(%x,):f32[2] # another\nreturn %y}"
     assert [node.op.name for node in ir.parse(text).nodes] == ["tanh"]

@@ -123,7 +123,7 @@ WEIGHTED = {
 
 
 @pytest.mark.parametrize("compiled", [False, True])
-@pytest.mark.parametrize("weights", [None, WEIGHTS, np.arange(23) % 3])
+@pytest.mark.parametrize("weights", [None, WEIGHTS, np.arange(23) % 3 / 100])
 @pytest.mark.parametrize("name", WEIGHTED)
 def test_weighted_examples_and_averages_are_scikit_learns(name: str, weights: Any, compiled: bool):
     make, predictions, targets, expected = WEIGHTED[name]
@@ -149,7 +149,10 @@ def test_weights_that_fit_no_examples_and_averages_that_are_none_are_refused():
 
 
 def test_nothing_yet_is_zero_and_wrong_shapes_are_refused():
-    assert hf.metrics.Mean().result().item() == 0.0
+    mean = hf.metrics.Mean()
+    assert mean.result().item() == 0.0
+    mean.update([2.0], sample_weight=[-1.0])
+    assert mean.result().item() == 0.0
     with pytest.raises(ShapeError, match=r"MSE\.update: predictions of shape \(3,\) for targets of shape \(3, 1\)"):
         hf.metrics.MSE().update(np.zeros(3), np.zeros((3, 1)))
     with pytest.raises(ShapeError, match=r"R2\.update: 4 values on the last axis of the targets, not 1"):

@@ -10,6 +10,7 @@ from __future__ import annotations
 import builtins
 import contextlib
 import copy
+import dataclasses
 import fractions
 import itertools
 import json
@@ -325,6 +326,31 @@ def test_the_error_names_where_the_number_was_made_and_used():
     assert text.startswith("json.dumps: a Python number")
     assert f"int made at {__file__}:{start + 2}, used at {__file__}:{start + 3}" in text
     assert "Return it, and go on outside of the compiled function; or make it a tensor, hf.asarray(n)." in text
+
+
+Frozen = dataclasses.make_dataclass("Frozen", ["n"], frozen=True)  # has a __hash__ in a file called <string>
+
+
+class Hashed:
+    def __init__(self, n: Any) -> None:
+        self.value = hash(n)
+
+    @staticmethod
+    def frozen(n: Any) -> int:
+        return hash(Frozen(n))
+
+
+TYPED: dict[str, Any] = {}
+exec("def _hash_of(n):\n    return hash(n)", TYPED)
+
+
+@pytest.mark.parametrize(("use", "place"), [
+    (Hashed.frozen, f"{__file__}:{Hashed.frozen.__code__.co_firstlineno + 2}"),
+    (Hashed, f"{__file__}:{Hashed.__init__.__code__.co_firstlineno + 1}"), (TYPED["_hash_of"], "<string>:2"),
+], ids=["made by dataclasses", "a method with two underscores", "typed"])  # fmt: skip
+def test_the_place_of_use_is_the_users_line_not_one_that_a_library_made(use: Any, place: str):
+    text = refusal(lambda c: use(3 if c else 5), YES)
+    assert f", used at {place}\n" in text
 
 
 @pytest.mark.parametrize(

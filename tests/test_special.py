@@ -179,6 +179,7 @@ SEVERAL: dict[str, list[tuple[Any, float, list[float], list[float]]]] = {
          -1.5042536132178066, -21.045063600000002]),
     ],
     "polygamma": [
+        ((0, 2.5), 0.7031566406452432, [0.49035775610023485], [-0.2362040516417274]),
         ((1, 0.3), 12.245364546107732, [-75.27253658872604], [743.1417646550498]),
         ((2, 2.5), -0.2362040516417274, [0.22390584881725206], [-0.3137559995067314]),
         ((3, -1.4), 283.34389027483365, [2037.019694440706], [31892.444144804093]),
@@ -292,12 +293,15 @@ def test_inverses_of_incomplete_functions_undo_them() -> None:
     (special.kl_div, (1.0, 1.000001), 4.999996665846501e-13), (special.logit, (0.5 + 1e-9,), 3.999999886872274e-09),
     (special.digamma, (-50.3,), 6.210413167857633), (special.polygamma, (1, -50.3), 15.059729299010273),
     (special.beta, (1e-3, 1e-3), 1999.996714935228), (special.gammaincinv, (1e-3, 0.5), 5.244206408277979e-302),
+    (special.kl_div, (1.5, 1.5), 0.0),
 ])  # fmt: skip
 def test_both_modes_are_precise_where_libraries_lose_it(function: Any, arguments: Any, expected: float) -> None:
     whole = tuple([one for one in arguments if isinstance(one, int)])
     xs = [f64(one) for one in arguments[len(whole) :]]
     for run in ways(function):
-        np.testing.assert_allclose(run(*whole, *xs).numpy(), expected, rtol=1e-11)
+        found = run(*whole, *xs).numpy()
+        np.testing.assert_allclose(found, expected, rtol=1e-11)
+        assert np.signbit(found) == np.signbit(expected)
 
 
 def test_dtypes() -> None:
@@ -330,6 +334,10 @@ def test_functions_of_scipy_take_tensors() -> None:
 def test_orders_that_are_none(call: Any, text: str) -> None:
     with pytest.raises(ValueError, match=text):
         call()
+
+
+def test_a_graph_holds_an_order_of_numpy_as_a_number() -> None:
+    assert "{n=2}" in str(hf.compile(lambda x: special.polygamma(np.int64(2), x)).graph(f64([2.5])))
 
 
 @pytest.mark.parametrize(("dtype", "precision"), [(np.float32, 2.0**-23), (np.float64, 2.0**-52)])

@@ -57,6 +57,11 @@ def stored_dtype(dtype: str) -> DType:
     return np.dtype(np.uint8) if dtype == "int4" else FORMATS[dtype].stored
 
 
+def _row_of(size: int, dtype: str) -> int:
+    """Return how many elements of an array of weights hold a row of so many weights."""
+    return (size + 1) // 2 if dtype == "int4" else size
+
+
 def restored(weight: Any, scale: Any, size: int, dtype: str, group: int | None) -> Any:
     """Return the real weights ``(out, size)`` of stored ones, NumPy's or jax's."""
     values = in_format(unpacked(weight, size) if dtype == "int4" else weight, FORMATS[dtype], scale)
@@ -66,8 +71,7 @@ def restored(weight: Any, scale: Any, size: int, dtype: str, group: int | None) 
 
 
 def _weight_on_host(x: Any, weight: Any, scale: Any, *bias: Any, dtype: str, group: int | None) -> Any:
-    size = weight.shape[1] * (2 if dtype == "int4" else 1)
-    if weight.dtype != stored_dtype(dtype) or not 0 <= size - x.shape[-1] < 2 - (dtype != "int4"):
+    if weight.dtype != stored_dtype(dtype) or weight.shape[1:] != (_row_of(x.shape[-1], dtype),):
         raise ValueError("weights that do not fit")  # `bind` then runs the shape rule, which says more
     wide = compute_dtype(x.dtype)
     values = restored(weight, scale.astype(wide), x.shape[-1], dtype, group)
@@ -96,8 +100,10 @@ def _infer_weight(
             message(f"weight_only_linear: a matrix of {dtype} is stored in {stored_dtype(dtype)}", got=text,
                     hint="Quantize it with hf.quantize.quantize_linear; int4 then with pack_int4.")
         )  # fmt: skip
-    size = x.shape[-1] if x.shape else 0
-    count = (size + 1) // 2 if dtype == "int4" else size
+    if not x.shape:
+        raise ShapeError(message("weight_only_linear: the input has no axis", got=text, hint="It is (..., in)."))
+    size = x.shape[-1]
+    count = _row_of(size, dtype)
     if weight.shape[1] != count:
         raise ShapeError(
             message(f"weight_only_linear: {size} inputs in {dtype} take rows of {count}, there are {weight.shape[1]}",
@@ -128,6 +134,12 @@ def _weight_samples(rng: np.random.Generator) -> Any:
     yield Sample((x, stored(rng, 2, 4, dtype=np.uint8) & np.uint8(63), scale), {"dtype": "float8_e4m3fn"})
     yield Sample((normals(rng, 3, 4, dtype="bfloat16"), weight, scale), gradient=False)
     yield Bad((x, weight.T, scale), error=ShapeError, text="4 inputs in int8 take rows of 4, there are 2")
+    yield Bad((normals(rng), weight[:, :0], scale), error=ShapeError, text="the input has no axis")
+    for size, count in ((6, 3), (9, 5)):
+        yield Bad((normals(rng, size), packed(stored(rng, 2, 8) >> 4), scale), {"dtype": "int4"}, error=ShapeError,
+                  text=f"{size} inputs in int4 take rows of {count}, there are 4")  # fmt: skip
+    yield Bad((x, weight.view(np.uint8), scale), error=DTypeError, text="a matrix of int8 is stored in int8")
+    yield Bad((x, weight[:1, :, None], scale[:1]), error=DTypeError, text="a matrix of int8 is stored in int8")
     yield Bad((x, weight, scale), {"dtype": "int4"}, error=DTypeError, text="a matrix of int4 is stored in uint8")
     yield Bad((x, weight, scale), {"group": 2}, error=ShapeError, text="the weight takes (2, 2)")
     yield Bad((x, weight, scale), {"group": 0}, error=ArgumentError, text="group=0 is not a number of weights")

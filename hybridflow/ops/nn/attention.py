@@ -383,7 +383,7 @@ def _samples(rng: np.random.Generator) -> Any:
     q, k, v = triple(2)
     yield Bad((q, k[..., :2], v), error=ShapeError, text="query has dim 3, key 2")
     yield Bad((q, k, v[:, :4]), error=ShapeError, text="key has length 5, value 4")
-    yield Bad((q, k, v, normals(rng, 3, 5) > 0), error=ShapeError, text="do not broadcast")
+    yield Bad((q, k, v, np.ones((3, 5), bool)), error=ShapeError, text="do not broadcast")
     yield Bad((q[0, 0], k[0], v[0]), error=ShapeError, text="need 2 dimensions")
     yield Bad((normals(rng, 3, 4, 3), k, v), error=ShapeError, text="size 3 against 2")
 

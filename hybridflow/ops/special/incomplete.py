@@ -269,6 +269,7 @@ def _share(rng: np.random.Generator, *shape: int, dtype: Any = np.float32) -> An
 
 
 _INVERSE_ENDS = [[a, y] for a in (0.0, 0.5, -1.0, 3.0, np.nan) for y in (0.0, 0.3, 1.0, -1.0, 2.0, np.nan)]
+_INVERSE_ENDS.append([1e6, 0.3])  # takes more steps than numbers near 1
 _INVERSE_AT_ENDS = [
     Sample(tuple(np.array(_INVERSE_ENDS, dtype).T), gradient=False) for dtype in (np.float32, np.float64)
 ]
@@ -362,7 +363,9 @@ def _by_b_lower(a: Any, b: Any, x: Any) -> Any:
 def _beta_samples(at: float = 0.5) -> Callable[..., Any]:
     last = (0.0, at, 1.0, 2.0, np.nan)
     ends = [[a, b, x] for a in (0.0, 0.5, -1.0, np.inf) for b in (2.0, 0.0, np.nan) for x in last]
-    more = [Sample(tuple(np.array(ends, dtype).T), gradient=False) for dtype in (np.float32, np.float64)]
+    far = [0.01, 5e8, 0.885]  # the inverse takes more than 16 steps
+    more = [Sample(tuple(np.array(rows).T.astype(dtype)), gradient=False)
+            for rows, dtype in ((ends, np.float32), ([*ends, far], np.float64))]  # fmt: skip
     return row_samples(positives, positives, _share, more=more)
 
 

@@ -8,6 +8,7 @@ from typing import Any, cast
 import jax
 import jax.numpy as jnp
 import numpy as np
+from numpy.polynomial import Polynomial
 
 from hybridflow.core.dispatch import bind
 from hybridflow.core.errors import ArgumentError, message
@@ -165,11 +166,10 @@ def zeta(x: TensorLike, q: TensorLike = 1.0, /) -> Tensor:
 
 def _of_cotangent(n: int) -> list[float]:
     """Return the polynomial in ``cot(pi x)`` that is the derivative of order n of it, divided by ``pi ** n``."""
-    polynomial = [0.0, 1.0]
+    polynomial = Polynomial([0.0, 1.0])
     for _ in range(n):
-        slope = [k * one for k, one in enumerate(polynomial)][1:]
-        polynomial = [-a - b for a, b in zip([*slope, 0.0, 0.0], [0.0, 0.0, *slope], strict=True)]
-    return polynomial
+        polynomial = polynomial.deriv() * Polynomial([-1.0, 0.0, -1.0])
+    return polynomial.coef.tolist()
 
 
 def _polygamma_lower(x: Any, *, n: int) -> Any:

@@ -353,17 +353,21 @@ i1e = _row(
 # -- integrals of exponentials and logarithms ---------------------------------------------------------------------
 
 
+_EXPI_NEAR = [np.euler_gamma, *[1 / (k * math.factorial(k)) for k in range(1, 11)]]
+
+
 def _exp1_lower(x: Any) -> Any:
-    finite = (x > 0) & (x < jnp.inf)
-    y = jaxes("exp1")(jnp.where(finite, x, 1))
-    at_ends = jnp.where(x == 0, jnp.inf, jnp.where(x == jnp.inf, 0, jnp.nan))
-    return jnp.where(finite, y, at_ends.astype(x.dtype))
+    """Sum the series near 0, where jax 0.10 takes ``1 / x`` steps; it also gives NaN at infinity."""
+    far = (x > 0.1) & (x < jnp.inf)
+    near = -horner(_EXPI_NEAR, -x) - jnp.log(x)
+    return jnp.where(far, jaxes("exp1")(jnp.where(far, x, 1)), jnp.where(x == jnp.inf, 0, near))
 
 
 def _expi_lower(x: Any) -> Any:
-    inside = (x != 0) & (x != jnp.inf)
-    y = jaxes("expi")(jnp.where(inside, x, 1))
-    return jnp.where(inside, y, jnp.where(x == 0, -jnp.inf, x).astype(x.dtype))
+    """Sum the series near 0, since jax calls ``exp1`` for negative arguments."""
+    far = (abs(x) > 0.1) & (abs(x) < jnp.inf)
+    near = horner(_EXPI_NEAR, x) + jnp.log(abs(x))
+    return jnp.where(far, jaxes("expi")(jnp.where(far, x, 1)), jnp.where(x == -jnp.inf, -0.0, near))
 
 
 def _on_positives(x: Any) -> Any:
@@ -375,15 +379,15 @@ exp1 = _row(
     "exp1", "Compute the integral of ``exp(-t) / t`` from every element to infinity.",
     lambda F, y, x: -F.exp(-x) / x, kernel=_on_positives, lower=_exp1_lower, own_slope=True,
     about="It is infinite at 0 and NaN below.", domain="floating-point, positive",
-    example=("1.0", "0.21938394"), reference=_HANDBOOK + "section 6.2.", draw=positives, ends=(0, -1, 50, np.inf),
-    ulp=16,
+    example=("1.0", "0.21938394"), reference=_HANDBOOK + "section 6.2.", draw=positives,
+    ends=(0, -1, 1e-30, 1e-6, 0.09, 0.11, 2, 50, np.inf), ulp=16,
 )  # fmt: skip
 expi = _row(
     "expi", "Compute the principal value of the integral of ``exp(t) / t`` from minus infinity to every element.",
     lambda F, y, x: F.exp(x) / x, lower=_expi_lower, own_slope=True,
     about="It is minus infinity at 0.",
-    example=("1.0", "1.8951178"), reference=_HANDBOOK + "section 6.2.", draw=_within(0.5, 3), ends=(0, 20, -20), ulp=32,
-    of=_OF_ONE,
+    example=("1.0", "1.8951178"), reference=_HANDBOOK + "section 6.2.", draw=_within(0.5, 3),
+    ends=(0, 1e-6, -1e-6, 0.09, -0.11, -2, 20, -20, np.inf, -np.inf), ulp=32, of=_OF_ONE,
 )  # fmt: skip
 
 _ATANH_SERIES = [1 / (2 * k + 1) for k in range(14)]

@@ -138,7 +138,7 @@ def _kl_div(xp: Any, x: Any, y: Any) -> Any:
     inside = (x > 0) & (y > 0)
     one, two = xp.where(inside, x, 1), xp.where(inside, y, 1)
     near = abs(two - one) < 0.5 * one
-    close = xp.where(one == two, 0, -one * log1p_less(xp, xp.where(near, (two - one) / one, 0)))  # never -0.0
+    close = abs(one * log1p_less(xp, (two - one) / one))  # not the product with -1, which may be -0.0
     outside = xp.where((x != x) | (y != y), np.nan, xp.where((x == 0) & (y >= 0), y, np.inf))
     return xp.where(inside, xp.where(near, close, _rel_entr(xp, one, two) - one + two), outside).astype(x.dtype)
 
