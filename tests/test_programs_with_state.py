@@ -20,7 +20,7 @@ from reference import without_xla
 import hybridflow as hf
 from hybridflow.core.errors import HybridflowError
 
-MADE = {"array": array, "collections": collections}
+MADE = {"array": array, "collections": collections, "threading": threading}
 """Modules that programs name."""
 CALLS = [(1.0, 1), (1.0, 2), (4.0, 3), (1.0, 1.5), (1.0, 1.5)]
 """The tensor and the number of each call; checks fail in the third."""
@@ -240,7 +240,7 @@ def test_attributes_of_classes_that_store_in_their_own_way(stores: str, tmp_path
             continue
 
         def held(base: str = base) -> dict[str, Any]:
-            space = {**globals(), "threading": threading}
+            space = {**globals(), **MADE}
             slots = "__slots__ = ()\n    " if base == "Slotted" else ""
             exec(f"class K({base}):\n    {slots}{STORES[stores] or 'pass'}", space)
             made: Any = space["K"]("made", (), {}) if base == "type" else space["K"]()

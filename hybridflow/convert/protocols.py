@@ -534,9 +534,8 @@ class _Manager:
     def __exit__(self, kind: type[BaseException] | None, error: Any, place: TracebackType | None) -> Any:
         if self.within is not None:
             self.within.__exit__(None, None, None)
-        if isinstance(error, Exception):
-            trim_on_the_way(error)
-            place = error.__traceback__
+        trim_on_the_way(error)
+        place = place if error is None else error.__traceback__
         hides = self.leave(kind, error, place)
         if error is None:
             return None

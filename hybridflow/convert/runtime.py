@@ -333,8 +333,7 @@ class Runtime:
     def seen(self) -> BaseException | None:
         """Begin a block that may look at the exception on its way, and at its traceback; return the exception."""
         error = sys.exc_info()[1]
-        if isinstance(error, Exception):
-            trim_on_the_way(error)
+        trim_on_the_way(error)
         return error
 
     def handled(self) -> None:

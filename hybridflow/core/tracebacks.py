@@ -34,12 +34,14 @@ def trimmed(error: Exception) -> Exception:
     return error
 
 
-def trim_on_the_way(error: BaseException) -> None:
+def trim_on_the_way(error: BaseException | None) -> None:
     """Leave the user's lines only in the traceback of an error that the user's code is about to see, unless it is long.
 
-    In a recursion each level may look at it.
+    In a recursion each level may look at it. What makes a trace start again is no `Exception`, and keeps its frames.
     """
-    if not (SETTINGS.full_tracebacks or _is_long(error) or _is_long(error.__context__)):
+    if SETTINGS.full_tracebacks or not isinstance(error, Exception):
+        return
+    if not (_is_long(error) or _is_long(error.__context__)):
         _trim(error)
 
 

@@ -6,7 +6,6 @@ import contextlib
 import dis
 import functools
 import logging
-import operator
 from collections import deque
 from collections.abc import Iterable
 from contextlib import suppress
@@ -19,7 +18,7 @@ import numpy as np
 from hybridflow.guards import opened, reading
 from hybridflow.guards.access import IN_CLASS
 from hybridflow.guards.contents import items_in
-from hybridflow.guards.effects import LOADED, OTHER, called_again, with_numbers
+from hybridflow.guards.effects import LOADED, OTHER, arguments_now, called_again
 from hybridflow.guards.guards import CHANGING, CONTAINERS
 from hybridflow.guards.noticed import MONITORING
 from hybridflow.guards.observations import Observations
@@ -123,8 +122,7 @@ def _is_changed(
     name, owner = getattr(function, "__name__", ""), function.__self__
     if name in CHANGES:
         change = called_again(owner, name, args, kwargs) if type(owner) in LOADED else OTHER
-        if change.numbers:
-            args, kwargs = with_numbers((args, kwargs), operator.attrgetter("value"))
+        args, kwargs = arguments_now(change, (args, kwargs))
         observations.change(owner, f".{name}(...)", (*args, *kwargs.values()), change, nested=nested)
     return args, kwargs
 

@@ -165,6 +165,11 @@ def is_constant(value: Any, *, or_number: bool = False) -> bool:
     return type(value) in PLAIN or (or_number and type(value) is TracedNumber)
 
 
+def arguments_now(change: Change, values: Any) -> Any:
+    """Return what this call puts into a container: the numbers themselves where later calls put their own ones."""
+    return with_numbers(values, operator.attrgetter("value")) if change.numbers else values
+
+
 def with_numbers(value: Any, number_of: Callable[[TracedNumber], Any]) -> Any:
     """Return a value with other objects in place of the stand-ins for numbers that it, or its list or dict, holds."""
     kind = type(value)

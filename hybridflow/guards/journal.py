@@ -237,7 +237,7 @@ class Journal:
 
 def _pythons(obj: Any, method: str) -> Any:
     """Return Python's own method that stores or deletes an attribute of an object: a user's may do more."""
-    found = [vars(kind)[method] for kind in type(obj).__mro__ if method in vars(kind)]
+    found = (vars(kind).get(method) for kind in type(obj).__mro__)
     return next(one for one in found if type(one) is WrapperDescriptorType)
 
 

@@ -35,12 +35,12 @@ from hybridflow.guards.effects import (
     Augmented,
     Change,
     Target,
+    arguments_now,
     attribute,
     called_again,
     global_name,
     is_constant,
     item,
-    with_numbers,
 )
 from hybridflow.guards.guards import CHANGING, CONTAINERS, PLAIN
 from hybridflow.guards.moving import is_open
@@ -651,18 +651,15 @@ def write_item(obj: Any, key: Any, value: Any, *, augmented: bool = False) -> No
     if observations is not None and defines(type(obj), "__setitem__"):
         if type(key) is slice:
             run_over(observations, value)
-        is_repeatable = type(obj) in _LOADED_FROM and is_constant(key) and observations.has_item(obj, key)
-        change = _change(observations, value, item(key), augmented=augmented) if is_repeatable else OTHER
-        by_key = not is_constant(key)
+        change, by_key = OTHER, not is_constant(key)
         if by_key and type(obj) in BY_ITEM:
             change = called_again(obj, "__setitem__", (key, value), {})
-            if change.numbers:
-                key, value = with_numbers((key, value), operator.attrgetter("value"))
+            key, value = arguments_now(change, (key, value))
+        elif is_loaded_by(obj, key) and observations.has_item(obj, key):
+            change = _change(observations, value, item(key), augmented=augmented)
         kept = (value,) if issubclass(type(obj), _BY_POSITION) else (key, value)
         _written_by_library(observations, obj)
-        observations.change(
-            obj, f"[{shown(key)}]", kept, change, nested=nested, key=MISSING if by_key else key
-        )
+        observations.change(obj, f"[{shown(key)}]", kept, change, nested=nested, key=MISSING if by_key else key)
     _do(first, operator.setitem, obj, key, value)
 
 
