@@ -179,7 +179,7 @@ def test_what_no_file_can_hold_is_named_with_its_line(function: Any, text: str, 
 
 OF_ONE_SIZE = {
     # a matrix of open size, or a shape or a state that the sample gives in numbers
-    "adjugate", "det", "det_derivative", "eig", "eigh", "pinv", "qr", "slogdet", "svd",
+    "adjugate", "det", "det_derivative", "eig", "eigh", "lu", "pinv", "qr", "schur", "slogdet", "sqrtm", "svd",
     "broadcast_to", "embed_diagonal",
     "index_add", "pack_int4", "unpack_int4",
     "lstm_update", "muon", "random_advance", "reshape", "scaled_dot_product_attention", "slice_scatter", "slice_set",
