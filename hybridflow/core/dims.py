@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import operator
 import os
+import re
 import sys
 from collections.abc import Callable, Mapping
 from contextvars import ContextVar
@@ -94,6 +95,13 @@ class DimScope:
         if largest is not None:
             self.take(Guard(symbol, "<=", largest, True))
         return symbol
+
+    def fresh(self, label: str, hint: int) -> Dim:
+        """Add a symbol whose name is made of a text, and return it as a size."""
+        name = re.sub(r"[^A-Za-z0-9]+", "_", label).strip("_")
+        while name in self.hints:
+            name += "_"
+        return self.symbol(name, hint)
 
     def forget_guards(self, count: int) -> None:
         """Keep only the first `count` guards."""

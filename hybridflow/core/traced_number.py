@@ -17,9 +17,10 @@ from types import BuiltinFunctionType
 from typing import Any, NamedTuple, NoReturn, Protocol, cast
 
 from hybridflow.core.convert import to_numpy
+from hybridflow.core.dims import DECIDING, Dim, DimScope
 from hybridflow.core.dtypes import DType, float32, int32, kind_of
 from hybridflow.core.errors import LeakError, message
-from hybridflow.core.node import user_place
+from hybridflow.core.node import format_where, user_place
 from hybridflow.core.staged_number import FOR_MESSAGES, StagedNumber
 
 OF_NUMBERS = {kind: frozenset(dir(kind)) for kind in (bool, int, float)}
@@ -44,13 +45,6 @@ class NeedsNumber(BaseException):
         self.paths: tuple[str, ...] = ()
 
 
-class NeedsSize(NeedsNumber):
-    """Raised when numbers decide a size of a tensor: they can be open sizes of a trace.
-
-    Not an `Exception`, for the reason given at `NeedsNumber`.
-    """
-
-
 class Step(NamedTuple):
     """One operation on Python numbers; operands that are `TracedNumber` are earlier steps."""
 
@@ -65,6 +59,8 @@ SPOKEN: dict[Callable[..., Any], Callable[..., str]] = {}
 class NumberTracer(Protocol):
     """The part of a tracer that its traced numbers use."""
 
+    number_sizes: NumberSizes | None
+    """The open sizes that numbers decide; None if these may not be open."""
     computed: dict[Any, TracedNumber]
     """The numbers that steps made, by function and operands: what is computed twice is one number."""
 
@@ -83,18 +79,6 @@ class NumberTracer(Protocol):
 
     def left(self, arguments: frozenset[int]) -> None:
         """Note that code outside of the trace uses inputs: if it is still being made, it starts again by value."""
-        ...
-
-    def may_be_sizes(self, arguments: frozenset[int]) -> bool:
-        """Whether a trace can take inputs as open sizes; `NeedsSize` makes that trace."""
-        ...
-
-    def other_count(self, number: TracedNumber) -> bool:
-        """Whether a number of elements was another one in an earlier trace."""
-        ...
-
-    def needs_sizes(self, arguments: frozenset[int]) -> NoReturn:
-        """Raise `NeedsSize` for inputs; the trace is discarded even if user code catches that."""
         ...
 
     def may_fail(self, number: TracedNumber) -> None:
@@ -165,32 +149,40 @@ class TracedNumber:
                     hint="Return it from the function, or make it static with static_argnames.")
         )  # fmt: skip
 
-    def as_size(self) -> int:
-        """Ask for the number as a size of a tensor.
+    def as_size(self, *, new: bool = True) -> Any:
+        """Return the number as a size of a tensor that each call decides; the trace relies on one that is 0 or 1.
+
+        Args:
+            new: whether the trace may get a further open size for it; if not, None is returned.
 
         Raises:
-            NeedsSize: a trace can take it as an open size.
-            NeedsNumber: it cannot, so that the number itself is needed.
+            NeedsNumber: the trace leaves no sizes open, or the code needs this one as a number.
         """
-        if self._tracer.alive and self._tracer.may_be_sizes(self._arguments):
-            self._tracer.needs_sizes(self._arguments)
-        return self.needed()
+        sizes = self._tracer.number_sizes if self._tracer.alive and self.__class__ is int else None
+        if sizes is None:
+            return self.needed() if new else None
+        size = sizes.of(self, new=new)
+        if size is None and new:
+            self._tracer.rely_on(self)
+            return self.value
+        return size
 
-    def count(self, function: Callable[..., Any], *operands: Any) -> Any:
-        """Return a number of elements. The trace serves only calls that get the same.
+    def count(self, function: Callable[..., Any], *operands: Any) -> int | None:
+        """Return a number of elements, so that the trace serves only calls that get the same.
 
         Args:
             function: computes it.
             operands: numbers, this one among them.
 
-        Raises:
-            NeedsSize: an earlier trace got another one, and a trace can take the numbers as open sizes.
+        Returns:
+            The number; None if an earlier trace got another one.
         """
         number = self.of(function, operands, sure=True)
-        if self._tracer.other_count(number) and self._tracer.may_be_sizes(number.arguments):
-            self._tracer.needs_sizes(number.arguments)
+        sizes = self._tracer.number_sizes
+        if sizes is not None and sizes.other_count(number):
+            return None
         self._tracer.rely_on(number)
-        return number.value
+        return cast(int, number.value)
 
     def applied(self, function: Callable[..., Any], *operands: Any) -> Any:
         """Return what a function makes of Python's numbers, this one among them; every call computes it anew."""
@@ -310,6 +302,11 @@ _COMPUTED: frozenset[Any] = frozenset({
 """Python's functions that make a number of numbers: each call computes them anew."""
 
 
+def opened(value: Any) -> Any:
+    """Return a number of a trace as a size that each call decides, and any other value as it is."""
+    return value.as_size() if type(value) is TracedNumber and value.__class__ is int else value
+
+
 def call_on_numbers(function: Callable[..., Any], operands: tuple[Any, ...]) -> Any:
     """Call one of Python's functions of numbers if there are traced ones among its operands; else NotImplemented."""
     number = next((one for one in operands if type(one) is TracedNumber), None)
@@ -345,6 +342,8 @@ def _compare(function: Callable[..., Any]) -> Callable[..., Any]:
     def method(self: Any, other: Any) -> Any:
         if _is_number(other):
             return self.decided(function, self, other)
+        if type(other) is Dim:
+            return function(self.as_size(), other)
         if function in _EQUALITY and not isinstance(other, bool | int | float | complex):
             return NotImplemented
         return self._foreign(other)
@@ -358,6 +357,8 @@ _EQUALITY = (operator.eq, operator.ne)
 
 def _forward(function: Callable[..., Any]) -> Callable[..., Any]:
     def method(self: Any, other: Any) -> Any:
+        if type(other) is Dim:
+            return function(self.as_size(), other)
         result = self.applied(function, self, other)
         return self._foreign(other) if result is NotImplemented else result
 
@@ -366,6 +367,8 @@ def _forward(function: Callable[..., Any]) -> Callable[..., Any]:
 
 def _backward(function: Callable[..., Any]) -> Callable[..., Any]:
     def method(self: Any, other: Any) -> Any:
+        if type(other) is Dim:
+            return function(other, self.as_size())
         result = self.applied(function, other, self)
         return self._foreign(other) if result is NotImplemented else result
 
@@ -393,6 +396,7 @@ for _name in (
     "format", "reduce_ex", "reduce", "array", "array_ufunc", "index", "sizeof", "getnewargs", "getstate",
 ):  # fmt: skip
     setattr(TracedNumber, f"__{_name}__", TracedNumber.needed)
+DECIDING.add(TracedNumber)
 
 
 def text_of(number: Any, paths: Sequence[str], depth: int = 4) -> str:
@@ -426,24 +430,115 @@ _SYMBOLS = {
 }  # fmt: skip
 
 
-def slope(number: Any) -> int | None:
-    """Return 1 if a number grows with all inputs that it is computed from, -1 if it falls, 0 without any; else None."""
-    if type(number) is not TracedNumber:
-        return 0
-    step = number.step
-    if isinstance(step, int):
-        return 1
-    slopes = [*map(slope, step.operands)]
-    if None in slopes:
-        return None
-    if step.function is operator.neg:
-        return -cast(int, slopes[0])
-    if step.function is operator.sub:
-        slopes[1] = -cast(int, slopes[1])
-    if step.function in (operator.add, operator.sub):
-        return None if {*slopes} == {-1, 1} else sum(cast("list[int]", slopes)) and (1 if 1 in slopes else -1)
-    known = [one for one, own in zip(step.operands, slopes, strict=True) if own == 0]
-    scales = step.function is operator.mul or (step.function is operator.floordiv and slopes[1] == 0)
-    if scales and known and type(known[0]) is int and known[0] > 0:
-        return slopes[0] or slopes[1]
-    return None
+class SeenSizes:
+    """What the traces of one function have learned of the sizes that numbers decide.
+
+    Attributes:
+        counts: the first number of elements at each place, by formula.
+        opened: the formulas of the sizes that are open.
+        closed: those of sizes that the code needs as numbers.
+    """
+
+    def __init__(self) -> None:
+        self.counts: dict[str, float] = {}
+        self.opened: set[str] = set()
+        self.closed: set[str] = set()
+
+    def close(self) -> bool:
+        """Let no size be open that is; return whether there are any."""
+        opened, self.opened = self.opened, set()
+        self.closed |= opened
+        return bool(opened)
+
+
+class NumberSizes:
+    """The open sizes of a trace that its numbers decide.
+
+    Numbers that differ by a constant, or by a factor, share a symbol, so that their sizes can be compared.
+
+    Args:
+        dims: where the symbols are added.
+        seen: what earlier traces have learned.
+        paths: where each number of a call is read.
+        add: makes the value of a symbol an input of the trace, given the number that it is computed from.
+    """
+
+    def __init__(
+        self, dims: DimScope, seen: SeenSizes, paths: Sequence[str], add: Callable[[TracedNumber, Dim], None]
+    ) -> None:
+        self._dims = dims
+        self._seen = seen
+        self._paths = paths
+        self._add = add
+        self._atoms = DimScope()
+        self._polynomials: dict[int, tuple[TracedNumber, Any]] = {}
+        self._symbols: dict[str, tuple[int, Dim, int]] = {}
+
+    def of(self, number: TracedNumber, *, new: bool = True) -> Any:
+        """Return an int as a size.
+
+        Args:
+            number: the int.
+            new: whether a symbol may be added for it.
+
+        Returns:
+            The size: an int if no input decides it, and None if it cannot be open.
+
+        Raises:
+            NeedsNumber: the code needs such a size as a number.
+        """
+        polynomial = self._polynomial(number)
+        if type(polynomial) is not Dim:
+            return polynomial
+        constant = polynomial.terms.get((), 0)
+        rest = polynomial - constant
+        factor = math.gcd(*rest.terms.values()) * (1 if next(iter(rest.terms.values())) > 0 else -1)
+        key = (rest // factor).text()
+        if key not in self._symbols:
+            size = abs(factor)
+            whole = number if size == 1 else number.of(operator.floordiv, (number, size), sure=True)
+            symbol = self._symbol(whole) if new else None
+            if symbol is None:
+                return None
+            self._symbols[key] = (1 if factor > 0 else -1), symbol, constant // size
+        sign, symbol, offset = self._symbols[key]
+        return (symbol - offset) * (factor * sign) + constant
+
+    def _symbol(self, number: TracedNumber) -> Dim | None:
+        """Add a symbol for an int and return it; None if the int is too small or too large for an open size."""
+        formula = text_of(number, self._paths)
+        if formula in self._seen.closed:
+            number.needed()
+        if not 2 <= number.value <= LARGEST_SIZE:
+            return None
+        self._seen.opened.add(formula)
+        symbol = self._dims.fresh(formula, cast(int, number.value))
+        self._add(number, symbol)
+        return symbol
+
+    def other_count(self, number: TracedNumber) -> bool:
+        """Whether a number of elements was another one in an earlier trace."""
+        formula = f"{text_of(number, self._paths)} at {format_where(user_place(3))}"
+        return self._seen.counts.setdefault(formula, number.value) != number.value
+
+    def _polynomial(self, number: TracedNumber) -> Any:
+        """Return an int as a polynomial in the ints that are no sums, differences or products themselves."""
+        stack = [number]
+        while stack:
+            step = stack[-1].step
+            operands = () if isinstance(step, int) or step.function not in _POLYNOMIAL else step.operands
+            operands = operands if all([one.__class__ is int for one in operands]) else ()
+            missing = [one for one in operands if type(one) is TracedNumber and id(one) not in self._polynomials]
+            if missing:
+                stack += missing
+                continue
+            top = stack.pop()
+            parts = [self._polynomials[id(one)][1] if type(one) is TracedNumber else one for one in operands]
+            made = cast(Step, step).function(*parts) if parts else self._atoms.symbol(f"n{id(top)}", int(top.value))
+            self._polynomials[id(top)] = top, made
+        return self._polynomials[id(number)][1]
+
+
+LARGEST_SIZE = 1 << 24
+"""The largest number that may be an open size. 0 and 1 have traces of their own, as sizes of tensors have."""
+_POLYNOMIAL = frozenset({operator.add, operator.sub, operator.neg, operator.mul})

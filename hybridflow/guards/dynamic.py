@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Mapping
 from typing import Any, Literal, get_args
 
@@ -102,10 +101,7 @@ def symbolic_specs(named: list[Leaf], scope: DimScope) -> list[TensorSpec | None
 def _symbol(scope: DimScope, path: str, axis: int, size: int, entry: Any) -> Any:
     if type(entry) is SizeName:
         return scope.named(entry, size)
-    name = f"{re.sub(r'[^A-Za-z0-9]+', '_', path).strip('_')}_{axis}"
-    while name in scope.hints:
-        name += "_"
-    return scope.symbol(name, size)
+    return scope.fresh(f"{path}_{axis}", size)
 
 
 def sizes_of(signature: Signature, entries: Mapping[tuple[int, int], str]) -> dict[str, int]:
@@ -148,14 +144,10 @@ class SeenShapes:
             if all(_matches(shape, pattern) for shape, pattern in shapes) and _agree(shapes):
                 yield with_patterns(signature, patterns)
 
-    def to_trace(self, signature: Signature, *, sizes: bool = False) -> Signature:
+    def to_trace(self, signature: Signature) -> Signature:
         """Return the signature for tracing a call that fits no trace: sizes that differ from earlier calls are open.
 
         Dimensions of size 0 and 1 are not opened.
-
-        Args:
-            signature: the signature.
-            sizes: whether ints have just become sizes: they are known to differ.
         """
         if self._dynamic is False or any(map(is_open, signature.leaves)):
             return signature
@@ -164,10 +156,7 @@ class SeenShapes:
             i: leaf.key[1] for i, leaf in enumerate(signature.leaves) if leaf.kind == TENSOR and leaf.key[1]
         }
         seen = self._seen.get(key)
-        if sizes:
-            own = {i: (None,) for i, leaf in enumerate(signature.leaves) if leaf.array is int}
-            seen = {**(seen or shapes), **own}
-        elif seen is None:
+        if seen is None:
             if len(self._seen) >= _FORGET:
                 oldest = next(iter(self._seen))
                 for known in (self._seen, self._patterns, self._failures):

@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import Any, NamedTuple
 
-import numpy as np
-
 from hybridflow.core.dims import NeedsSizes
-from hybridflow.core.tensor import make_tensor
 from hybridflow.core.traced_number import NeedsNumber
 from hybridflow.guards.signature import (
     NUMBER,
     NUMBER_KEYS,
     STATIC,
-    TENSOR,
     VARIABLE,
     Leaf,
     Signature,
@@ -92,18 +87,14 @@ class SeenInts:
     def __init__(self) -> None:
         self._seen: dict[Any, dict[int, int]] = {}
         self._inputs: dict[Any, frozenset[int]] = {}
-        self._sizes: dict[Any, frozenset[int]] = {}
-        self._no_sizes: dict[Any, frozenset[int]] = {}
 
     def with_inputs(self, signature: Signature) -> Signature:
-        """Return a signature in which the ints that have changed are inputs, or sizes if the code uses them so."""
-        structure = signature.key[:2]
-        inputs = self._inputs.get(structure) if self._inputs else None
+        """Return a signature in which the ints that have changed are inputs."""
+        inputs = self._inputs.get(signature.key[:2]) if self._inputs else None
         if not inputs:
             return signature
-        sizes = self._sizes.get(structure, ())
         leaves = [
-            _as_input(leaf, as_size=position in sizes) if position in inputs and _is_int(leaf) else leaf
+            leaf._replace(kind=NUMBER, key=NUMBER_KEYS[int]) if position in inputs and _is_int(leaf) else leaf
             for position, leaf in enumerate(signature.leaves)
         ]
         return signature._replace(leaves=leaves, key=(*signature.key[:2], tuple([leaf[3] for leaf in leaves])))
@@ -118,59 +109,10 @@ class SeenInts:
             self._inputs[structure] = self._inputs.get(structure, frozenset()).union(changed)
         return self.with_inputs(signature)
 
-    def may_be_sizes(self, signature: Signature) -> frozenset[int]:
-        """Return the positions, among the numbers of a call, of those that may be sizes."""
-        never = self._no_sizes.get(signature.key[:2], ())
-        return frozenset(
-            [
-                number
-                for number, position in enumerate(_numbers_of(signature))
-                if position not in never and type(value := signature.leaves[position].value) is int
-                and 2 <= value <= _LARGEST
-            ]
-        )
-
-    def open_sizes(self, signature: Signature, numbers: Iterable[int]) -> None:
-        """Let numbers be sizes from now on, given their positions among the numbers of a call."""
-        structure, positions = signature.key[:2], _numbers_of(signature)
-        self._sizes[structure] = self._sizes.get(structure, frozenset()).union([positions[one] for one in numbers])
-
-    def close_sizes(self, signature: Signature) -> bool:
-        """Let no numbers of such calls be sizes any more, since the code needs them; return whether some were."""
-        sizes = self._sizes.pop(signature.key[:2], frozenset())
-        if sizes:
-            self._no_sizes[signature.key[:2]] = sizes | self._no_sizes.get(signature.key[:2], frozenset())
-        return bool(sizes)
-
     def clear(self) -> None:
         """Forget everything."""
-        for known in (self._seen, self._inputs, self._sizes, self._no_sizes):
-            known.clear()
-
-
-_LARGEST = 1 << 24
-"""The largest int that may be a size."""
-
-
-def _numbers_of(signature: Signature) -> list[int]:
-    """Return the positions of the leaves that are numbers."""
-    return [position for position, leaf in enumerate(signature.leaves) if leaf.kind == NUMBER]
-
-
-def _as_input(leaf: Leaf, *, as_size: bool) -> Leaf:
-    """Return a leaf whose int is an input of the trace.
-
-    A size is that of a tensor which nothing reads, so that it is handled as the sizes of other arguments are.
-    """
-    if as_size and 2 <= leaf.value <= _LARGEST:
-        return with_size(leaf, leaf.value)
-    return leaf._replace(kind=NUMBER, key=NUMBER_KEYS[int])
-
-
-def with_size(leaf: Leaf, size: int) -> Leaf:
-    """Return the leaf of a size with another one."""
-    tensor = make_tensor(np.broadcast_to(np.False_, (size,)))
-    return leaf._replace(kind=TENSOR, value=tensor, key=(TENSOR, tensor.shape, tensor.dtype.num, int))
+        self._seen.clear()
+        self._inputs.clear()
 
 
 def _is_int(leaf: Leaf) -> bool:

@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 
 from hybridflow.core.convert import to_numpy
-from hybridflow.core.dtypes import DType
+from hybridflow.core.dtypes import DType, bool_
 from hybridflow.core.node import Where, format_where
-from hybridflow.core.traced_number import TracedNumber, text_of
+from hybridflow.core.traced_number import LARGEST_SIZE, TracedNumber, text_of
 
 _FLOAT32 = np.dtype("float32")
 _LARGE = 3e38
@@ -67,7 +67,8 @@ class Numbers:
     """The program that computes the graph's inputs from the numbers of a call.
 
     Args:
-        wanted: each number that is combined with tensors, and the dtype it has there; None for the number itself.
+        wanted: each number that is combined with tensors, and the dtype it has there; None for the number itself, a
+            bool for an open size.
         fallible: numbers that are computed even if nothing uses them, since computing them may raise.
         arguments: how many numbers a call has.
         wide: whether the executable runs with 64-bit types, so that a bare Python float would be a float64.
@@ -91,6 +92,9 @@ class Numbers:
             name = program.name_of(number)
             if dtype is None:
                 outputs.append(name)
+                continue
+            if dtype == bool_:
+                outputs.append(f"{program.constant(_of_size)}({name})")
                 continue
             convert = f"{program.constant(_converter(dtype))}({name})"
             # jax rounds a Python float to float32 faster than NumPy does, but warns if the result is infinite.
@@ -149,6 +153,17 @@ class Conditions:
             f"{text_of(number, self._paths)} is {number.value} (asked at {format_where(where) or 'an unknown line'})"
             for number, where in self._asked
         ]
+
+
+def _of_size(size: int) -> Any:
+    """Return an array of a size.
+
+    Raises:
+        ValueError: it is no open size.
+    """
+    if 2 <= size <= LARGEST_SIZE:
+        return np.broadcast_to(np.False_, (size,))
+    raise ValueError
 
 
 def _converter(dtype: DType) -> Callable[[float], Any]:

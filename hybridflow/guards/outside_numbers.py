@@ -12,11 +12,11 @@ from collections import Counter, OrderedDict, defaultdict, deque
 from collections.abc import Callable, Generator, Iterable
 from contextlib import contextmanager, suppress
 from types import ModuleType
-from typing import Any, NamedTuple, NoReturn
+from typing import Any, NamedTuple
 
 from hybridflow.core.seen_numbers import SeenNumbers
 from hybridflow.core.staged_number import StagedNumber, needed
-from hybridflow.core.traced_number import NeedsNumber, NeedsSize, TracedNumber
+from hybridflow.core.traced_number import NeedsNumber, SeenSizes, TracedNumber
 from hybridflow.guards.access import ITSELF, MISSING, RAW, Access
 from hybridflow.guards.contents import in_sequence, values_of
 from hybridflow.guards.guards import CONTAINERS, ITEM, PLAIN, Origin
@@ -42,8 +42,7 @@ class KnownNumbers:
         self._seen = SeenNumbers()
         self._by_value: set[Way] = set()
         self._written: set[Way] = set()
-        self.counts: dict[str, float] = {}
-        """The numbers of elements that were counted, by formula."""
+        self.sizes = SeenSizes()
 
     def __len__(self) -> int:
         """Return how much is known of what the code does with the numbers: a trace that restarts has added to it."""
@@ -82,8 +81,8 @@ class KnownNumbers:
 
     def clear(self) -> None:
         """Forget everything."""
-        self._seen = SeenNumbers()
-        for known in (self._by_value, self._written, self.counts):
+        self._seen, self.sizes = SeenNumbers(), SeenSizes()
+        for known in (self._by_value, self._written):
             known.clear()
 
 
@@ -469,15 +468,6 @@ class OutsideNumbers:
         """Return the positions of the inputs that a value contains or is computed from."""
         numbers = [one for one in _numbers_in(value) if type(one) is TracedNumber]
         return [position for one in numbers for position in one.arguments if position in self._inputs]
-
-    def require_sizes(self, positions: frozenset[int]) -> NoReturn:
-        """Make inputs open sizes, by tracing again.
-
-        Raises:
-            NeedsSize: always.
-        """
-        self._needed |= positions
-        raise NeedsSize(positions)
 
     def require_numbers(self, positions: Iterable[int]) -> None:
         """Make inputs constants of the trace, by tracing again.

@@ -58,15 +58,13 @@ class Leaf(NamedTuple):
 
     @property
     def array(self) -> type | None:
-        """The type of what was passed as a tensor: NumPy's array, or an int, which is its size; None for tensors."""
+        """The type of what was passed as a tensor, NumPy's array; None for tensors."""
         return self.key[3] if len(self.key) > 3 and self.kind == TENSOR else None
 
     def describe(self) -> str:
         """Describe the leaf as ``explain`` shows it."""
         if self.kind == TENSOR:
             spec = self.value.spec
-            if self.array is int:
-                return f"int {spec.shape[0]}" if self.key[1] == spec.shape else "int, as an open size"
             if self.key[1] == spec.shape:
                 return str(spec)
             return f"{spec} as {format_spec(tuple([None if s == -1 else s for s in self.key[1]]), spec.dtype)}"

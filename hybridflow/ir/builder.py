@@ -13,9 +13,9 @@ import numpy as np
 
 from hybridflow.core.autocast import without_autocast
 from hybridflow.core.context import Context, context_now, context_of, current, is_tracing
-from hybridflow.core.dims import DimScope
+from hybridflow.core.dims import Dim, DimScope
 from hybridflow.core.dispatch import visible_outputs
-from hybridflow.core.dtypes import DType, is_differentiable
+from hybridflow.core.dtypes import DType, bool_, is_differentiable
 from hybridflow.core.errors import DTypeError, TraceError, message
 from hybridflow.core.mesh import Mesh
 from hybridflow.core.node import FOREVER, Edge, Node, Where, format_where, make_node, user_place
@@ -26,7 +26,7 @@ from hybridflow.core.sources import INPUT
 from hybridflow.core.spec import TensorSpec, make_spec, spec_of
 from hybridflow.core.staged_number import StagedNumber
 from hybridflow.core.tensor import Tensor, as_tensor, leaked, make_tensor
-from hybridflow.core.traced_number import NeedsNumber, NeedsSize, TracedNumber, text_of
+from hybridflow.core.traced_number import NeedsNumber, NumberSizes, TracedNumber, text_of
 from hybridflow.core.variable import Variable
 from hybridflow.core.variable_log import logging_variables
 from hybridflow.ir.checks import Check
@@ -153,10 +153,8 @@ class GraphBuilder:
         self.writes = writes or self.outer is None
         self.arguments: list[Node] = []
         self.number_paths: list[str] = []
-        self.sizes: frozenset[int] = frozenset()
-        """The positions of the numbers that may be open sizes of the trace instead."""
-        self.seen_counts: dict[str, float] = {}
-        """The numbers of elements that the function's traces have counted, by formula."""
+        self.number_sizes: NumberSizes | None = None
+        self.open_sizes: list[str] = []
         self.computed: dict[Any, TracedNumber] = {}
         self.fallible: dict[int, TracedNumber] = {}
         self.relied_on: dict[int, tuple[TracedNumber, Where | None]] = {}
@@ -215,12 +213,6 @@ class GraphBuilder:
             self.observations.numbers.require_numbers(arguments)
         raise NeedsNumber(arguments)
 
-    def needs_sizes(self, arguments: frozenset[int]) -> NoReturn:
-        """Raise `NeedsSize` for inputs; the trace is discarded even if user code catches that."""
-        if self.observations is not None:
-            self.observations.numbers.require_sizes(arguments)
-        raise NeedsSize(arguments)
-
     def left(self, arguments: frozenset[int]) -> None:
         """Note that code outside of the trace uses numbers, which it has read where the trace has stored them."""
         if self.scope.alive and self.observations is not None:
@@ -244,14 +236,15 @@ class GraphBuilder:
         if self.observations is not None:
             self.observations.value_read(tensor)
 
-    def may_be_sizes(self, arguments: frozenset[int]) -> bool:
-        """Whether a trace can take inputs as open sizes."""
-        return arguments <= self.sizes
+    def open_size(self, number: TracedNumber, symbol: Dim) -> None:
+        """Make a Python number the value of an open size in each call.
 
-    def other_count(self, number: TracedNumber) -> bool:
-        """Whether a number of elements was another one in an earlier trace."""
-        formula = f"{text_of(number, self.number_paths)} at {format_where(user_place(2))}"
-        return self.seen_counts.setdefault(formula, number.value) != number.value
+        The size is that of a tensor which nothing reads, so that it is handled as the sizes of arguments are.
+        """
+        node = input_node(make_spec((symbol,), bool_), f"number_{len(self.numbers)}", self.scope, user_place(2))
+        self.numbers[id(number), bool_] = (number, node)
+        self.open_sizes.append(text_of(number, self.number_paths))
+        self.observations.may_close = True
 
     def may_fail(self, number: TracedNumber) -> None:
         """Make each call compute a Python number even if nothing uses it."""

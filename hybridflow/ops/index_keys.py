@@ -17,8 +17,9 @@ from hybridflow.core.errors import ArgumentTypeError, IndexRangeError, TraceErro
 from hybridflow.core.staged_number import INT, StagedNumber, tried, used_at
 from hybridflow.core.tensor import Tensor, as_tensor, asarray, host_array
 from hybridflow.core.traced_array import TracedArray, without_array
-from hybridflow.core.traced_number import SPOKEN, TracedNumber, slope
+from hybridflow.core.traced_number import SPOKEN, TracedNumber
 from hybridflow.core.variable import Variable
+from hybridflow.ops.ranges import arange
 
 StaticIndex = tuple[Any, ...]
 Shape = tuple[Any, ...]
@@ -58,7 +59,7 @@ def _bound(value: Any, size: Any, low: Any, high: Any, default: Any) -> Any:
     """Clamp one end of a slice as Python does."""
     if value is None:
         return default
-    value = value if isinstance(value, Dim) else value.__index__()
+    value = value if type(value) in (Dim, TracedNumber) else value.__index__()
     if value < 0:
         value = value + size
         return low if value < low else value
@@ -83,14 +84,14 @@ def _no_bounds(item: slice) -> Exception:
 
 
 def normalize_slice(item: slice, size: Any) -> tuple[Any, Any, int]:
-    """Return a slice of an axis as ``(start, size, step)``.
+    """Return a slice of an axis as ``(start, size, step)``; the start may be a number that each call decides.
 
     Raises:
         ArgumentTypeError: a step that is no non-zero integer, or an end that is no integer.
     """
     if any(type(end) in (StagedNumber, TracedArray) for end in (item.start, item.stop, item.step)):
         raise _no_bounds(item)
-    if type(size) is int and type(item.start) is not Dim and type(item.stop) is not Dim and item.step != 0:
+    if type(size) is int and not {type(item.start), type(item.stop)} & {Dim, TracedNumber} and item.step != 0:
         try:
             with tried():
                 start, stop, step = item.indices(size)
@@ -105,56 +106,66 @@ def normalize_slice(item: slice, size: Any) -> tuple[Any, Any, int]:
         if step > 0:
             start = _bound(item.start, size, 0, size, 0)
             stop = _bound(item.stop, size, 0, size, size)
-            count = stop - start if step == 1 else (stop - start + (step - 1)) // step
+            length = stop - start
         else:
             start = _bound(item.start, size, -1, size - 1, size - 1)
             stop = _bound(item.stop, size, -1, size - 1, -1)
-            count = start - stop if step == -1 else (start - stop + (-step - 1)) // -step
+            length = start - stop
     except AttributeError:
         raise _no_bounds(item) from None
-    if count <= 0:
+    if length <= 0:
         return (0, 0, 1)
-    return (start, count, step)
+    if type(length) is TracedNumber:
+        length = length.as_size()
+        length = length if length <= size else size  # a bound of its size stays within the axis
+    return (start, length if step in (1, -1) else (length + (abs(step) - 1)) // abs(step), step)
 
 
-def _positions_of_slice(item: slice, size: Any, *, alone: bool) -> Tensor:
-    """Return the positions that a slice selects whose ends each call decides.
+def _slice_of_numbers(item: slice, size: Any, *, alone: bool) -> tuple[Any, Any, Any] | Tensor:
+    """Return what a slice selects whose ends each call decides.
 
-    The trace serves only calls in which the slice has as many elements.
+    The trace serves only calls in which the slice has as many elements, unless its length differs from call to call.
 
     Args:
         item: the slice.
         size: the size of its axis.
         alone: whether nothing else in the key is a tensor: NumPy orders the axes of index tensors otherwise.
 
+    Returns:
+        The slice as `normalize_slice` gives it; positions, if the call decides where it starts.
+
     Raises:
-        NeedsNumber: it is not alone, the axis is open, or an end is no Python integer.
+        NeedsNumber: it is not alone, or an end is no integer.
     """
     ends = item.start, item.stop
     number = next(one for one in (item.step, *ends) if type(one) is TracedNumber)
-    if not alone or number is item.step or type(size) is not int or any(_is_no_end(one) for one in ends):
+    if number is item.step or any([one is not None and one.__class__ is not int for one in ends]):
         number.needed()
-    counted = number.count if _grows_by_numbers(item) else number.decided
-    count = counted(_count_of_slice, *ends, item.step, size)
-    start = number.of(_start_of_slice, (*ends, item.step, size))
-    return start.tensor() + asarray(np.arange(count, dtype=np.int32) * ((count > 1 and item.step) or 1))
-
-
-def _grows_by_numbers(item: slice) -> bool:
-    """Whether a slice becomes longer as the numbers grow that its ends are computed from."""
-    if item.step is not None and not (type(item.step) is int and 0 < item.step <= _LONGEST_STEP):
-        return False
-    start, stop = map(slope, (item.start, item.stop))
-    if start and stop:  # with one number it moves, and is shorter only at an end of the axis
-        return start == stop == 1 and len(item.start.arguments | item.stop.arguments) > 1
-    return (start, stop) in ((0, 1), (-1, 0))
+    count = None
+    if type(size) is int and Dim not in map(type, ends):
+        counted = number.count if abs(item.step or 1) <= _LONGEST_STEP else number.decided
+        count = counted(_count_of_slice, *ends, item.step, size)
+    if count is None:
+        start, count, step = normalize_slice(item, size)
+        at = start.as_size(new=False) if type(start) is TracedNumber else start
+        if at is not None:
+            return at, count, step
+    else:
+        start, step = number.of(_start_of_slice, (*ends, item.step, size)), item.step or 1
+    if not alone:
+        number.needed()
+    return start.tensor() + _steps(count, step)
 
 
 _LONGEST_STEP = 1 << 20
+"""The longest step of a slice whose length may be open: XLA takes no step that is no int64."""
 
 
-def _is_no_end(value: Any) -> bool:
-    return value is not None and (value.__class__ is not int or type(value) is Dim)
+def _steps(count: int | Dim, step: int) -> Tensor:
+    """Return the distances of the elements of a slice from its first one."""
+    if type(count) is Dim:
+        return arange(cast(int, count)) * step
+    return asarray(np.arange(count, dtype=np.int32) * (step if count > 1 else 1))
 
 
 def _count_of_slice(start: int | None, stop: int | None, step: int | None, size: int) -> int:
@@ -322,10 +333,14 @@ def parse_key(key: Any, shape: Shape) -> ParsedKey:
             continue
         size = shape[axis]
         if isinstance(item, slice) and TracedNumber in (type(item.start), type(item.stop), type(item.step)):
-            positions = _positions_of_slice(item, size, alone=not advanced and not tensors)
-            index.append((0, size, 1))
-            axes.append(position)
-            tensors.append(positions)
+            found = _slice_of_numbers(item, size, alone=not advanced and not tensors)
+            if type(found) is tuple:
+                index.append(found)
+                plain = False
+            else:
+                index.append((0, size, 1))
+                axes.append(position)
+                tensors.append(cast(Tensor, found))
         elif isinstance(item, slice):
             index.append(normalize_slice(item, size))
             plain = plain and item == slice(None)

@@ -11,7 +11,7 @@ from hybridflow.core.dims import Dim
 from hybridflow.core.dtypes import as_dtype, int32, kind_of, uint32
 from hybridflow.core.errors import ArgumentTypeError, ShapeError, message
 from hybridflow.core.tensor import Tensor
-from hybridflow.core.traced_number import TracedNumber
+from hybridflow.core.traced_number import opened
 from hybridflow.ops.common import cast_to
 
 Shape = tuple[Any, ...]
@@ -33,12 +33,12 @@ def normalize_shape(name: str, shape: Any, *, negative: bool = False) -> Shape:
     """
     items: Any = shape if isinstance(shape, list | tuple) else (shape,)
     result: list[Any] = []
-    for size in items:
+    for size in map(opened, items):
         if isinstance(size, Dim):
             result.append(size)
             continue
         try:
-            result.append(size.as_size() if type(size) is TracedNumber else size.__index__())
+            result.append(size.__index__())
         except AttributeError:
             raise ArgumentTypeError(
                 message(f"{name}: {size!r} is not a size", got=f"shape={shape!r}", hint="Use integers.")

@@ -41,7 +41,7 @@ def exact_first(signature: Signature) -> int:
     sizes = [size for leaf in signature.leaves if is_open(leaf) for size in leaf.key[1]]
     if any([type(size) is SizeName and size.max is not None for size in sizes]):
         return 0
-    return 1 if None in sizes else 2
+    return 1 if None in sizes or not sizes else 2  # sizes that numbers decide were seen to differ too
 
 
 class BoundedSizes:

@@ -15,7 +15,7 @@ from hybridflow.core.node import Node
 from hybridflow.core.spec import TensorSpec, example_size, is_open_size
 from hybridflow.core.tensor import Tensor, make_tensor
 from hybridflow.core.variable import Variable
-from hybridflow.guards.dynamic import ANY, Pattern, sizes_of, with_patterns
+from hybridflow.guards.dynamic import ANY, Pattern, with_patterns
 from hybridflow.guards.signature import TENSOR, Signature
 from hybridflow.ir.graph import Graph
 
@@ -73,7 +73,7 @@ class Costing:
             name=name,
             traced=trace.raw_graph,
             graph=trace.graph,
-            sizes=None if opened else sizes_of(signature, trace.size_names),
+            sizes=None if opened else trace.sizes(signature),
             arguments=len(trace.graph.inputs) - len(trace.captures) - len(variables),
             variables=variables,
             assigned=trace.assigned,

@@ -23,6 +23,7 @@ from hybridflow.core.autocast import autocast_name
 from hybridflow.core.context import current
 from hybridflow.core.mesh import Placement
 from hybridflow.core.tensor import Tensor
+from hybridflow.core.traced_number import LARGEST_SIZE
 from hybridflow.core.variable import GradientCell, Variable
 from hybridflow.guards.dynamic import sizes_of
 from hybridflow.guards.identities import order_at
@@ -68,9 +69,14 @@ class Fit:
         self.gradients: tuple[int, ...] = tuple([i for i, state in enumerate(self.states) if state.of_gradient])
         self.grad_mode = leaves.grad_mode
         self.autocast = autocast_name()
-        self.size_names = size_names
+        self._size_names = size_names
         self.orders = orders
-        self.symbolic = bool(size_names)
+        self._number_sizes = {
+            position: str(node.spec().shape[0])
+            for position, (_, node) in enumerate(builder.numbers.values())
+            if node.spec().shape
+        }
+        self.symbolic = bool(size_names or self._number_sizes)
         self._sizes = graph.dims
         self._taken: dict[tuple[int, ...], int] = {}
         self._placements: list[Placement | None] | None = None
@@ -94,18 +100,24 @@ class Fit:
         if outside is None or (self.numbers is None and self.conditions is None):
             return outside
         numbers = numbers_of(signature._replace(outside=outside))
-        return outside if self.takes_numbers_of(numbers) else None
-
-    def takes_numbers_of(self, numbers: Sequence[float]) -> bool:
-        """Whether the numbers of a call meet what the trace relied on, and the graph's inputs can be computed."""
         if self.conditions is not None and not self.conditions.hold(numbers):
-            return False
+            return None
         try:
-            if self.numbers is not None:
-                self.numbers(numbers)
+            arrays = self.numbers(numbers) if self.numbers is not None else []
         except Exception:  # Python raises the error, where it handles it: the call is traced with its numbers by value
-            return False
-        return True
+            return None
+        return outside if not self._number_sizes or self._takes(self._sizes_of(signature, arrays)) else None
+
+    def sizes(self, signature: Signature) -> dict[str, int]:
+        """Return the open sizes of a call."""
+        arrays = self.numbers(numbers_of(signature)) if self.numbers is not None and self._number_sizes else []
+        return self._sizes_of(signature, arrays)
+
+    def _sizes_of(self, signature: Signature, arrays: Sequence[Any]) -> dict[str, int]:
+        """Return the open sizes of a call, given the graph's inputs that are computed from numbers."""
+        sizes = sizes_of(signature, self._size_names)
+        sizes.update({name: len(arrays[position]) for position, name in self._number_sizes.items()})
+        return sizes
 
     def _holding_outside(self) -> tuple[float, ...] | None:
         if self.guards is None:
@@ -122,10 +134,15 @@ class Fit:
     def guard_changes(self, signature: Signature) -> list[tuple[str, str, str]]:
         """Return ``(what, before, after)`` for all that the trace read or asked outside and that has changed."""
         changed = [] if self.guards is None else self.guards.changes(self.captures)[0]
-        if changed or self.conditions is None:
+        signature = signature._replace(outside=() if self.guards is None else self.guards.numbers())
+        if not changed and self.conditions is not None:
+            changed = self.conditions.changes(numbers_of(signature))
+        if changed or not self._number_sizes:
             return changed
-        outside = () if self.guards is None else self.guards.numbers()
-        return self.conditions.changes(numbers_of(signature._replace(outside=outside)))
+        try:
+            return self._size_changes(self.sizes(signature))
+        except Exception:
+            return [("sizes", f"open, 2 to {LARGEST_SIZE}", "another number")]
 
     def fits(self, signature: Signature) -> bool:
         """Whether the trace can serve a call with its key: see `changes`."""
@@ -144,9 +161,8 @@ class Fit:
             self._taken[key] = len(guards)
         return holds
 
-    def _size_changes(self, signature: Signature) -> list[tuple[str, str, str]]:
+    def _size_changes(self, sizes: dict[str, int]) -> list[tuple[str, str, str]]:
         """Return ``(argument, before, after)`` for each comparison of sizes whose result is not that of the trace."""
-        sizes = sizes_of(signature, self.size_names)
         if self._takes(sizes):
             return []
         failed = [guard for guard in self._sizes.guards if not guard.holds(sizes)]
@@ -159,7 +175,9 @@ class Fit:
         A Variable among the arguments must be the same as one that the function reaches by itself if and only if it
         was when the trace was made. The trace's questions about open sizes and gradients must have the same answers.
         """
-        changes = self._size_changes(signature) if self.symbolic else []
+        changes: list[tuple[str, str, str]] = []
+        if self.symbolic and not self._number_sizes:
+            changes += self._size_changes(self.sizes(signature))
         for way, order in self.orders.items():
             now = order_at(signature.arguments, way)
             if now != order:

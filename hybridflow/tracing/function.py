@@ -29,7 +29,7 @@ from hybridflow.core.mesh import Axis, Mesh
 from hybridflow.core.node import format_where, user_place, warn_at
 from hybridflow.core.profiling import PROFILER
 from hybridflow.core.settings import SETTINGS
-from hybridflow.core.traced_number import NeedsNumber, NeedsSize
+from hybridflow.core.traced_number import NeedsNumber
 from hybridflow.guards.arguments import Defaults, Parameters, has_class_method
 from hybridflow.guards.dynamic import Dynamic, SeenShapes, Sizes, check_dynamic, check_sizes, is_open
 from hybridflow.guards.input_signature import ConcreteFunction, InputSignature
@@ -346,11 +346,6 @@ class CompiledFunction(Entry, Views[P, R]):
                 try:
                     trace = self._trace(signature, args, may_close=generic is not closed, as_given=needed.given)
                     break
-                except NeedsSize as need:
-                    self._ints.open_sizes(signature, need.arguments)
-                    closed = self._ints.with_inputs(given)
-                    generic = self._shapes.to_trace(closed, sizes=True)
-                    needed = self._needed.get(generic.key, Needs())
                 except (NeedsNumber, NeedsIdentity, NeedsGiven) as need:
                     before, by_value = needed, known
                     needed, known = needed.and_of(generic, need), len(self._outside)
@@ -359,13 +354,11 @@ class CompiledFunction(Entry, Views[P, R]):
                         line = format_where(need.where) or "an unknown line"
                         self._needed_at.update(dict.fromkeys(need.paths, line))
                 except NeedsSizes:
-                    if self._ints.close_sizes(closed):
-                        closed = self._ints.with_inputs(given)
-                        generic = self._shapes.to_trace(closed)
-                    elif generic is closed:
+                    if self._outside.sizes.close():
+                        continue
+                    if generic is closed:
                         raise keeps_open_size(self._name) from None
-                    else:
-                        generic = closed
+                    generic = closed
                     needed = self._needed.get(generic.key, Needs())
         signature = signature._replace(outside=trace.first_numbers)
         if any(needed):
@@ -444,16 +437,11 @@ class CompiledFunction(Entry, Views[P, R]):
             trace = make_trace(
                 self._function, self._caller(args), signature, named, self._static, record, self._name, current(),
                 self._roots(args), self._outside, self._budget, self._layouts, may_close=may_close, as_given=as_given,
-                sizes=self._may_be_sizes(signature),
+                opens_sizes=self._options["dynamic"] is not False and self._layouts is None and self._inputs is None,
             )  # fmt: skip
         if trace.symbolic and self._layouts is None and self._options["sizes"] != "exact":
             trace.bounds = BoundedSizes(trace, exact_first(signature), always=self._options["sizes"] == "bounded")
         return trace
-
-    def _may_be_sizes(self, signature: Signature) -> frozenset[int]:
-        """Return the positions of the numbers of a call that may be open sizes of its trace."""
-        closed = self._options["dynamic"] is False or self._layouts is not None or self._inputs is not None
-        return frozenset() if closed else self._ints.may_be_sizes(signature)
 
     def _nearest(self, signature: Signature) -> tuple[Change, ...]:
         """Return the differences from the most similar cached trace."""

@@ -18,7 +18,7 @@ from hybridflow.core.node import user_place, warn_at, where_file_line
 from hybridflow.core.recursion import RECURSION
 from hybridflow.core.sources import CONSTANT
 from hybridflow.core.spec import TensorSpec
-from hybridflow.core.traced_number import NeedsNumber
+from hybridflow.core.traced_number import NeedsNumber, NumberSizes
 from hybridflow.core.traced_text import placeholder_of
 from hybridflow.core.variable import Variable
 from hybridflow.guards.access import ATTRIBUTE
@@ -76,7 +76,7 @@ def make_trace(
     *,
     may_close: bool = False,
     as_given: bool = False,
-    sizes: frozenset[int] = frozenset(),
+    opens_sizes: bool = False,
 ) -> Trace:
     """Run the user's function once with traced tensors.
 
@@ -95,10 +95,9 @@ def make_trace(
         layouts: the mesh that it runs on, and the layouts there; None for one device.
         may_close: whether `NeedsSizes` makes the caller trace again with this call's sizes.
         as_given: see `unflatten_arguments`.
-        sizes: the positions of the numbers that may be open sizes instead.
+        opens_sizes: whether sizes that numbers decide may be open.
 
     Raises:
-        NeedsSize: the code uses numbers as sizes.
         NeedsNumber, NeedsIdentity: the function needs the value of a Python number, or which Variable one is.
         NeedsSizes, NeedsGiven: it stores an open size, or a list or dict that is an argument.
         Undone: the function raised the exception that is its cause, after checks or prints.
@@ -108,7 +107,9 @@ def make_trace(
     start, note = time.perf_counter(), begin(function, record.signature)
     label = getattr(function, "__qualname__", name)
     builder = _new_builder(name, layouts, named)
-    builder.sizes, builder.seen_counts = sizes, seen.counts
+    seen.sizes.opened.clear()
+    if opens_sizes:
+        builder.number_sizes = NumberSizes(builder.dims, seen.sizes, builder.number_paths, builder.open_size)
     stand_ins = [ArgumentVariable.of(variable, i) for i, variable in enumerate(argument_variables(signature))]
     specs = symbolic_specs(list(named), builder.dims)
     given = [(leaf, spec) for leaf, spec in zip(named, specs, strict=True) if leaf.kind != NOTHING]
@@ -314,8 +315,6 @@ def _traced_value(
     """Return the value that the function receives for an argument's leaf while it is traced."""
     if spec is not None:
         value = builder.argument(spec, leaf.path)
-        if leaf.array is int:
-            return value.shape[0]
         return value if leaf.array is None else array_argument(value, leaf)
     if leaf.kind == NUMBER:
         return builder.number_argument(leaf.value, leaf.path)

@@ -155,7 +155,8 @@ class Trace(Fit):
         record.autocast = self.autocast
         record.created = tuple([f"Variable {name!r} at {format_where(place)}" for name, place in self.created])
         asked = () if self.conditions is None else self.conditions.texts()
-        record.guards = (*(() if self.guards is None else self.guards.texts()), *asked)
+        opened = [f"{formula} is an open size" for formula in builder.open_sizes]
+        record.guards = (*(() if self.guards is None else self.guards.texts()), *asked, *opened)
         record.effects = tuple(builder.observations.effects)
         record.passes = tuple(passes)
         record.passes_ms = sum(one.milliseconds for one in passes)

@@ -11,7 +11,6 @@ from hybridflow.core.attached import attached
 from hybridflow.core.context import current
 from hybridflow.core.errors import ArgumentError, message
 from hybridflow.core.mesh import Mesh
-from hybridflow.guards.dynamic import sizes_of
 from hybridflow.guards.signature import Signature
 from hybridflow.ir.graph import Graph
 from hybridflow.tracing.cache import CacheInfo, TraceCache
@@ -108,7 +107,7 @@ class Views(Generic[P, R]):
         if trace.placing is not None and not opened:
             from hybridflow.xla.partition import layouts_of  # it loads Shardy, which few programs need
 
-            graph.layouts = layouts_of(trace.graph, sizes_of(signature, trace.size_names), trace.placing)
+            graph.layouts = layouts_of(trace.graph, trace.sizes(signature), trace.placing)
         return graph
 
     def lower(self, /, *args: P.args, **kwargs: P.kwargs) -> Lowered:
@@ -119,7 +118,7 @@ class Views(Generic[P, R]):
                 open size there are no texts from XLA, which compiles for known sizes.
         """
         trace, signature, opened = self._trace_of(Specs(args, kwargs))
-        executable = None if opened else trace.executable_for(sizes_of(signature, trace.size_names), current().device)
+        executable = None if opened else trace.executable_for(trace.sizes(signature), current().device)
         from hybridflow.tracing.lowered import Lowered  # not every program needs it: importing stays fast
 
         return Lowered(trace.raw_graph, trace.graph, executable)

@@ -41,7 +41,6 @@ from hybridflow.core.context import current
 from hybridflow.core.dtypes import is_floating
 from hybridflow.core.tensor import as_tensor, host_array
 from hybridflow.core.variable import Variable
-from hybridflow.guards.dynamic import sizes_of
 from hybridflow.ir.costs import graph_cost, node_costs
 from hybridflow.ir.graph import Graph
 from hybridflow.tracing import config
@@ -289,7 +288,7 @@ def _described(subject: _Subject, eager: Timing, fast: Timing, restore: Callable
             subject.first, record.trace_ms / 1e3, record.passes_ms / 1e3, record.lower_ms / 1e3, record.xla_ms / 1e3
         ),
         parities=(),
-        flops=int(graph_cost(trace.graph, sizes_of(subject.rehearsal.signature, trace.size_names)).flops),
+        flops=int(graph_cost(trace.graph, trace.sizes(subject.rehearsal.signature)).flops),
         operations=operations,
         kernels=count_kernels(program.executable.compiled.as_text()),
         eager_bytes=subject.eager_bytes,
