@@ -9,6 +9,7 @@ import random
 
 import numpy as np
 import pytest
+from modes import same
 
 import hybridflow as hf
 from hybridflow import nn
@@ -411,3 +412,104 @@ def test_decorated_functions(switch):
 
     with pytest.raises(TypeError, match=f"{switch.__name__}: a int cannot be called"):
         switch(3)
+
+
+# -- names that a branch or a loop in the block may leave as they were, and sources that it computed -------------------
+
+KEEPS = {
+    "a branch": ["if hf.sum(v) > {limit}:", "    v = v / hf.sum(v)"],
+    "both branches": ["if hf.sum(v) > {limit}:", "    v = v * 2", "else:", "    u = hf.sin(u)"],
+    "a ternary": ["v = v * 2 if hf.sum(v) > {limit} else v"],
+    "names that change places": ["if hf.sum(v) > {limit}:", "    v, u = u, v"],
+    "a branch in a branch": ["if hf.sum(v) > {limit}:", "    if hf.sum(u) > {limit}:", "        v = v * 2"],
+    "cond": ["v = hf.cond(hf.sum(v) > {limit}, lambda: v * 2, lambda: v)"],
+    "rows": ["for e in x:", "    if e > {limit}:", "        v = v * e"],
+    "rows that step": ["for e in x:", "    v = v * e"],
+    "scan": ["v, _ = hf.scan(lambda c, e: (hf.cond(e > {limit}, lambda: c * e, lambda: c), e), v, x)"],
+    "while": ["while hf.sum(v) > {limit}:", "    v = v * 0.5 - 0.1"],
+    "while_loop": ["v = hf.while_loop(lambda v: hf.sum(v) > {limit}, lambda v: v * 0.5 - 0.1, v)"],
+    "range": ["for _ in range(hf.sum(v > {limit}).astype('int32')):", "    v = v * 0.5"],
+    "no name": ["u = v * 2 if hf.sum(v) > {limit} else v * 3"],
+    "recording again": ["with hf.enable_grad():", "    if hf.sum(v) > {limit}:", "        v = v * 2"],
+}
+BLOCKS = {
+    "a block": "    with hf.no_grad():\n        {code}\n",
+    "a function": "    @hf.no_grad()\n    def inner(v, u):\n        {code}\n        return v, u\n"
+    "    v, u = inner(v, u)\n",
+    "a block in a branch": "    if hf.sum(x) > -100:\n        with hf.no_grad():\n            {code}\n",
+}
+
+
+def outside(f, x):
+    with hf.GradientTape() as tape:
+        tape.watch(x)
+        y = f(x)
+    return tape.gradient(y, x, unconnected_gradients="zero")
+
+
+def backward(f, x):
+    x = x.detach().requires_grad_()
+    f(x).backward()
+    return x.grad
+
+
+ASKED = {
+    "outside": lambda f: lambda x: outside(hf.compile(f), x),
+    "inside": lambda f: hf.compile(lambda x: outside(f, x)),
+    "grad": lambda f: hf.compile(hf.grad(f)),
+    "backward": lambda f: hf.compile(lambda x: backward(f, x)),
+    "backward outside": lambda f: lambda x: backward(hf.compile(f), x),
+}
+
+
+@pytest.mark.parametrize("kept", KEEPS)
+@pytest.mark.parametrize("block", BLOCKS)
+def test_what_a_block_leaves_as_it_was_keeps_its_gradient(block, kept, tmp_path):
+    for limit in (-50, 0.2, 50):
+        lines = [line.format(limit=limit) for line in KEEPS[kept]]
+        depth = BLOCKS[block].partition("{code}")[0].rpartition("\n")[2]
+        code = BLOCKS[block].format(code=f"\n{depth}".join(lines))
+        if limit == -50 and kept in ("while", "while_loop"):
+            continue  # it would not end
+        path, space = tmp_path / f"{limit}.py", {"hf": hf}
+        path.write_text(f"def f(x):\n    v, u = hf.sin(x), x * x\n{code}    return hf.sum(v * v + u)\n")
+        exec(compile(path.read_text(), str(path), "exec"), space)
+        expected = outside(space["f"], hf.asarray(X)).numpy()
+        for asked, way in ASKED.items():
+            np.testing.assert_allclose(
+                way(space["f"])(hf.asarray(X)).numpy(), expected, rtol=1e-5, atol=1e-6, err_msg=f"{asked}, {limit}"
+            )
+
+
+SOURCES = {
+    "watched": ("tape.watch(h)", "y = g(h)", "h"),
+    "watched in the block": ("with hf.no_grad(): tape.watch(h)", "y = g(h)", "h"),
+    "watched late": ("z = h * 2", "tape.watch(h)", "y = g(h) + g(z)", "h"),
+    "between": ("tape.watch(h)", "z = h * 2", "y = g(z)", "z"),
+    "its own source too": ("tape.watch([h, x])", "y = g(h) + g(x)", "[h, x]"),
+}
+ALONE = {
+    "a leaf": "h.requires_grad_(); g(h).backward(); return h.grad",
+    "a detached leaf": "h = h.detach().requires_grad_(); g(h).backward(); return h.grad",
+    "grad": "return hf.grad(g)(h)",
+    "vjp": "return hf.vjp(g, h)[1](hf.asarray(1.0))[0]",
+    "jvp": "return hf.jvp(g, (h,), (h,))[1]",
+    "twice": "return hf.grad(lambda h: hf.sum(hf.grad(g)(h)))(h)",
+}
+MADE = (
+    "with hf.no_grad(): h = hf.sin(x) * 2", "h = hf.no_grad()(lambda x: hf.sin(x) * 2)(x)",
+    "with hf.no_grad(): h = hf.stack([e * 2 for e in x])",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("source", [*SOURCES, *ALONE])
+@pytest.mark.parametrize("made", MADE)
+def test_gradients_by_what_a_block_computed(made, source, tmp_path):
+    lines = [ALONE.get(source)]
+    if source in SOURCES:
+        *steps, of = SOURCES[source]
+        lines = ["with hf.GradientTape() as tape:", *[f"    {one}" for one in steps], f"return tape.gradient(y, {of})"]
+    path, space = tmp_path / "f.py", {"hf": hf, "g": lambda h: hf.sum(h * h * h)}
+    path.write_text("\n    ".join(["def f(x):", made, *lines]))
+    exec(compile(path.read_text(), str(path), "exec"), space)
+    same(space["f"](hf.asarray(X)), hf.compile(space["f"])(hf.asarray(X)), rtol=1e-5)

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 import gc
+import itertools
+import random
+import time
 import weakref
 
 import jax
@@ -137,6 +141,33 @@ def test_a_variable_made_at_every_call_is_an_error_that_names_it_and_the_line():
         with pytest.raises(TraceError, match=text):
             f(1.0)
     assert f.trace_count == 0
+
+
+ITEMS = itertools.count(1)
+UNWATCHED = {
+    "a cache": functools.lru_cache(lambda: 2.0), "random": random.random, "NumPy": np.random.rand, "time": time.time,
+    "an iterator": lambda: next(ITEMS),
+}  # fmt: skip
+
+
+@pytest.mark.filterwarnings("ignore::hybridflow.EffectWarning")
+@pytest.mark.parametrize("read", UNWATCHED)
+@pytest.mark.parametrize("first", [False, True])
+def test_a_variable_made_once_in_a_function_that_is_traced_at_each_call(read, first):
+    class Layer:
+        w = None
+
+        def __call__(self, x):
+            scale = UNWATCHED[read]() if first else 1.0
+            if self.w is None:
+                self.w = hf.Variable(2.0)
+            self.w.assign_add(x)
+            return self.w * 1, scale if first else UNWATCHED[read]()
+
+    layer = Layer()
+    f = hf.compile(layer)
+    assert [f(1.0)[0].item() for _ in range(3)] == [3.0, 4.0, 5.0]
+    assert layer.w.item() == 5.0
 
 
 # -- arguments and aliasing ---------------------------------------------------------------------------------------

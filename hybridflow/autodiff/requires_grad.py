@@ -135,7 +135,7 @@ def requires_grad_(self: Tensor, requires_grad: bool = True) -> Tensor:
             message(f"requires_grad: {self.dtype} has no gradient", got=describe(self),
                     hint="Cast to a float first, for example .astype(hf.float32).")
         )  # fmt: skip
-    edge = watch_tensor(self) if self._value is not None else cast(Edge, edge)
+    edge = watch_tensor(self) if self._value is not None else cast(GraphBuilder, current().tracer).source(self)
     take_notes(edge).leaf = True
     edge[0].stamp = FOREVER
     return self

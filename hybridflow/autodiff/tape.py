@@ -601,7 +601,7 @@ def _tracked_edge(tensor: Tensor) -> Edge:
     """Return a tensor's edge, which is part of the recording or trace from now on."""
     tracer = current().tracer
     if isinstance(tracer, GraphBuilder):
-        edge = tracer.edge_of(tensor)
+        edge = tracer.source(tensor)
         renew(edge[0])
         return edge
     return watch_tensor(tensor)

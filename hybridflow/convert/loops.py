@@ -35,7 +35,7 @@ from hybridflow.core.traced_array import TracedArray
 from hybridflow.ir.builder import add_check, trace_with_variables
 from hybridflow.nested.limits import LIMIT
 from hybridflow.nested.loops import iterate
-from hybridflow.nested.scans import scan
+from hybridflow.nested.scans import scan_rows
 from hybridflow.nested.tensor_array import begun_with, shapes_to_begin_with
 
 
@@ -565,7 +565,7 @@ def _for_all_rows(loop: _Loop, rows: Rows, step: Callable[[Any], Any], fixed: bo
         return after, [value.tensors for values in collected["rows"] for value in values]
 
     def run(state: tuple[Any, ...]) -> tuple[Any, ...]:
-        last, stacked = scan(one, state, rows.tensors)
+        last, stacked = scan_rows(one, state, rows.tensors)
         appended: list[Appended] = [value for values in collected["rows"] for value in values]
         for value, tensors in zip(appended, stacked, strict=True):
             value.rows = tensors

@@ -521,7 +521,21 @@ class GraphBuilder:
 
     def used(self, edge: Edge) -> Edge:
         """Return the edge of a value as it is used here: without its gradient if a block ended in which it was made."""
-        if self.silent.get(edge[0], 0) <= self.silence or not is_differentiable(edge[0].spec(edge[1]).dtype):
+        return edge if self.silent.get(edge[0], 0) <= self.silence else self._stopped(edge)
+
+    def source(self, tensor: Tensor) -> Edge:
+        """Return the edge of a tensor with respect to which gradients are wanted from here on.
+
+        What a `hf.no_grad` block computed is one like any other, as in eager code.
+        """
+        edge = self.edge_of(tensor)
+        if edge[0] in self.silent:
+            tensor._edge = edge = self._stopped(edge)
+        return edge
+
+    def _stopped(self, edge: Edge) -> Edge:
+        """Return the edge of a value without its gradient."""
+        if not is_differentiable(edge[0].spec(edge[1]).dtype):
             return edge
         stopped = self.stopped.get(edge)
         if stopped is None:
@@ -538,6 +552,7 @@ class GraphBuilder:
 
         The inputs are arguments, numbers, captures, Variables; the outputs are results, assigned Variables, checks.
         """
+        self.silence = 0
         edges = [self.used(self.edge_of(tensor)) for tensor in outputs]
         edges += [state.edge if self.outer is not None else self._guarded(state) for state in self.assigned()]
         edges += self._flags()
@@ -621,14 +636,17 @@ def trace_with_variables(
     names: Sequence[str] = (),
     *,
     writes: bool = True,
+    part: bool = False,
 ) -> Traced:
     """Trace a function of tensors that returns a list of tensors; the caller handles its Variables.
 
     Args:
         function, specs, name, names: as for `trace_body`.
         writes: whether it may assign Variables.
+        part: whether a `hf.no_grad` block around counts for each of its operations, as in a branch or a loop's body.
     """
     builder = GraphBuilder(name, writes)
+    builder.silence = int(part and builder.outer is not None and builder.outer.silence > 0)
     arguments = [
         builder.argument(spec, names[i] if i < len(names) else f"x{i}") for i, spec in enumerate(specs)
     ]

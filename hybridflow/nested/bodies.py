@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import nullcontext
 from typing import Any, cast
 
 import jax
 import numpy as np
 
+from hybridflow.autodiff.dependence import of_graph
 from hybridflow.autodiff.functional import fresh
 from hybridflow.autodiff.graph_ops import inline
 from hybridflow.autodiff.namespaces import PUBLIC
+from hybridflow.autodiff.requires_grad import enable_grad
 from hybridflow.core import structures
 from hybridflow.core.context import current
 from hybridflow.core.convert import common_dtype, is_number
 from hybridflow.core.dispatch import bind
+from hybridflow.core.dtypes import is_differentiable
 from hybridflow.core.errors import ArgumentError, DTypeError, ShapeError, message, structure_text
 from hybridflow.core.node import Edge, Node
 from hybridflow.core.op import No, Op
@@ -76,6 +80,18 @@ def own_leaves(tree: Any) -> tuple[list[Tensor], Any]:
     return [fresh(leaf) for leaf in leaves], treedef
 
 
+def handed_back(results: Any) -> Any:
+    """Return the results of a public function of control flow: a structure of tensors of their own, as in eager code.
+
+    That counts in a `hf.no_grad` block alone: what a body hands on from outside is a constant too.
+    """
+    tracer = current().tracer
+    if not isinstance(tracer, GraphBuilder) or not tracer.silence:
+        return results
+    leaves, tree = own_leaves(results)
+    return structures.unflatten(tree, leaves)
+
+
 def predicate(name: str, pred: Any) -> Tensor:
     """Return a condition as a tensor.
 
@@ -99,6 +115,34 @@ def several(made: Any) -> list[Tensor]:
 def bind_all(op: Op, inputs: Sequence[Tensor], attrs: dict[str, Any]) -> list[Tensor]:
     """Bind an op with any number of outputs, and return them as a list."""
     return several(bind(op, tuple(inputs), attrs))
+
+
+def bind_parts(op: Op, inputs: Sequence[Tensor], attrs: dict[str, Any], *graphs: Graph) -> list[Tensor]:
+    """Bind an op whose graphs are parts of the function that is traced, such as branches.
+
+    In a `hf.no_grad` block, each operation in them stops the gradient of its results. The op itself does not where a
+    graph hands on a value from outside: for Python, this is the same value as before.
+    """
+    hands_on = tracer_now().silence and any([reach for graph in graphs for reach, _ in of_graph(graph)])
+    with enable_grad() if hands_on else nullcontext():
+        return bind_all(op, inputs, attrs)
+
+
+def kept_without_steps(runs: Callable[[], Tensor], before: Sequence[Tensor], made: Sequence[Tensor]) -> list[Tensor]:
+    """Return the state after a loop; in a `hf.no_grad` block, a loop without steps leaves its gradient as it is.
+
+    Args:
+        runs: returns whether there is a step.
+        before, made: the state before and after the loop.
+    """
+    if not tracer_now().silence or not any([is_differentiable(one.dtype) for one in made]):
+        return [*made]
+    goes = runs()
+    with enable_grad():
+        return [
+            PUBLIC.where(goes, after, now) if is_differentiable(after.dtype) else after
+            for now, after in zip(before, made, strict=True)
+        ]
 
 
 def zeros(like: Any) -> Tensor:
@@ -276,7 +320,7 @@ def trace_function(
         structure["leaves"], structure["tree"] = structures.flatten(fn(*build(tensors)))
         return [as_tensor(leaf) for leaf in structure["leaves"]]
 
-    traced = trace_with_variables(flat, specs, name)
+    traced = trace_with_variables(flat, specs, name, part=True)
     return traced, structure["tree"], structure["leaves"]
 
 

@@ -36,6 +36,8 @@ from hybridflow.nested.bodies import (
     add_checks,
     assign_around,
     bind_all,
+    bind_parts,
+    handed_back,
     inputs_around,
     laid_out,
     leaves_of,
@@ -95,7 +97,7 @@ def cond(pred: Any, true_fn: Callable[..., R], false_fn: Callable[..., R], *oper
         )  # fmt: skip
     named = [f"result {index}" for index in range(len(true_leaves))]
     made = join(chosen, named, (when_true, true_leaves), (when_false, false_leaves), leaves)
-    return structures.unflatten(true_tree, made)
+    return handed_back(structures.unflatten(true_tree, made))
 
 
 def join(
@@ -135,7 +137,7 @@ def _bind(chosen: Tensor, leaves: list[Tensor], true: Traced, false: Traced, cou
     ]
     if not graphs[0].outputs and not any(map(has_effects, graphs)):
         return []
-    made = bind_all(COND, (chosen, *leaves, *around), {"true": graphs[0], "false": graphs[1]})
+    made = bind_parts(COND, (chosen, *leaves, *around), {"true": graphs[0], "false": graphs[1]}, *graphs)
     end = count + len(variables)
     assign_around(variables, made[count:end])
     add_checks((*true.checks, *false.checks), made[end:])

@@ -45,9 +45,11 @@ from hybridflow.nested.bodies import (
     Written,
     add_checks,
     assign_around,
-    bind_all,
+    bind_parts,
+    handed_back,
     hoisted,
     inputs_around,
+    kept_without_steps,
     laid_out,
     own_leaves,
     predicate,
@@ -93,9 +95,9 @@ def while_loop(
     _require_count(max_iterations)
     cond_fn, body_fn = as_body(cond_fn), as_body(body_fn)
     if not isinstance(loop_vars, tuple | list) or _is_one(cond_fn, loop_vars):
-        return iterate(cond_fn, lambda value: (body_fn(value),), (loop_vars,), max_iterations)[0]
+        return handed_back(iterate(cond_fn, lambda value: (body_fn(value),), (loop_vars,), max_iterations)[0])
     results = iterate(cond_fn, body_fn, tuple(loop_vars), max_iterations)
-    return structures.unflatten(_outer_structure(loop_vars), results)
+    return handed_back(structures.unflatten(_outer_structure(loop_vars), results))
 
 
 def _is_one(cond_fn: Callable[..., Any], loop_vars: Any) -> bool:
@@ -152,7 +154,7 @@ def iterate(
     def trace() -> tuple[Traced, Traced]:
         specs = [leaf.spec for leaf in carry.leaves]
         test = trace_with_variables(condition, specs, "while_condition")
-        return test, trace_with_variables(body, specs, "while_body")
+        return test, trace_with_variables(body, specs, "while_body", part=True)
 
     test, step = carry.traced(trace)
     return carry.build(_bind(test, step, carry.leaves, max_iterations))
@@ -256,8 +258,12 @@ def _bind_while(
         constants = [*constants, *more]
     test, body = [_with_inputs(graph, len(moving), constants) for graph in graphs]
     attrs = {"cond": test, "body": body, "carry": len(moving), "bound": bound}
-    made = bind_all(WHILE, [*[state[index] for index in moving], *constants], attrs)
-    last = dict(zip(moving, made if bound is None else made[1:], strict=True))
+    before = [state[index] for index in moving]
+    made = bind_parts(WHILE, [*before, *constants], attrs, body)
+    after = kept_without_steps(
+        lambda: inline(test, [*before, *constants])[0], before, made if bound is None else made[1:]
+    )
+    last = dict(zip(moving, after, strict=True))
     return [last[i] if i in last else fresh(state[i]) for i in range(carry)]
 
 

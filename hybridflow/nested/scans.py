@@ -36,9 +36,11 @@ from hybridflow.nested.bodies import (
     Written,
     add_checks,
     assign_around,
-    bind_all,
+    bind_parts,
+    handed_back,
     hoisted,
     inputs_around,
+    kept_without_steps,
     leaves_of,
     own_leaves,
     zeros,
@@ -79,6 +81,13 @@ def scan(
         >>> sums
         Tensor([1., 3., 6.], dtype=float32)
     """
+    return handed_back(scan_rows(fn, init, xs, length=length, reverse=reverse))
+
+
+def scan_rows(
+    fn: Callable[[C, Any], tuple[C, Y]], init: C, xs: Any = None, *, length: int | None = None, reverse: bool = False
+) -> tuple[C, Y]:
+    """Run `scan` for a loop over rows: what it leaves as it was stays the same value."""
     carry = Carry("scan", init)
     sequences, xs_tree = leaves_of(xs)
     steps: Any = _common_length(sequences, length)
@@ -98,7 +107,7 @@ def scan(
 
     def trace() -> Traced:
         rows = [make_spec(leaf.shape[1:], leaf.dtype) for leaf in sequences]
-        return trace_with_variables(body, [*[leaf.spec for leaf in carry.leaves], *rows], "scan_body")
+        return trace_with_variables(body, [*[leaf.spec for leaf in carry.leaves], *rows], "scan_body", part=True)
 
     traced = carry.traced(trace)
     if current().tracer is None:
@@ -152,7 +161,10 @@ def bind_scan(
     inputs = [*[state[index] for index in moving], *sequences, *constants, *more]
     if count is not None:
         inputs = [count, *inputs]
-    made = bind_all(SCAN, inputs, attrs) if body.outputs or has_effects(body) else []
+    made = bind_parts(SCAN, inputs, attrs, body) if body.outputs or has_effects(body) else []
+    if count is not None:
+        before = [state[index] for index in moving]
+        made[: len(moving)] = kept_without_steps(lambda: count > 0, before, made[: len(moving)])
     last = dict(zip(moving, made, strict=False))
     return [*[last[i] if i in last else fresh(state[i]) for i in range(carry)], *made[len(moving) :]]
 

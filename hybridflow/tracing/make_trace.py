@@ -327,7 +327,7 @@ def require_kept(trace: Trace, name: str) -> None:
     Raises:
         TraceError: it did; the text names the Variables and their lines.
     """
-    if trace.created and (not trace.once or trace.again is not None):
+    if trace.created and not trace.changed:
         created = ", ".join(trace.record.created)
         raise TraceError(
             message(

@@ -135,9 +135,9 @@ class Trace(Fit):
         self.before: Journal | None = builder.observations.before
         self._observe_checks(builder.observations)
         # If a trace changed what it reads, it would read another value next time, so it can serve only its own call.
-        changed = self._has_changed(builder.observations)
+        self.changed = self._has_changed(builder.observations)
         self.again = record.again = builder.observations.again
-        self.once = record.once = changed or self.again is not None
+        self.once = record.once = self.changed or self.again is not None
         self.effects = None if self.once or not builder.observations.repeated else builder.observations.repeated.alone()
         self.symbols = symbol_positions(graph)
         self.lock = threading.Lock()
