@@ -158,6 +158,9 @@ HINTS = (
          "with d = lambda a, b: hf.linalg.vector_norm(a - b, axis=-1)", "a loss is an expression"),
     Hint("torch", "hf.nn.triplet_margin_loss", "hf.mean(hf.nn.relu(d(anchor, positive) - d(anchor, negative) + margin))"
          " with d = lambda a, b: hf.linalg.vector_norm(a - b, axis=-1)", "a loss is an expression"),
+    Hint("torch", "hf.nn.MultiheadAttention", "hf.nn.MultiHeadAttention(width, heads)",
+         "its result is the values alone, a bool mask= is True where a query may attend, and load_state_dict(values, "
+         'mapping="torch") takes the weights'),
     Hint("torch", "hf.nn.TransformerEncoderLayer", _BLOCK, _OPTIONS),
     Hint("torch", "hf.nn.TransformerEncoder", f"a list of such modules, each {_BLOCK}", _OPTIONS),
     Hint("torch", "hf.nn.TransformerDecoderLayer", _BLOCK, _OPTIONS),

@@ -104,8 +104,9 @@ def respelled(function: Callable[..., Any], given: dict[str, Any]) -> Any:
 def with_foreign_keywords(function: Callable[P, R]) -> Callable[P, R]:
     """Let a function take foreign keywords, and say which it has: for functions that are not called often."""
     parameters = inspect.signature(function).parameters.values()
-    name = cast(Any, function).__name__
-    names = [p.name for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)]
+    name = cast(Any, function).__qualname__
+    kinds = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
+    names = [p.name for p in parameters if p.kind in kinds and p.name != "self"]
 
     @wraps(function)
     def accepting(*args: P.args, **kwargs: P.kwargs) -> R:
