@@ -41,6 +41,8 @@ _PLACES: dict[str, ModuleType] = {}
 _OBJECTS = ("x", "model", "opt")
 _ASSIGNED = frozenset([("model", "trainable")])
 """Names that other packages assign, where an attribute of that name would be ignored."""
+_SHORT = 4
+"""The most letters of a name in which one wrong letter is much."""
 _NO_LABEL = -100
 """PyTorch's default for the label that is ignored."""
 _CALL = re.compile(r"(?P<name>[\w.]+)(?:\((?P<parameters>.*)\))?$")
@@ -288,7 +290,8 @@ class MissingNameError(AttributeError):
 
     def __str__(self) -> str:
         path, module, name = self.args
-        return f"module {module.__name__!r} has no attribute {name!r}{_instead(path, module, name)}"
+        public = f"hybridflow{path.removeprefix('hf')}" if path.startswith("hf") else module.__name__
+        return f"module {public!r} has no attribute {name!r}{_instead(path, module, name)}"
 
 
 def _is_public(module: ModuleType) -> bool:
@@ -305,17 +308,40 @@ def _instead(path: str, module: ModuleType, name: str) -> str:
     place = _place_of(name, _PLACES)
     if place:
         return f". Did you mean {place}.{name}?"
+    swapped = [one for one in own if sorted(one) == sorted(name)]
+    if swapped and len(name) >= _SHORT:
+        return f". Did you mean {path}.{swapped[0]}?"
     hint = hint_of(path, name)
     if hint is not None:
         return f": it is a name of {titles(hint.packages)}. {_advice(hint)}"
     whole, advice = _in_library(path, name)
     if whole:
         return f". {advice}"
-    near = get_close_matches(name, own, n=1, cutoff=0.75) or get_close_matches(name.lower(), lower, n=1, cutoff=0.75)
-    if near:
-        return f". Did you mean {path}.{near[0] if near[0] in own else lower[near[0]]}?"
     place = _place_of(name, {f"hf.{one}": later.imported(one) for one in later.MODULES})
-    return f". Did you mean {place}.{name}?" if place else ""
+    if place:
+        return f". Did you mean {place}.{name}?"
+    cutoff = 0.75 if len(name) > _SHORT else 0.6
+    near = swapped or get_close_matches(name, own, 1, cutoff) or get_close_matches(name.lower(), lower, 1, cutoff)
+    guess = f". Did you mean {path}.{lower.get(near[0], near[0])}?" if near else ""
+    return (_elsewhere(name) if not near or name in _words() else "") or guess
+
+
+def _elsewhere(name: str) -> str:
+    """Return what a name means in another module, as the end of an error's text; "" if it is in no table."""
+    for owner in sorted(_modules(), key=lambda owner: (owner.count("."), owner)):
+        if isinstance(rows().get(f"{owner}.{name}"), Name):
+            return f". Did you mean {owner}.{name}?"
+        hint = hint_of(owner, name)
+        if hint is not None:
+            return f": it is a name of {titles(hint.packages)}. {_advice(hint)}"
+    return ""
+
+
+@functools.cache
+def _words() -> frozenset[str]:
+    """Return the names that the table and the families spell out, whoever has them."""
+    in_families = [name for family in FAMILIES for name in family.names.split()]
+    return frozenset([name.rpartition(".")[2] for name in rows()] + in_families)
 
 
 def _place_of(name: str, places: Mapping[str, ModuleType]) -> str:
@@ -353,6 +379,13 @@ def names_in(path: str) -> frozenset[str]:
 def _owners() -> frozenset[str]:
     """Return what the names of the table are in: modules, objects, and modules of other packages that are none here."""
     return frozenset(name.rpartition(".")[0] for name in rows())
+
+
+@functools.cache
+def _modules() -> frozenset[str]:
+    """Return the modules, real ones and those of other packages, that the table and the families have names for."""
+    owners = {owner for family in FAMILIES for owner in family.owners.split()} | _owners()
+    return frozenset(owner for owner in owners if owner.startswith("hf"))
 
 
 class _Names:

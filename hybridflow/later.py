@@ -49,6 +49,7 @@ ATTACHED = {
     "construction_of": "ir.construction", "print_graph": "ir.printer", "highlighted": "ir.printer",
     "table_of": "explain.views", "tree_of": "explain.views", "html_of": "explain.views", "report_of": "analysis.cost",
     "layers_of": "nn.layer_costs", "fsdp_placements": "distribute.sharding", "session_or_default": "compat.v1.session",
+    "renamed": "saving.foreign", "step_for": "saving.foreign",
     "verified_call": "analysis.verify", "rewritten": "passes.pipeline",
 }  # fmt: skip
 """Functions that a module needs from one that is imported after it, each with that module: see `core.attached`."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from types import SimpleNamespace
 
 import numpy as np
@@ -408,3 +409,30 @@ def test_borders_compiled_and_their_gradients(mode):
 def test_borders_refuse():
     with pytest.raises(ValueError, match="'mirror' is not one of"):
         hf.pad([1], 1, mode="mirror")
+
+
+@pytest.mark.parametrize(("ours", "theirs"), [(hf, np), (hf.linalg, np.linalg), (hf.fft, np.fft)])
+def test_what_numpy_takes_next_by_position_is_taken_so(ours, theirs):
+    """Dtypes are given by name here: `hf.zeros(2, "int32")` would be a size."""
+    kinds = inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD
+    tried = 0
+    for name in set(dir(ours)) & set(dir(theirs)):
+        try:
+            own, its = [inspect.signature(getattr(one, name)).parameters.values() for one in (ours, theirs)]
+        except (TypeError, ValueError):  # it is no function, or one of C's
+            continue
+        by_name = [one.name for one in own if one.kind is inspect.Parameter.KEYWORD_ONLY]
+        following = [one.name for one in its if one.kind in kinds][sum(one.kind in kinds for one in own) :]
+        if any(one.kind is inspect.Parameter.VAR_POSITIONAL for one in own) or by_name[:1] in (["dtype"], ["device"]):
+            continue
+        assert not by_name or following[:1] != by_name[:1], f"{name}: {by_name[0]}"
+        tried += 1
+    assert tried > 12
+
+
+def test_options_by_position():
+    x = hf.reshape(hf.arange(9.0), (3, 3))
+    assert hf.all(hf.triu(x, 1) == hf.triu(x, k=1))
+    assert hf.all(hf.compile(lambda v: v.tril(-1))(x) == x.tril(k=-1))
+    assert hf.linalg.norm(x, "nuc") == hf.linalg.norm(x, ord="nuc")
+    assert hf.tensordot(x, x, 1).shape == (3, 3)

@@ -289,7 +289,7 @@ def test_the_table_shows_what_was_measured():
     rows = {what: (eager, compiled) for what, eager, compiled in made().rows()}
     assert rows["one call, median (95 %)"] == ("1 ms (of 5 calls)", "100 us (of 5 calls)")
     assert rows["first call"] == ("1 ms", "910 ms (trace 20 ms, lower 100 ms, XLA 700 ms)")
-    assert rows["speed-up over eager (95 %)"] == ("", "10.0x (too few turns for an interval), not told apart")
+    assert rows["speed-up over eager (95 %)"] == ("", "10.0x (too few turns for an interval)")
     assert rows["memory of one call"] == ("2.0 KiB", "not known")
     assert rows["FLOPs"] == ("1,000 (0.001 GFLOP/s)", "1,000 (0.01 GFLOP/s)")
     assert rows["results: largest difference"] == ("", "from eager: 0, identical")
@@ -524,11 +524,17 @@ def test_what_a_function_prints_is_shown_once_per_mode(
 
 def test_a_report_explains_the_words_of_its_tables():
     x = hf.ones(4)
-    words = ("not told apart", "of what rounding explains")
-    for found in (hf.compare(hf.sin, x, repeats=2), hf.compare([hf.sin, hf.exp], x, repeats=2)):
+    words = ("not told apart", "too few turns", "of what rounding explains")
+    few, several = hf.compare(hf.sin, x, repeats=2), hf.compare([hf.sin, hf.exp], x, repeats=2)
+    alike = made(eager=timing(1e-3, 1e-3, 0.0), compiled=timing(1e-3, 1e-3, 0.0))
+    for found in (few, several, alike):
         for text in (str(found), found._repr_html_()):
             assert [f"{word}: " in text for word in words] == [text.count(word) > 0 for word in words]
-        assert "not told apart: the times vary" in str(found)
+    for found in (few, several):
+        assert "too few turns: an interval needs 6" in str(found)
+        assert "not told apart" not in str(found)
+    assert "x, but the turns are too few to be sure." in str(few)
+    assert "not told apart: the times vary" in str(alike)
 
 
 def test_the_time_may_be_over_before_all_turns_are_made():

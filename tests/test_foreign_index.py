@@ -88,6 +88,45 @@ def test_a_name_of_no_package_has_no_answer():
         assert not ANSWER.search(answer(path, "zzyzx_of_nobody"))
 
 
+def public_modules():
+    found = {f"hf.{name}": getattr(hf, name) for name in dir(hf)}
+    modules = {path: one for path, one in found.items() if isinstance(one, types.ModuleType)}
+    return {"hf": hf, "hf.nn.init": hf.nn.init, **modules}
+
+
+def test_letters_that_are_swapped_are_found_in_every_public_module():
+    wrong, tried = [], 0
+    for path, module in public_modules().items():
+        names = [name for name in dir(module) if not name.startswith("_") and len(name) > 3]
+        for name in names:
+            at = len(name) // 2
+            typo = name[: at - 1] + name[at] + name[at - 1] + name[at + 1 :]
+            if typo not in names and typo.isidentifier() and typo.lower() != name.lower():
+                tried += 1
+                if f"Did you mean {path}.{name}?" not in (answer(path, typo) or ""):
+                    wrong.append((path, typo, answer(path, typo)))
+    assert tried > 600
+    assert not wrong
+
+
+def test_a_name_that_is_sought_in_another_module_has_its_own_answer():
+    told = r"Use |There is none|JAX has it|takes x\.numpy\(\)|knows nothing of tensors"
+    wrong = []
+    for owner, _, name in [one.rpartition(".") for one in foreign.rows() if one.startswith("hf.")]:
+        for path in ("hf", "hf.optim"):
+            text = answer(path, name)
+            if text is not None and not re.search(rf"{told}|\.{name}\?", text, re.IGNORECASE):
+                wrong.append((owner, path, text))
+    assert not wrong
+    for path, name, said in [
+        ("hf", "ModelCheckpoint", "restore_best"), ("hf", "EarlyStopping", "callbacks="),
+        ("hf", "DataLoader", "Batches"), ("hf", "tree_map", "hf.tree.map"), ("hf", "functional_call", "hf.grad"),
+        ("hf.models", "load_model", "into="), ("hf.nn", "pack_padded_sequence", "lengths="),
+        ("hf.data", "Adam", "Did you mean hf.optim.Adam?"),
+    ]:  # fmt: skip
+        assert said in answer(path, name), (path, name)
+
+
 def test_what_answers_name_is_there():
     own = {f"{path}.{name}" for path in ("hf", *later_paths()) for name in dir(at(path))}
     for part, path in STORED.items():

@@ -314,6 +314,10 @@ def test_options_of_other_packages_compilers_say_what_to_write(call, text):
         (lambda: hf.data.Batches(DATA, 2, shufle=True), "Did you mean shuffle="),
         (lambda: hf.nn.Linear(3, 3, bais=False), "Did you mean bias="),
         (lambda: hf.sum(hf.ones(3), axs=0), "Did you mean axis="),
+        (lambda: hf.sum(hf.ones(3), dmi=0), "Did you mean axis="),
+        (lambda: hf.optim.Adam([], leraning_rate=0.1), "Did you mean rate="),
+        (lambda: hf.optim.SGD([], momentm=0.1), "Did you mean momentum="),
+        (lambda: hf.compare(hf.sin, hf.ones(3), repeat=2), "neither it nor sin takes(.|\n)*Did you mean repeats="),
     ],
 )
 def test_unknown_keywords_say_which_was_meant(call, text):

@@ -293,8 +293,9 @@ def test_dropout_of_channels_drops_them_whole(axes: int):
 
 @pytest.mark.parametrize("compiled", [False, True])
 def test_float64_into_a_float32_layer_is_told_once(compiled):
-    x = np.ones((2, 3))
-    for layer in (nn.Linear(3, 2), nn.LSTM(3, 2), nn.LayerNorm(3)):
+    x = np.ones((2, 4, 3))
+    deep = nn.Sequential(nn.Linear(3, 4), nn.Sequential(nn.relu, nn.Linear(4, 4)), nn.Linear(4, 2))
+    for layer in (nn.Linear(3, 2), nn.LSTM(3, 2), nn.LayerNorm(3), nn.Linear(2), deep, nn.Sequential(nn.Linear(3, 2))):
         call = hf.compile(layer) if compiled else layer
         with pytest.warns(hf.DTypeWarning, match=r'float64, so this float32 layer.*astype\("float32"\)') as told:
             call(x), call(x)

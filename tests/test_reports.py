@@ -250,5 +250,8 @@ f(d)
     for source, (told,) in zip(MISTAKES, outputs[len(MAGICS) :], strict=False):
         assert (told.output_type, told.name) == ("stream", "stderr")
         assert told.text.startswith(f"UsageError: {MISTAKES[source]}"), source
+    cells = [shown.data["text/plain"] for (shown,) in outputs[: len(MAGICS)]]
+    assert "ipykernel" not in cells[0]
+    assert all("In[1]:" in cells[number] for number in (0, 1, 2, 5, 6, 7))
     (unknown,), (failed,), (assigned,) = outputs[-3:]
     assert (unknown.ename, failed.ename, assigned.text) == ("NameError", "ZeroDivisionError", "8\n")

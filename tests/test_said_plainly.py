@@ -89,6 +89,14 @@ def test_open_sizes_have_the_names_of_parameters_and_specs(tmp_path):
     assert hf.export.load(tmp_path / "b").predict(x).shape == (2, 2)
 
 
+def test_open_sizes_of_a_module_have_the_names_of_its_forward():
+    net = hf.nn.Sequential(hf.nn.Linear(3, 2))
+    for name, spec in (("x_0", hf.TensorSpec([None, 3])), ("rows_0", hf.TensorSpec([None, 3], name="rows"))):
+        assert str(hf.cost(net, spec).flops) == f"14*{name}"
+        assert f"({name}, 2)" in str(hf.nn.summary(net, spec))
+        assert str(hf.compile(net).graph(spec).output_specs[0]) == f"f32[{name},2]"
+
+
 def test_the_mode_that_is_exported_is_known():
     net = hf.nn.Sequential(hf.nn.Linear(3, 2), hf.nn.Dropout(0.5))
     assert is_training(net)

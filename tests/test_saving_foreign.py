@@ -232,3 +232,53 @@ def test_layers_of_keras(case: str, keras_results: Any, tmp_path: Path):
     found = found[0] if isinstance(found, tuple) else found
     expected = np.moveaxis(y, -1, 1) if case == "group" else y
     np.testing.assert_allclose(found.numpy(), expected, rtol=1e-4, atol=1e-5)
+
+
+PARTS = ("query", "key", "value")
+
+
+class Block(nn.Module):
+    def __init__(self):
+        self.norm, self.attn = nn.BatchNorm(8), nn.MultiHeadAttention(8, 2, features=8)
+
+    def forward(self, x):
+        return self.attn(x)
+
+
+def pytorchs(block):
+    """Return the values of a block under PyTorch's names."""
+    values = block.state_dict()
+    for end in ("weight", "bias"):
+        values[f"attn.in_proj_{end}"] = np.concatenate([values.pop(f"attn.{one}.{end}") for one in PARTS])
+        values[f"attn.out_proj.{end}"] = values.pop(f"attn.out.{end}")
+    return values | {"norm.num_batches_tracked": np.asarray(0)}
+
+
+def test_a_state_dict_with_the_names_of_pytorchs_layers(tmp_path):
+    own, x = Block(), hf.random.normal((2, 3, 8))
+    values = pytorchs(own)
+    hf.save(tmp_path / "theirs.safetensors", values)
+    ways = [lambda block, **how: block.load_state_dict(values, **how),
+            lambda block, **how: hf.load(tmp_path / "theirs.safetensors", into=block, **how)]  # fmt: skip
+    for way in ways:
+        with pytest.raises(ArgumentError, match=r'names of PyTorch\'s layers: mapping="torch"'):
+            way(Block())
+        with pytest.raises(ArgumentError, match="strict=False takes what is there"):
+            way(nn.Linear(3, 3))
+        block = Block()
+        way(block, mapping="torch")
+        hf.testing.assert_same(lambda v, block=block: block(v), x)
+        assert hf.all(block(x) == own(x))
+    with pytest.raises(ArgumentError, match="of another shape"):
+        Block().load_state_dict({**values, "attn.out_proj.bias": np.zeros(3, np.float32)}, mapping="torch")
+
+
+def test_what_pytorchs_attention_is_called_with_says_what_it_is_here():
+    attend, x = nn.MultiHeadAttention(8, 2), hf.ones((1, 3, 8))
+    assert attend(x, need_weights=False).shape == (1, 3, 8)
+    for keyword, said in [("attn_mask", "Write mask="), ("key_padding_mask", "lengths="), ("need_weights", "alone"),
+                          ("msk", r"Did you mean mask=\? It takes: query")]:  # fmt: skip
+        with pytest.raises(TypeError, match=said):
+            attend(x, **{keyword: x})
+    with pytest.raises(AttributeError, match="True where a query may attend"):
+        nn.MultiheadAttention(8, 2)

@@ -63,6 +63,25 @@ def test_the_users_lines_are_what_is_left(fn, kind, number):
         assert (error.code, error.detail) == (7, [1])
 
 
+TRACED = {
+    "graph": lambda f, x: hf.compile(f).graph(x), "lower": lambda f, x: hf.compile(f).lower(x),
+    "cost": lambda f, x: hf.cost(f, x), "concrete": lambda f, x: hf.compile(f).concrete(hf.TensorSpec([3])),
+    "replay": lambda f, x: hf.compile(f).replay(x), "compare": hf.compare,
+    "assert_same": hf.testing.assert_same, "locate": hf.debugging.locate,
+    "export": lambda f, x: hf.export.save("never.hf", f, hf.TensorSpec([3])),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("way", TRACED)
+def test_the_users_lines_are_what_is_left_of_a_trace_that_is_not_called(way):
+    with pytest.raises(hf.core.errors.ShapeError) as caught:
+        TRACED[way](adds, hf.zeros((3,)))
+    assert adds.__name__ in [frame.name for frame in traceback.extract_tb(caught.value.__traceback__)]
+    assert len([file for file in files_of(caught.value) if file != __file__]) <= 12
+    before = caught.value.__context__
+    assert before is None or caught.value.__suppress_context__ or len(files_of(before)) <= 12
+
+
 def test_causes_are_trimmed_too():
     def fn(x):
         try:

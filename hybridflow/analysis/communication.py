@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -11,6 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from hybridflow.analysis.memory import format_size
+from hybridflow.core.node import short_place
 from hybridflow.tracing.costing import Costing
 from hybridflow.xla.communication import collectives
 from hybridflow.xla.executable import Executable
@@ -74,7 +74,7 @@ class Communication:
         """Return the table for a `rich` console: a line for each line of the user's code, the most bytes first."""
         groups: dict[tuple[str, tuple[str, ...], str], list[int]] = {}
         for row in self.rows:
-            line = "" if row.line is None else os.path.basename(row.line)
+            line = "" if row.line is None else short_place(row.line)
             group = groups.setdefault((row.kind, row.axes, line), [0, 0])
             group[0] += row.runs
             group[1] += row.bytes * row.runs

@@ -23,7 +23,7 @@ from hybridflow.core.dims import Dim
 from hybridflow.core.errors import ArgumentError, message
 from hybridflow.core.html import page, paragraphs_html, rich_table_html, table_html
 from hybridflow.core.mesh import Mesh
-from hybridflow.core.node import where_file_line
+from hybridflow.core.node import short_place, where_file_line
 from hybridflow.core.report import Report
 from hybridflow.ir.costs import Cost, NodeCost, Sizes, node_costs, total
 from hybridflow.tracing.costing import Costing
@@ -538,7 +538,7 @@ def _source(file: str, line: int) -> str:
 
 
 def _short(line: str | None) -> str:
-    return "" if line is None else os.path.basename(line)
+    return "" if line is None else short_place(line)
 
 
 def _once(report: list[NodeCost]) -> int:

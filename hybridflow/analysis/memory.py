@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
 from hybridflow.core.dims import Dim
-from hybridflow.core.node import Edge, Node
+from hybridflow.core.node import Edge, Node, short_place
 from hybridflow.core.spec import TensorSpec
 from hybridflow.core.units import format_bytes
 from hybridflow.core.variable import GradientCell
@@ -129,7 +128,7 @@ class Memory:
 
     def _where(self) -> str:
         at = self.peak_at
-        return "" if at is None else f"; at {at.name}" + (f", {os.path.basename(at.line)}" if at.line else "")
+        return "" if at is None else f"; at {at.name}" + (f", {short_place(at.line)}" if at.line else "")
 
 
 def bytes_of(held: Iterable[Held]) -> Any:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import os
 from html import escape
 
 from hybridflow.analysis.memory import Memory, Moment
+from hybridflow.core.node import short_place
 from hybridflow.core.units import format_bytes
 
 _WIDTH, _HEIGHT = 900, 260
@@ -61,5 +61,5 @@ def _grid(height: float, count: float) -> str:
 
 
 def _said(peak: Moment) -> str:
-    line = f", {os.path.basename(peak.line)}" if peak.line else ""
+    line = f", {short_place(peak.line)}" if peak.line else ""
     return escape(f"peak {format_bytes(peak.bytes)} at {peak.name}{line}")

@@ -14,6 +14,7 @@ from hybridflow.core.mesh import lies_on_several, local_bytes
 from hybridflow.core.tensor import Tensor, as_tensor, make_tensor, require_value
 from hybridflow.core.variable import WRITES, Variable
 
+_LOOSE = "strict=False takes what is there by its path."
 _RENAME = "No path is the same: rename the values' paths to those of the Variables."
 _LARGE = 32 << 20
 """From so many bytes of values on, the memory of the old ones is given back; that takes some milliseconds."""
@@ -27,7 +28,7 @@ def assign_all(
     *,
     what: str,
     strict: bool = True,
-    hint: str = "strict=False takes what is there by its path.",
+    hint: str | None = None,
 ) -> None:
     """Assign each value to the Variable with the same path.
 
@@ -36,7 +37,7 @@ def assign_all(
         values: tensors or arrays by path, which nobody else will write to.
         what: the name of the caller, for messages.
         strict: whether the paths of `known` and of `values` must be the same. If not, one at least must be in both.
-        hint: the next step if they are not.
+        hint: the next step if they are not, where the caller knows a better one than `strict`.
 
     Raises:
         ArgumentError: if `strict` and paths are missing or extra; if a value has another shape or dtype than its
@@ -59,7 +60,7 @@ def assign_all(
         arrays["different for one Variable"] = _contradictions(known, given)
     wrong = "; ".join([f"{kind}: {listed(paths)}" for kind, paths in arrays.items() if paths])
     if wrong:
-        step = None if arrays["of another shape or dtype"] else hint if strict else _RENAME
+        step = None if arrays["of another shape or dtype"] else hint or (_LOOSE if strict else _RENAME)
         raise ArgumentError(message(f"{what}: the values do not fit, and nothing is changed", got=wrong, hint=step))
     placed = {path: beside(known[path], tensor) for path, tensor in given.items()}
     with WRITES:

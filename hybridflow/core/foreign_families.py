@@ -381,7 +381,7 @@ FAMILIES = (
            "pixel_\\w+ constant_pad_nd rnn_\\w+", "hf.nn", "functions of neural networks are there"),
     Family("torch", "hf",
            "(cudnn|miopen|mkldnn|fbgemm|native|nativert|sym)_\\w+ Sym\\w+ PySymType DeviceLikeType EllipsisType "
-           "Literal Number Sequence TypeVar typename overload futures func monitor mtia contrib nativert \\w+_copy "
+           "Literal Number Sequence TypeVar typename overload futures monitor mtia contrib nativert \\w+_copy "
            "slice_inverse are_deterministic_algorithms_enabled cudnn_is_acceptable get_default_device "
            "get_default_dtype get_deterministic_debug_mode get_device_module get_float32_matmul_precision "
            "get_num_interop_threads get_num_threads get_rng_state hash_tensor init_num_threads is_complex is_conj "

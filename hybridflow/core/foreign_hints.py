@@ -19,6 +19,8 @@ _OPTIONS = "torch's has the order of the norms, the activation and the dropouts 
 _HOOK = "a class with `def forward(self, *args): ...; return super().forward(*args)`, or model.watch() for statistics"
 _OWN = "what a call does is in its forward"
 _REPARAMETRIZED = "a hf.nn.Module whose forward computes the weight from its parameters"
+_OF_A_MODEL = "hf.grad(loss)(model, x), hf.vmap, hf.jvp and the like of a function of the model"
+_A_NESTING = "a model is a nesting of its parameters"
 _PIXELS = "x.reshape((n, c, r, r, h, w)).permute_dims((0, 1, 4, 2, 5, 3)).reshape((n, c, h * r, w * r))"
 _BATCHES = "it takes arrays, or any iterable of batches"
 
@@ -143,10 +145,12 @@ HINTS = (
     Hint("torch", "hf.nn.utils.parametrizations", _REPARAMETRIZED, _OWN),
     Hint("torch", "hf.nn.utils.parametrize", _REPARAMETRIZED, _OWN),
     Hint("torch", "hf.nn.utils.prune", "hf.prune(model, ...)", "its masks are parts of the model"),
-    Hint("torch", "hf.nn.utils.rnn", "lengths= of nn.RNN, nn.LSTM, nn.GRU and nn.MultiHeadAttention",
-         "layers take padded rows with their lengths, and hf.pad pads"),
-    Hint("torch", "hf.nn.utils.stateless", "hf.grad, hf.vmap and the like of a function of the model",
-         "a model is a nesting of its parameters"),
+    *[Hint("torch", f"hf.nn{name}", "lengths= of nn.RNN, nn.LSTM, nn.GRU and nn.MultiHeadAttention",
+           "layers take padded rows with their lengths, and hf.pad pads")
+      for name in (".utils.rnn", ".pack_padded_sequence", ".pad_packed_sequence", ".pack_sequence", ".pad_sequence")],
+    Hint("torch", "hf.nn.utils.stateless", _OF_A_MODEL, _A_NESTING),
+    Hint("torch", "hf.func", _OF_A_MODEL, _A_NESTING),
+    Hint("torch", "hf.functional_call", _OF_A_MODEL, _A_NESTING),
     Hint("torch", "hf.nn.PixelShuffle", _PIXELS, "it moves elements only"),
     Hint("torch", "hf.nn.pixel_shuffle", _PIXELS, "it moves elements only"),
     Hint("torch", "hf.nn.interpolate", "hf.nn.Upsample(scale)(x)", "it repeats elements, as torch's mode='nearest'"),
@@ -154,6 +158,9 @@ HINTS = (
          "with d = lambda a, b: hf.linalg.vector_norm(a - b, axis=-1)", "a loss is an expression"),
     Hint("torch", "hf.nn.triplet_margin_loss", "hf.mean(hf.nn.relu(d(anchor, positive) - d(anchor, negative) + margin))"
          " with d = lambda a, b: hf.linalg.vector_norm(a - b, axis=-1)", "a loss is an expression"),
+    Hint("torch", "hf.nn.MultiheadAttention", "hf.nn.MultiHeadAttention(width, heads)",
+         "its result is the values alone, a bool mask= is True where a query may attend, and load_state_dict(values, "
+         'mapping="torch") takes the weights'),
     Hint("torch", "hf.nn.TransformerEncoderLayer", _BLOCK, _OPTIONS),
     Hint("torch", "hf.nn.TransformerEncoder", f"a list of such modules, each {_BLOCK}", _OPTIONS),
     Hint("torch", "hf.nn.TransformerDecoderLayer", _BLOCK, _OPTIONS),

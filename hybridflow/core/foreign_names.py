@@ -414,6 +414,12 @@ KEYWORDS = (
     Keyword("torch", "num_heads", ("heads",), ""),
     Keyword("torch", "num_layers", ("layers",), ""),
     Keyword("torch", "nonlinearity", ("activation",), ""),
+    Keyword("torch", "attn_mask", (), "Write mask=: floats are added, as in torch; a bool mask is True where a "
+            "query may attend, the opposite of torch's."),
+    Keyword("torch", "key_padding_mask", (), "Write lengths=, the number of keys that count in each row; or mask=, "
+            "True where a query may attend, the opposite of torch's."),
+    Keyword("torch", "need_weights", (), "The result is the values alone, as with need_weights=False in torch.",
+            usual=(False,)),
     Keyword("torch", "batch_first", (), "The batch is always the first axis.", usual=(True,)),
     Keyword("torch", "output_size", ("size",), ""),
     Keyword("torch", "scale_factor", ("scale",), ""),
@@ -502,6 +508,8 @@ DIFFERENT = (
     Different("torch", "hf.nn.layer_norm", "is given the shape that is normalized", "is given axis=, -1 by default"),
     Different("torch", "hf.nn.RNN, hf.nn.LSTM, hf.nn.GRU", "is given time first, (time, batch, features), unless "
               "batch_first=True", "is given (batch, time, features), and lengths= for pack_padded_sequence"),
+    Different("torch", "hf.nn.MultiHeadAttention", "gives values and weights; a bool mask is True where a query "
+              "may not attend", "gives the values; a bool mask= is True where a query may attend"),
     Different("torch", "hf.nn.one_hot", "gives int64", "gives float32; dtype= chooses"),
     Different("torch numpy", "hf.arange, hf.asarray of Python numbers", "gives int64 (and float64 in NumPy)",
               "gives int32 and float32"),

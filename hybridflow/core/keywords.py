@@ -39,8 +39,10 @@ def our_keyword(function: str, keyword: str, names: Collection[str], given: Coll
         ArgumentTypeError: if there is none.
     """
     row = _ROWS.get(keyword)
-    near = get_close_matches(keyword, names, n=1)
-    hint = f"{f'Did you mean {near[0]}=? ' if near else ''}It takes: {', '.join(names)}."
+    theirs = {row.name: ours for row in KEYWORDS for ours in row.ours if ours in names and function not in row.but}
+    near = get_close_matches(keyword, [*names, *theirs], n=1)
+    meant_ = f"Did you mean {theirs.get(near[0], near[0])}=? " if near else ""
+    hint = f"{meant_}It takes: {', '.join(names)}."
     if row is not None:
         names_ = [name for name in row.ours if name in names]
         if names_ and (function not in row.but or row.unless in given):
@@ -104,8 +106,9 @@ def respelled(function: Callable[..., Any], given: dict[str, Any]) -> Any:
 def with_foreign_keywords(function: Callable[P, R]) -> Callable[P, R]:
     """Let a function take foreign keywords, and say which it has: for functions that are not called often."""
     parameters = inspect.signature(function).parameters.values()
-    name = cast(Any, function).__name__
-    names = [p.name for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)]
+    name = cast(Any, function).__qualname__
+    kinds = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
+    names = [p.name for p in parameters if p.kind in kinds and p.name != "self"]
 
     @wraps(function)
     def accepting(*args: P.args, **kwargs: P.kwargs) -> R:
@@ -114,6 +117,23 @@ def with_foreign_keywords(function: Callable[P, R]) -> Callable[P, R]:
         return function(*args, **kwargs)
 
     return accepting
+
+
+def require_taken(name: str, options: Collection[str], keywords: Collection[str], function: Callable[..., Any]) -> None:
+    """Raise if keywords that are passed on to a function are misspelled options of the one that passes them on."""
+    try:
+        parameters = inspect.signature(function).parameters
+    except (TypeError, ValueError):
+        return
+    if any([one.kind is inspect.Parameter.VAR_KEYWORD for one in parameters.values()]):
+        return
+    for keyword in keywords:
+        near = get_close_matches(keyword, options, n=1, cutoff=0.75)
+        if near and keyword not in parameters:
+            called = getattr(function, "__name__", type(function).__name__)
+            raise ArgumentTypeError(
+                message(f"{name}: neither it nor {called} takes {keyword!r}", hint=f"Did you mean {near[0]}=?")
+            )
 
 
 def take_foreign_keywords(cls: type) -> None:

@@ -300,9 +300,9 @@ class TensorMethods:
         """Compute the tangent of every element, an angle in radians."""
     def tanh(self, /) -> Tensor:
         """Compute the hyperbolic tangent elementwise."""
-    def tril(self, /, *, k: int = 0, **other: Unpack[Other]) -> Tensor:
+    def tril(self, /, k: int = 0, **other: Unpack[Other]) -> Tensor:
         """Keep the lower triangle of matrices and set the rest to zero."""
-    def triu(self, /, *, k: int = 0, **other: Unpack[Other]) -> Tensor:
+    def triu(self, /, k: int = 0, **other: Unpack[Other]) -> Tensor:
         """Keep the upper triangle of matrices and set the rest to zero."""
     def trunc(self, /) -> Tensor:
         """Round every element towards zero."""

@@ -245,8 +245,21 @@ def is_gradient(where: Where | None) -> bool:
 
 def short_where(where: Where | None) -> str:
     """Return a place as ``FILE:LINE`` without the folder, or an empty text if it is not known."""
-    place = where_file_line(where)
-    return "" if place is None else f"{os.path.basename(place[0])}:{place[1]}"
+    place = format_where(where)
+    return "" if place is None else short_place(place)
+
+
+def short_place(line: str) -> str:
+    """Return a place ``FILE:LINE`` without the folder; in a notebook, the number of the cell, such as ``In[3]:2``."""
+    file, _, number = line.rpartition(":")
+    return f"{_cell_of(file) or os.path.basename(file)}:{number}"
+
+
+def _cell_of(file: str) -> str | None:
+    """Return the name that IPython shows for the file of a cell; None for other files."""
+    shell = sys.modules["IPython"].get_ipython() if "IPython" in sys.modules else None
+    named = None if shell is None else shell.compile.format_code_name(file)
+    return None if named is None else named[1]
 
 
 def format_where(where: Where | None) -> str | None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ast
 import linecache
-import os
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -14,7 +13,7 @@ from typing import Any, cast
 
 from hybridflow.core.dims import evaluate
 from hybridflow.core.dtypes import complex128, float32, float64
-from hybridflow.core.node import Edge, Node, format_where, where_file_line
+from hybridflow.core.node import Edge, Node, format_where, short_place, where_file_line
 from hybridflow.core.sources import CONSTANT, INPUT
 from hybridflow.ir.costs import bodies, moves_nothing, node_costs
 from hybridflow.ir.graph import Graph, graphs_of
@@ -109,7 +108,7 @@ def useless_traces(records: Sequence[TraceRecord], reused: int, needed: Mapping[
 
 
 def _short(line: str | None) -> str:
-    return "an unknown line" if line is None else os.path.basename(line)
+    return "an unknown line" if line is None else short_place(line)
 
 
 # -- traces -------------------------------------------------------------------------------------------------------

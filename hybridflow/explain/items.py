@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from hybridflow.core.node import short_where
+from hybridflow.core.node import short_place, short_where
 from hybridflow.tracing.executables import ExecutableRecord, again_text
 from hybridflow.xla.executable import LOADED
 
@@ -259,4 +258,4 @@ def advice_items(advice: Iterable[Any]) -> tuple[Item, ...]:
 
 def short_line(line: str | None) -> str:
     """Return a ``file:line`` without its folder."""
-    return "an unknown line" if line is None else os.path.basename(line)
+    return "an unknown line" if line is None else short_place(line)

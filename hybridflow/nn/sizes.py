@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 import weakref
 from collections.abc import Callable, Mapping
@@ -11,8 +12,9 @@ from hybridflow.core.attached import attached
 from hybridflow.core.context import current, is_tracing, made_once
 from hybridflow.core.dtypes import as_dtype, float32, float64
 from hybridflow.core.errors import ArgumentError, ArgumentTypeError, DTypeWarning, LayoutError, ShapeError, message
+from hybridflow.core.functions import Whole
 from hybridflow.core.mesh import checked_layout
-from hybridflow.core.node import user_place, warn_at
+from hybridflow.core.node import user_place_from, warn_at
 from hybridflow.core.tensor import Tensor
 from hybridflow.core.variable import Variable
 from hybridflow.ir.builder import require
@@ -23,7 +25,7 @@ from hybridflow.ops.reductions import all as all_of
 
 _LOCK = threading.RLock()
 _TOLD: weakref.WeakSet[Any] = weakref.WeakSet()
-"""The layers whose float64 input was warned of."""
+"""The layers, and the models that were called, whose float64 input was warned of."""
 
 
 def label(layer: Any) -> str:
@@ -68,14 +70,23 @@ def require_size(layer: Any, name: str, x: Any, axis: int, make: Callable[[Any, 
 
 
 def _tell_of_float64(layer: Any) -> None:
-    """Warn that a float32 layer computes in float64, once for each layer."""
+    """Warn that a float32 layer computes in float64, once for each model: its other layers get that layer's result."""
     _TOLD.add(layer)
     if as_dtype(getattr(layer, "dtype", float64)) == float32:
+        frame, outermost = sys._getframe(1), sys._getframe(1)
+        while frame is not None:
+            if frame.f_code.co_name == "__call__" and isinstance(frame.f_locals.get("self"), Whole):
+                outermost = frame
+            frame = frame.f_back
+        model = outermost.f_locals.get("self", layer)
+        if model is not layer and model in _TOLD:
+            return
+        _TOLD.add(model)
         text = (
             f"{label(layer)}: the input is float64, so this float32 layer computes in float64, which takes longer. "
             'Write x = x.astype("float32") before, or make the layer with dtype="float64".'
         )
-        warn_at(user_place(3), text, DTypeWarning)
+        warn_at(user_place_from(outermost.f_back), text, DTypeWarning)
 
 
 def within(layer: Any, lengths: Any, batch: int, size: int) -> Tensor:

@@ -10,8 +10,10 @@ from typing import Any
 import numpy as np
 
 from hybridflow.core.assignments import assign_all
+from hybridflow.core.attached import attached
 from hybridflow.core.context import is_tracing, made_once
 from hybridflow.core.errors import ArgumentError, ArgumentTypeError, TraceError, message
+from hybridflow.core.tensor import as_tensor
 from hybridflow.core.variable import Variable
 from hybridflow.nested.checkpoint_policies import checked_policy
 from hybridflow.nn import tree
@@ -125,16 +127,19 @@ def _is_pytorchs_count(path: Any, known: Mapping[str, Any]) -> bool:
     return not name and path not in known and f"{head}running_mean" in known
 
 
-def load_state_dict(module: Any, values: Any, strict: bool) -> None:
+def load_state_dict(module: Any, values: Any, strict: bool, mapping: Any) -> None:
     """Assign parameters and buffers, all or none."""
     _require_eager("load_state_dict")
     if not isinstance(values, Mapping):
         raise ArgumentTypeError(
             message("load_state_dict: the values are a mapping from paths", got=type(values).__name__)
         )
-    known = _variables(module)
+    known, modules = _variables(module), tree.found_in(module).modules
     values = {path: value for path, value in values.items() if not _is_pytorchs_count(path, known)}
-    for path, one in tree.found_in(module).modules.items():
+    if mapping is not None:
+        arrays = {path: as_tensor(value).numpy() for path, value in values.items()}
+        values = attached("renamed")(arrays, mapping, modules)
+    for path, one in modules.items():
         for name, value in one.__dict__.items():
             if value is None and (where := f"{path}.{name}" if path else name) in values:
                 raise ArgumentError(
@@ -142,7 +147,8 @@ def load_state_dict(module: Any, values: Any, strict: bool) -> None:
                             got=f"{where}: {np.shape(values[where])}",
                             hint="Give the sizes, or call the model once before.")
                 )  # fmt: skip
-    assign_all(known, values, what="load_state_dict", strict=strict)
+    hint = None if mapping is not None or known.keys() == values.keys() else attached("step_for")(values, modules)
+    assign_all(known, values, what="load_state_dict", strict=strict, hint=hint)
 
 
 def deep_copy(module: Any, memo: dict[int, Any]) -> Any:

@@ -380,7 +380,7 @@ def _eye_onnx(o: Any, *, rows: Any, columns: Any, offset: int, dtype: Any) -> An
     padded=made_of_size,
 )
 def eye(
-    n_rows: int, n_cols: int | None = None, /, *, k: int = 0, dtype: Any = None, device: DeviceLike = None,
+    n_rows: int, n_cols: int | None = None, /, k: int = 0, *, dtype: Any = None, device: DeviceLike = None,
     **other: Any,
 ) -> Tensor:  # fmt: skip
     """Make a matrix with ones on a diagonal and zeros elsewhere.

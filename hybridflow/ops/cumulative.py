@@ -134,7 +134,6 @@ def diff(
     x: TensorLike,
     /,
     n: int = 1,
-    *,
     axis: int = -1,
     prepend: TensorLike | None = None,
     append: TensorLike | None = None,

@@ -88,7 +88,7 @@ def _diagonal_onnx(o: Any, x: Any, *, offset: int) -> Any:
     onnx=_diagonal_onnx,
     padded=diagonal_of,
 )
-def diagonal(x: TensorLike, /, *, offset: int = 0, **other: Unpack[Other]) -> Tensor:
+def diagonal(x: TensorLike, /, offset: int = 0, **other: Unpack[Other]) -> Tensor:
     """Take a diagonal of matrices.
 
     Args:
@@ -208,7 +208,7 @@ def embed_diagonal(
     return bind(embed_diagonal.op, (tensor,), attrs)
 
 
-def trace(x: TensorLike, /, *, offset: int = 0, dtype: Any = None) -> Tensor:
+def trace(x: TensorLike, /, offset: int = 0, *, dtype: Any = None) -> Tensor:
     """Add up a diagonal of matrices.
 
     Args:

@@ -360,7 +360,7 @@ def _letters(terms: Sequence[Labels]) -> dict[Any, str]:
 # -- special cases ------------------------------------------------------------------------------------------------
 
 
-def tensordot(x1: TensorLike, x2: TensorLike, /, *, axes: Any = 2, **other: Unpack[Other]) -> Tensor:
+def tensordot(x1: TensorLike, x2: TensorLike, /, axes: Any = 2, **other: Unpack[Other]) -> Tensor:
     """Multiply tensors and sum over pairs of axes.
 
     Args:

@@ -30,7 +30,7 @@ def _one(name: str, x: TensorLike, n: int | None, axis: int, norm: str, told: st
 
 
 def fft(
-    x: TensorLike, /, *, n: int | None = None, axis: int = -1, norm: str = "backward", **other: Unpack[Other]
+    x: TensorLike, /, n: int | None = None, axis: int = -1, norm: str = "backward", **other: Unpack[Other]
 ) -> Tensor:
     """Transform over one axis.
 
@@ -61,7 +61,6 @@ def fft(
 def fft2(
     x: TensorLike,
     /,
-    *,
     s: Sequence[int] | None = None,
     axes: Sequence[int] = (-2, -1),
     norm: str = "backward",
@@ -95,7 +94,6 @@ def fft2(
 def ifft2(
     x: TensorLike,
     /,
-    *,
     s: Sequence[int] | None = None,
     axes: Sequence[int] = (-2, -1),
     norm: str = "backward",
@@ -129,7 +127,6 @@ def ifft2(
 def rfft2(
     x: TensorLike,
     /,
-    *,
     s: Sequence[int] | None = None,
     axes: Sequence[int] = (-2, -1),
     norm: str = "backward",
@@ -162,7 +159,6 @@ def rfft2(
 def irfft2(
     x: TensorLike,
     /,
-    *,
     s: Sequence[int] | None = None,
     axes: Sequence[int] = (-2, -1),
     norm: str = "backward",
@@ -193,7 +189,7 @@ def irfft2(
 
 
 def ifft(
-    x: TensorLike, /, *, n: int | None = None, axis: int = -1, norm: str = "backward", **other: Unpack[Other]
+    x: TensorLike, /, n: int | None = None, axis: int = -1, norm: str = "backward", **other: Unpack[Other]
 ) -> Tensor:
     """Undo `fft`.
 
@@ -222,7 +218,7 @@ def ifft(
 
 
 def rfft(
-    x: TensorLike, /, *, n: int | None = None, axis: int = -1, norm: str = "backward", **other: Unpack[Other]
+    x: TensorLike, /, n: int | None = None, axis: int = -1, norm: str = "backward", **other: Unpack[Other]
 ) -> Tensor:
     """Transform real numbers over one axis, and return the half that determines the rest.
 
@@ -251,7 +247,7 @@ def rfft(
 
 
 def irfft(
-    x: TensorLike, /, *, n: int | None = None, axis: int = -1, norm: str = "backward", **other: Unpack[Other]
+    x: TensorLike, /, n: int | None = None, axis: int = -1, norm: str = "backward", **other: Unpack[Other]
 ) -> Tensor:
     """Undo `rfft`.
 
@@ -280,7 +276,7 @@ def irfft(
 
 
 def hfft(
-    x: TensorLike, /, *, n: int | None = None, axis: int = -1, norm: str = "backward", **other: Unpack[Other]
+    x: TensorLike, /, n: int | None = None, axis: int = -1, norm: str = "backward", **other: Unpack[Other]
 ) -> Tensor:
     """Transform a Hermitian-symmetric signal, of which only the first half is given; the result is real.
 
@@ -309,7 +305,7 @@ def hfft(
 
 
 def ihfft(
-    x: TensorLike, /, *, n: int | None = None, axis: int = -1, norm: str = "backward", **other: Unpack[Other]
+    x: TensorLike, /, n: int | None = None, axis: int = -1, norm: str = "backward", **other: Unpack[Other]
 ) -> Tensor:
     """Undo `hfft`.
 

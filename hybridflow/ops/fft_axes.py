@@ -95,7 +95,6 @@ def _bad_samples(rng: np.random.Generator) -> Any:
 def fftn(
     x: TensorLike,
     /,
-    *,
     s: Sequence[int] | None = None,
     axes: Sequence[int] | None = None,
     norm: str = "backward",
@@ -143,7 +142,6 @@ def fftn(
 def ifftn(
     x: TensorLike,
     /,
-    *,
     s: Sequence[int] | None = None,
     axes: Sequence[int] | None = None,
     norm: str = "backward",
@@ -222,7 +220,6 @@ def _rfftn_samples(rng: np.random.Generator) -> Any:
 def rfftn(
     x: TensorLike,
     /,
-    *,
     s: Sequence[int] | None = None,
     axes: Sequence[int] | None = None,
     norm: str = "backward",
@@ -308,7 +305,6 @@ def _irfftn_samples(rng: np.random.Generator) -> Any:
 def irfftn(
     x: TensorLike,
     /,
-    *,
     s: Sequence[int] | None = None,
     axes: Sequence[int] | None = None,
     norm: str = "backward",

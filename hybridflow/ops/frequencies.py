@@ -36,7 +36,7 @@ def _frequencies(
     return asarray((counts(size) / (size * d)).astype(result_dtype), device=device)
 
 
-def fftfreq(n: int, /, *, d: float = 1.0, dtype: Any = None, device: DeviceLike = None) -> Tensor:
+def fftfreq(n: int, /, d: float = 1.0, *, dtype: Any = None, device: DeviceLike = None) -> Tensor:
     """Return the frequencies of the elements of a transform: 0 and up, then the negative ones.
 
     Args:
@@ -60,7 +60,7 @@ def fftfreq(n: int, /, *, d: float = 1.0, dtype: Any = None, device: DeviceLike 
     return _frequencies("fftfreq", lambda n: (np.arange(n) + n // 2) % n - n // 2, n, d, dtype, device)
 
 
-def rfftfreq(n: int, /, *, d: float = 1.0, dtype: Any = None, device: DeviceLike = None) -> Tensor:
+def rfftfreq(n: int, /, d: float = 1.0, *, dtype: Any = None, device: DeviceLike = None) -> Tensor:
     """Return the frequencies of the elements of a transform of real numbers.
 
     Args:
@@ -97,7 +97,7 @@ def _rolled(name: str, x: TensorLike, axes: int | Sequence[int] | None, towards_
     return tensor
 
 
-def fftshift(x: TensorLike, /, *, axes: int | Sequence[int] | None = None, **other: Unpack[Other]) -> Tensor:
+def fftshift(x: TensorLike, /, axes: int | Sequence[int] | None = None, **other: Unpack[Other]) -> Tensor:
     """Move frequency 0 from the front to the middle.
 
     Args:
@@ -120,7 +120,7 @@ def fftshift(x: TensorLike, /, *, axes: int | Sequence[int] | None = None, **oth
     return _rolled("fftshift", x, axes, True)
 
 
-def ifftshift(x: TensorLike, /, *, axes: int | Sequence[int] | None = None, **other: Unpack[Other]) -> Tensor:
+def ifftshift(x: TensorLike, /, axes: int | Sequence[int] | None = None, **other: Unpack[Other]) -> Tensor:
     """Undo `fftshift`.
 
     Args:

@@ -244,7 +244,7 @@ def nonzero(x: TensorLike, /) -> tuple[Tensor, ...]:
     return tuple([asarray(positions.astype(int32)) for positions in np.nonzero(value)])
 
 
-def count_nonzero(x: TensorLike, /, *, axis: Axis = None, keepdims: bool = False, **other: Unpack[Other]) -> Tensor:
+def count_nonzero(x: TensorLike, /, axis: Axis = None, *, keepdims: bool = False, **other: Unpack[Other]) -> Tensor:
     """Count the elements along axes that are not 0; NaN is not 0.
 
     Args:

@@ -403,7 +403,7 @@ def _search_onnx(o: Any, row: Any, x: Any, *, side: str) -> Any:
     padded=searched,
 )
 def searchsorted(
-    x1: TensorLike, x2: TensorLike, /, *, side: Literal["left", "right"] = "left", sorter: TensorLike | None = None
+    x1: TensorLike, x2: TensorLike, /, side: Literal["left", "right"] = "left", sorter: TensorLike | None = None
 ) -> Tensor:
     """Find where to insert elements into a sorted row to keep it sorted.
 

@@ -100,7 +100,7 @@ def _triangle_onnx(upper: int) -> Any:
     onnx=_triangle_onnx(0),
     padded=by_position,
 )
-def tril(x: TensorLike, /, *, k: int = 0, **other: Unpack[Other]) -> Tensor:
+def tril(x: TensorLike, /, k: int = 0, **other: Unpack[Other]) -> Tensor:
     """Keep the lower triangle of matrices and set the rest to zero.
 
     Args:
@@ -137,7 +137,7 @@ def tril(x: TensorLike, /, *, k: int = 0, **other: Unpack[Other]) -> Tensor:
     onnx=_triangle_onnx(1),
     padded=by_position,
 )
-def triu(x: TensorLike, /, *, k: int = 0, **other: Unpack[Other]) -> Tensor:
+def triu(x: TensorLike, /, k: int = 0, **other: Unpack[Other]) -> Tensor:
     """Keep the upper triangle of matrices and set the rest to zero.
 
     Args:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable, Iterator
 from html import escape
 
+from hybridflow.core.node import short_place
 from hybridflow.pictures.colours import EDGES, FILLS, MARKS, fill_of, legend
 from hybridflow.pictures.coordinates import LINE, PAD, TITLE, Frame, Placed, Point, placed
 from hybridflow.pictures.diagram import Box, Diagram, Group, Item
@@ -103,7 +103,7 @@ def _box(box: Box, frame: Frame, fill: str) -> str:
         for number, line in enumerate((box.title, *box.lines))
     ]
     # Pictures are shared, so they show only the file's name, not the folders of this machine.
-    tip = f"<title>{escape(os.path.basename(box.where))}</title>" if box.where else ""
+    tip = f"<title>{escape(short_place(box.where))}</title>" if box.where else ""
     marked, width = (_MARKED, 2.5) if box.mark else ("", 1)
     return (
         f'<g{marked}>{tip}<rect {_at(frame)} rx="5" fill="{fill}" stroke="{edge}" stroke-width="{width}"/>'

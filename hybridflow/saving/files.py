@@ -8,6 +8,7 @@ from types import MappingProxyType
 from typing import Any, cast
 
 from hybridflow.core.assignments import assign_all
+from hybridflow.core.attached import attached
 from hybridflow.core.context import current
 from hybridflow.core.device import place
 from hybridflow.core.errors import (
@@ -175,16 +176,15 @@ def load(
     target = None if into is None else found_in(into, "load")
     known = None if target is None else variables_of(target.values, "load")
     arrays, metadata = _read(path, copy)
+    modules = {} if target is None else target.modules
     if mapping is not None:
-        from hybridflow.saving.foreign import renamed  # imported here because it imports all layers
-
-        arrays = renamed(arrays, mapping, {} if target is None else target.modules)
+        arrays = attached("renamed")(arrays, mapping, modules)
     device = current().device
     values = Values({name: make_tensor(place(arrays[name], device)) for name in sorted(arrays)})
     values.metadata = MappingProxyType(dict(metadata))
     if known is not None:
         taken = _taken(values, known)
-        assign_all(known, taken, what="load", strict=strict)
+        assign_all(known, taken, what="load", strict=strict, hint=attached("step_for")(arrays, modules))
         values.missing = [path for path in known if path not in taken]
         values.extra = [path for path in taken if path not in known]
     return values

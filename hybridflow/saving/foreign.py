@@ -59,6 +59,14 @@ def renamed(values: Mapping[str, Array], mapping: Any, modules: Mapping[str, Mod
     return renamed
 
 
+def step_for(paths: Iterable[str], modules: Mapping[str, Module]) -> str | None:
+    """Return the next step if values have the names of PyTorch's layers and not of ours; else None."""
+    names = dict.fromkeys(paths, np.zeros(()))
+    if _torch(names, modules).keys() == names.keys():
+        return None
+    return 'They have the names of PyTorch\'s layers: mapping="torch" gives them those of the same layers here.'
+
+
 def _function(step: Any) -> Callable[[str], str | None]:
     """Return a step of a mapping as a function from path to path."""
     if callable(step):

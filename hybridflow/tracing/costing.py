@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import zip_longest
 from typing import TYPE_CHECKING, Any
 
 import jax
@@ -102,12 +104,18 @@ def _no_bounds(sizes: dict[str, int]) -> None:
 
 
 class Specs:
-    """Arguments with specs replaced by tensors that have the shapes and dtypes but take no memory."""
+    """Arguments with specs replaced by tensors that have the shapes and dtypes but take no memory.
 
-    def __init__(self, args: Sequence[Any], kwargs: dict[str, Any]) -> None:
+    Args:
+        args, kwargs: the arguments of a call.
+        module: the module that is called, whose `forward` names the open sizes; None for a function.
+    """
+
+    def __init__(self, args: Sequence[Any], kwargs: dict[str, Any], module: Any = None) -> None:
         self._patterns: dict[int, Pattern] = {}
         self._made: list[Tensor] = []
-        self.args = tuple([self._filled(value) for value in args])
+        names = [] if module is None else list(inspect.signature(module.forward).parameters)
+        self.args = tuple([self._filled(_with_names(one, name)) for one, name in zip_longest(args, names[: len(args)])])
         self.kwargs = {name: self._filled(value) for name, value in kwargs.items()}
 
     def _filled(self, value: Any) -> Any:
@@ -138,6 +146,14 @@ class Specs:
             if leaf.kind == TENSOR and id(leaf.value) in self._patterns
         }
         return with_patterns(signature, open_sizes) if open_sizes else signature
+
+
+def _with_names(spec: Any, name: str | None) -> Any:
+    """Return a spec whose open sizes have names after those of its parameter; anything else as it is."""
+    if name is None or not isinstance(spec, TensorSpec) or None not in spec.shape:
+        return spec
+    shape = [f"{spec.name or name}_{axis}" if size is None else size for axis, size in enumerate(spec.shape)]
+    return TensorSpec(shape, spec.dtype, spec.name)
 
 
 _EXAMPLE = 17

@@ -29,6 +29,7 @@ from hybridflow.core.mesh import Axis, Mesh
 from hybridflow.core.node import format_where, user_place, warn_at
 from hybridflow.core.profiling import PROFILER
 from hybridflow.core.settings import SETTINGS
+from hybridflow.core.tracebacks import trimmed
 from hybridflow.core.traced_number import NeedsNumber
 from hybridflow.guards.arguments import Defaults, Parameters, has_class_method
 from hybridflow.guards.dynamic import Dynamic, SeenShapes, Sizes, check_dynamic, check_sizes, is_open
@@ -433,12 +434,16 @@ class CompiledFunction(Entry, Views[P, R]):
             hits=self._hits,
             at=time.monotonic(),
         )
+        opens = self._options["dynamic"] is not False and self._layouts is None and self._inputs is None
         with doing("tracing", self._name):
-            trace = make_trace(
-                self._function, self._caller(args), signature, named, self._static, record, self._name, current(),
-                self._roots(args), self._outside, self._budget, self._layouts, may_close=may_close, as_given=as_given,
-                opens_sizes=self._options["dynamic"] is not False and self._layouts is None and self._inputs is None,
-            )  # fmt: skip
+            try:
+                trace = make_trace(
+                    self._function, self._caller(args), signature, named, self._static, record, self._name, current(),
+                    self._roots(args), self._outside, self._budget, self._layouts, may_close=may_close,
+                    as_given=as_given, opens_sizes=opens,
+                )  # fmt: skip
+            except Exception as error:  # of `graph`, `cost` and the like too, which no `general_call` is around
+                raise trimmed(error)  # noqa: B904 (it is the same error)
         if trace.symbolic and self._layouts is None and self._options["sizes"] != "exact":
             trace.bounds = BoundedSizes(trace, exact_first(signature), always=self._options["sizes"] == "bounded")
         return trace

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar
 from hybridflow.core.attached import attached
 from hybridflow.core.context import current
 from hybridflow.core.errors import ArgumentError, message
+from hybridflow.core.functions import is_whole
 from hybridflow.core.mesh import Mesh
 from hybridflow.guards.signature import Signature
 from hybridflow.ir.graph import Graph
@@ -102,7 +103,7 @@ class Views(Generic[P, R]):
             >>> str(f.graph(hf.TensorSpec([None, 3])).output_specs[0])
             'f32[x_0,3]'
         """
-        trace, signature, opened = self._trace_of(Specs(args, kwargs))
+        trace, signature, opened = self._trace_of(self._specs(args, kwargs))
         graph = trace.graph_for(signature)
         if trace.placing is not None and not opened:
             from hybridflow.xla.partition import layouts_of  # it loads Shardy, which few programs need
@@ -117,7 +118,7 @@ class Views(Generic[P, R]):
             *args, **kwargs: as for a call; a `TensorSpec` may replace any tensor, with None for an open size. With an
                 open size there are no texts from XLA, which compiles for known sizes.
         """
-        trace, signature, opened = self._trace_of(Specs(args, kwargs))
+        trace, signature, opened = self._trace_of(self._specs(args, kwargs))
         executable = None if opened else trace.executable_for(trace.sizes(signature), current().device)
         from hybridflow.tracing.lowered import Lowered  # not every program needs it: importing stays fast
 
@@ -137,10 +138,13 @@ class Views(Generic[P, R]):
         """
         if mesh is not None:
             return self._like(self._function, bound=self._bound, mesh=Mesh.planned(mesh, "cost")).cost(*args, **kwargs)
-        given = Specs(args, kwargs)
+        given = self._specs(args, kwargs)
         trace, signature, opened = self._trace_of(given)
         costing = Costing.of(self._name, trace, signature, opened=opened)
         return attached("report_of")(replace(costing, retrace=lambda: self._traced_again(given)))
+
+    def _specs(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Specs:
+        return Specs(args, kwargs, self._function if is_whole(self._function) else None)
 
     def replay(self, /, *args: P.args, **kwargs: P.kwargs) -> Replay:
         """Return the call's graph as it is traced, and its inputs; this function's own traces and counts stay."""

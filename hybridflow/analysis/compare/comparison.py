@@ -312,6 +312,8 @@ def faster_text(what: str, than: str, ratio: Ratio) -> str:
             f"{faster_text(what, than, ratio.by_processor)}"
         )
     if not ratio.told:
+        if ratio.high == math.inf:
+            return f"{what} against {than}: {format_ratio(ratio.value)}, but the turns are too few to be sure."
         text = f"{what} against {than}: no difference can be told: {ratio}"
         if ratio.low <= 1 <= ratio.high:
             return f"{text}."
@@ -356,7 +358,7 @@ def part_text(seconds: float | None, timing: Timing) -> str:
 def ratio_text(ratio: Ratio) -> str:
     """Format a ratio for a table, with whether it tells a difference."""
     by = "" if ratio.by_processor is None else f"; of the processor's time {format_ratio(ratio.by_processor.value)}"
-    return f"{ratio}{by}" if ratio.told else f"{ratio}{by}, not told apart"
+    return f"{ratio}{by}" if ratio.told or ratio.high == math.inf else f"{ratio}{by}, not told apart"
 
 
 def parity_text(parity: Parity) -> str:

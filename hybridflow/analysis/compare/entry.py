@@ -20,6 +20,7 @@ from hybridflow.analysis.compare.sweep import Sweep
 from hybridflow.analysis.compare.within_bounds import judge_within_bounds
 from hybridflow.analysis.parity import Call
 from hybridflow.core.errors import ArgumentError, ArgumentTypeError, message
+from hybridflow.core.keywords import require_taken
 from hybridflow.core.mesh import Axis, Mesh
 
 SECONDS = 20.0
@@ -167,6 +168,8 @@ def compare(
         "agree": agree or None, "mesh": mesh, "batch": batch, "sizes": sizes, "inputs": inputs, "progress": progress,
     }  # fmt: skip
     _refuse_theirs(functions, [name for name, value in given.items() if value is not None])
+    for one in functions:
+        require_taken("compare", given, kwargs, one)
     on_mesh = OnMesh.of(mesh, batch, len(functions))
     effort = Effort(repeats, seconds, tolerance, gradients, agree, on_mesh)
     with shown_progress(progress) as told:

@@ -23,6 +23,7 @@ SHOWN = 12
 """How many rows of a long table are printed; pages have all of them."""
 _LEGEND = {
     "not told apart": "the times vary from turn to turn by more than the two differ; more repeats may tell.",
+    "too few turns": "an interval needs 6: give repeats=6 or more, or more seconds=.",
     "of what rounding explains": "the largest difference, as a share of what rounding alone may make of these results.",
     "95 %": "the interval holds the true median, or ratio, in 95 of 100 measurements.",
     "in kernels": "the time in which NumPy or XLA computes; dispatch is the rest of a call.",

@@ -18,6 +18,7 @@ from hybridflow.analysis.simulation.links import link_of
 from hybridflow.analysis.simulation.operations import Clock, Seconds
 from hybridflow.core.errors import ArgumentError, message
 from hybridflow.core.mesh import Mesh
+from hybridflow.core.node import short_place
 from hybridflow.core.report import Report
 from hybridflow.xla.partition import Partition, partition
 
@@ -109,7 +110,7 @@ class Simulation(Report):
         groups: dict[tuple[str, ...], list[float]] = {}
         for one in self.collectives:
             row = one.row
-            line = "" if row.line is None else os.path.basename(row.line)
+            line = "" if row.line is None else short_place(row.line)
             where = "in a node" if one.is_inside else "between nodes"
             group = groups.setdefault((row.kind, ", ".join(row.axes), where, line), [0, 0, 0.0])
             for index, more in enumerate((row.runs, row.bytes * row.runs, one.seconds)):

@@ -8,6 +8,7 @@ from typing import Any
 from hybridflow.core.context import made_once
 from hybridflow.core.dtypes import bool_, float32, int32
 from hybridflow.core.errors import ArgumentError, ShapeError, message
+from hybridflow.core.keywords import with_foreign_keywords
 from hybridflow.core.tensor import Tensor, as_tensor
 from hybridflow.core.variable import Variable
 from hybridflow.nn.layers.linear import Linear
@@ -148,6 +149,7 @@ class MultiHeadAttention(Module):
         """Return a cache for sequences of up to `length` positions, for the calls of one generation."""
         return KeyValueCache((batch, self.kv_heads, length, self.head_width), self.dtype)
 
+    @with_foreign_keywords
     def forward(
         self,
         query: TensorLike,

@@ -259,17 +259,26 @@ class Module(Whole):
         """Return a snapshot of the parameters and buffers: NumPy arrays by path."""
         return state.state_dict(self)
 
-    def load_state_dict(self, values: Any, strict: bool = True) -> None:
+    def load_state_dict(self, values: Any, strict: bool = True, *, mapping: Any = None) -> None:
         """Assign parameters and buffers. If something does not fit, nothing is assigned.
 
         Args:
             values: arrays by path.
             strict: whether missing and unknown paths are errors.
+            mapping: how to rename the paths, as in `hf.load`: ``"torch"`` takes the ``state_dict`` of a PyTorch model
+                with the same layers.
 
         Raises:
             ArgumentError: paths or shapes that do not fit; all are named.
+
+        Example:
+            >>> import hybridflow as hf
+            >>> net = hf.nn.Linear(2, 1)
+            >>> net.load_state_dict({"fc.weight": [[1.0, 2.0]], "fc.bias": [3.0]}, mapping={"fc": ""})
+            >>> net(hf.ones((1, 2))).item()
+            6.0
         """
-        state.load_state_dict(self, values, strict)
+        state.load_state_dict(self, values, strict, mapping)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Self:
         return state.deep_copy(self, memo)

@@ -251,7 +251,6 @@ def matrix_norm(
 def norm(
     x: TensorLike,
     /,
-    *,
     ord: float | str | None = None,
     axis: int | Sequence[int] | None = None,
     keepdims: bool = False,

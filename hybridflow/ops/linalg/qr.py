@@ -134,7 +134,7 @@ _MODES = ("reduced", "complete")
     onnx=DECOMPOSITION,
     padded=each_matrix,
 )
-def qr(x: TensorLike, /, *, mode: str = "reduced") -> QRResult:
+def qr(x: TensorLike, /, mode: str = "reduced") -> QRResult:
     """Factor matrices into one with orthonormal columns and an upper triangular one.
 
     The diagonal of `R` is real and not negative, which determines the factors of a matrix of full rank. The phases of

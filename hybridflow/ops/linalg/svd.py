@@ -157,7 +157,7 @@ def _svd_samples(rng: np.random.Generator) -> Any:
     onnx=DECOMPOSITION,
     padded=each_matrix,
 )
-def svd(x: TensorLike, /, *, full_matrices: bool = True) -> SVDResult:
+def svd(x: TensorLike, /, full_matrices: bool = True) -> SVDResult:
     """Compute singular value decompositions.
 
     Each left singular vector is turned so that its inner product with ``(cos 0, cos 1, cos 2, ...)`` is real and
