@@ -28,7 +28,7 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from xml.etree import ElementTree
@@ -73,20 +73,32 @@ def run_suite(path: Path, *, compiled: bool, examples: int, more: Sequence[str] 
         raise FileNotFoundError(f"{path} is no checkout of array-api-tests: it has no folder array_api_tests")
     tests = [argument for argument in more if argument.startswith("array_api_tests")] or ["array_api_tests"]
     rest = [argument for argument in more if argument not in tests]
+    arguments = [*tests, "--derandomize", "--disable-deadline", f"--max-examples={examples}", *rest]
+    module = "tests.compiled_namespace" if compiled else "hybridflow"
+    return run_tests(arguments, path, {"ARRAY_API_TESTS_MODULE": module})
+
+
+def run_tests(arguments: Sequence[str], folder: Path, environment: Mapping[str, str]) -> Result:
+    """Run tests of another package in a process of its own, which imports this hybridflow.
+
+    Args:
+        arguments: the arguments of pytest.
+        folder: where it runs.
+        environment: what to add to the environment.
+
+    Raises:
+        RuntimeError: the suite did not run.
+    """
     root = Path(__file__).resolve().parents[1]
-    environment = {
-        **os.environ,
-        "PYTHONPATH": os.pathsep.join([str(root), *filter(None, [os.environ.get("PYTHONPATH")])]),
-        "ARRAY_API_TESTS_MODULE": "tests.compiled_namespace" if compiled else "hybridflow",
-    }
-    with tempfile.TemporaryDirectory() as folder:
-        report = Path(folder) / "report.xml"
+    paths = os.pathsep.join([str(root), *filter(None, [os.environ.get("PYTHONPATH")])])
+    with tempfile.TemporaryDirectory() as reports:
+        report = Path(reports) / "report.xml"
         command = [
-            sys.executable, "-m", "pytest", *tests, "-q", "--tb=short", "--disable-warnings",
-            "-p", "no:cacheprovider", "--derandomize", "--disable-deadline", f"--max-examples={examples}",
-            f"--junitxml={report}", *rest,
+            sys.executable, "-m", "pytest", "-q", "--tb=short", "--disable-warnings", "-p", "no:cacheprovider",
+            f"--junitxml={report}", *arguments,
         ]  # fmt: skip
-        done = subprocess.run(command, cwd=path, env=environment, capture_output=True, text=True, check=False)
+        done = subprocess.run(command, cwd=folder, env={**os.environ, "PYTHONPATH": paths, **environment},
+                              capture_output=True, text=True, check=False)  # fmt: skip
         if done.returncode not in (0, 1) or not report.exists():
             raise RuntimeError(f"the suite did not run:\n{done.stdout[-2000:]}\n{done.stderr[-2000:]}")
         return read_report(report.read_text(encoding="utf-8"))

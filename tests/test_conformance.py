@@ -5,9 +5,10 @@ from __future__ import annotations
 import inspect
 
 import numpy as np
+import pytest
 
 import hybridflow as hf
-from tests import compiled_namespace, conformance
+from tests import clients, compiled_namespace, conformance
 
 REPORT = """<testsuites><testsuite>
 <testcase classname="array_api_tests.test_a" name="test_one" />
@@ -49,3 +50,21 @@ def test_the_compiled_namespace():
     assert xp.__array_api_version__ == hf.__array_api_version__
     np.testing.assert_array_equal(xp.sort(hf.asarray([2, 1]), descending=True).numpy(), [2, 1])
     assert callable(xp.linalg.inv)
+
+
+def test_the_table_of_clients_has_every_refusals_reason(capsys, monkeypatch):
+    for known, status in (({"test_a": "decided"}, 0), ({}, 1)):
+        suite = clients.Suite("some 1.0", lambda: conformance.Result(7, 2, {"test_a": "no"}), known)
+        monkeypatch.setattr(clients, "suites", lambda _, suite=suite: [suite])
+        assert clients.main([]) == status
+        text = capsys.readouterr().out
+        assert "| some 1.0 | 7 | 1 | 2 |" in text
+        assert f"- some 1.0, test_a: {'decided' if known else 'NOT KNOWN: no'}" in text
+
+
+@pytest.mark.rest
+def test_einops_own_tests_pass():
+    pytest.importorskip("einops", "0.8.2")
+    result = clients.of_einops()
+    assert not result.failed
+    assert result.passed >= 55

@@ -11,6 +11,7 @@ import pickle
 import statistics
 import sys
 import threading
+import types
 import warnings
 from typing import Any
 
@@ -180,6 +181,9 @@ def test_arrays_of_others():
         assert found.dtype == np.float32
         assert np.ravel(found.numpy()).tolist() == [1.0, 2.0]
     assert hf.asarray(jnp.ones(2, jnp.bfloat16)).dtype == hf.bfloat16
+    half = jnp.ones(2, jnp.bfloat16)  # as PyTorch's, which NumPy takes by DLPack only, and not in this dtype
+    foreign = types.SimpleNamespace(__dlpack__=half.__dlpack__, __dlpack_device__=half.__dlpack_device__)
+    assert hf.asarray(foreign).tolist() == [1.0, 1.0]
     assert hf.asarray([jnp.float32(1), np.float32(2.0)]).tolist() == [1.0, 2.0]
 
 

@@ -91,6 +91,15 @@ def test_inverses_undo_and_energy_is_kept(size: int, norm: str, seed: int):
     assert energy == pytest.approx(float(np.sum(x * x)), rel=1e-12)
 
 
+@pytest.mark.parametrize("name", ["fft", "ifft", "rfft", "irfft", "fftn", "ifftn", "rfftn", "irfftn"])
+def test_sizes_that_change_from_call_to_call(name: str):
+    function = getattr(hf.fft, name)
+    compiled, x = hf.compile(function), hf.asarray(np.arange(3.0, dtype=np.float32))
+    for size in (1, 2, 5, 4, 1):
+        options: dict[str, Any] = {"s": (size,), "axes": [0]} if name.endswith("n") else {"n": size}
+        np.testing.assert_allclose(compiled(x, **options).numpy(), function(x, **options).numpy(), rtol=1e-5, atol=1e-6)
+
+
 def test_frequencies_and_shifts():
     for n in (1, 4, 5):
         np.testing.assert_allclose(hf.fft.fftfreq(n, d=0.1).numpy(), np.fft.fftfreq(n, 0.1), rtol=1e-6)

@@ -52,6 +52,32 @@ def test_coupled_decay_is_an_error_that_names_ours(name):
         getattr(hf.optim, name)(weights(), weight_decay=0.1)
 
 
+@pytest.mark.parametrize(("make", "told"), [
+    (lambda w: hf.optim.Adam(w, amsgrad=True), "optax.amsgrad"),
+    (lambda w: hf.optim.SGD(w, weight_decay=0.1), "optax.add_decayed_weights"),
+    (lambda w: hf.nn.softmax_cross_entropy(DATA, DATA, from_logits=False), "take logits"),
+    (lambda w: hf.nn.mse(DATA, DATA, sample_weight=DATA), "Multiply the losses by it"),
+    (lambda w: hf.nn.kl_div(DATA, DATA, log_target=True), "hf.exp"),
+])  # fmt: skip
+def test_options_that_are_absent_say_what_to_write(make, told):
+    with pytest.raises(TypeError, match=rf"takes no keyword(.|\n)*{told}"):
+        make(weights())
+
+
+def test_the_rules_that_hints_name_are_torchs():
+    torch, optax = pytest.importorskip("torch"), pytest.importorskip("optax")
+    rule = optax.chain(optax.add_decayed_weights(0.2), optax.adam(0.1))
+    theirs, ours = torch.nn.Parameter(torch.tensor(DATA)), weights()
+    for optimizer, w in (
+        (torch.optim.Adam([theirs], 0.1, weight_decay=0.2), theirs), (hf.optim.Optax(ours, rule), ours[0])
+    ):  # fmt: skip
+        for _ in range(5):
+            optimizer.zero_grad()
+            ((w * w).sum() + w.sum()).backward()
+            optimizer.step()
+    np.testing.assert_allclose(ours[0].numpy(), theirs.detach().numpy(), rtol=2e-5, atol=1e-5)
+
+
 def test_lbfgs_takes_torchs_keywords():
     options = {"max_iter": 3, "max_eval": 5, "history_size": 2, "line_search_fn": "strong_wolfe",
                "tolerance_grad": 1e-3, "tolerance_change": 1e-4}  # fmt: skip

@@ -178,3 +178,18 @@ def test_an_area_needs_both_labels_and_scores_from_0_to_1(compiled: bool):
             print(update(hf.asarray([0.25, wrong]), hf.asarray([0, 1])), hf.synchronize())  # its check may come late
     update(hf.asarray([0.25, 0.75]), hf.asarray([0, 0]))
     assert auc.result().item() == 0.375
+
+
+@pytest.mark.parametrize("compiled", [False, True])
+@pytest.mark.parametrize(("kind", "shape"), [
+    ("Accuracy", (3,)), ("Accuracy", (3, 2)), ("Precision", (3,)), ("Recall", (3, 2)), ("F1", (3,)), ("TopK", (3, 2)),
+])  # fmt: skip
+def test_a_prediction_that_is_nan_is_an_error(kind: str, shape: tuple[int, ...], compiled: bool):
+    metric = getattr(hf.metrics, kind)()
+    update = hf.compile(metric.update) if compiled else metric.update
+    labels = hf.asarray([0, 1, 1])
+    update(hf.zeros(shape), labels)
+    before = metric.result().item()
+    with pytest.raises(ArgumentError, match=rf"{kind}\.update: a prediction is NaN"):
+        print(update(hf.full(shape, np.nan), labels), hf.synchronize())  # its check may come late
+    assert metric.result().item() == before

@@ -320,8 +320,9 @@ def test_values_are_saved_and_loaded_all_or_none():
     assert np.array_equal(other.fc1.bias.numpy(), values["fc1.bias"])
     other.load_state_dict({"fc1.bias": np.ones(8, np.float32)}, strict=False)
     assert other.fc1.bias.numpy().sum() == 8
-    with pytest.raises(TypeError, match="a Net is not pickled"):
-        pickle.dumps(model)
+    for whole in (model, hf.optim.Adam(model), hf.optim.Adam([hf.Variable(1.0)])):
+        with pytest.raises(TypeError, match=rf"{type(whole).__name__} is not pickled.*\n.*hf.save\(path, \w+\)"):
+            pickle.dumps(whole)
 
 
 def test_sizes_that_do_not_fit_name_path_layer_and_sizes():

@@ -287,6 +287,22 @@ def test_inverses_of_incomplete_functions_undo_them() -> None:
             near(slope(slope(function, index), index)(*xs), [0.0] * 3, 1e-5)
 
 
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_quantiles_of_extreme_parameters_are_the_same_in_both_modes(dtype: Any) -> None:
+    rng = np.random.default_rng(0)
+    a, b = np.exp(rng.uniform(np.log(1e-3), np.log(1e6), (2, 2000)))
+    y = np.where(rng.random(2000) < 0.5, rng.uniform(0, 1, 2000), 10 ** rng.uniform(-30, 0, 2000))
+    by_scipy_wrong = [[1.01643, 0.00338138, 4.38016e-20], [1.58955, 0.446736, 6.25942e-28]]
+    rows = np.concatenate([np.stack([a, b, y], 1), [[0.01, 5e8, 0.885]], by_scipy_wrong]).T.astype(dtype)
+    eager, compiled = [run(*map(hf.asarray, rows)).numpy() for run in ways(special.betaincinv)]
+    tiny = float(np.finfo(dtype).tiny)
+    np.testing.assert_allclose(compiled, eager, rtol=32768 * np.finfo(dtype).eps, atol=2 * tiny)
+    np.testing.assert_allclose(eager[-3:], [5.600556e-15, 2.4672692e-17, 1.4595316e-17], rtol=1e-3)
+    far = hf.asarray(np.array([[5.611508846282959, 278555168.0, 2.398265408487532e-08]], dtype).T)
+    eager, compiled = [run(*far).numpy() for run in ways(special.betainc)]
+    np.testing.assert_allclose(compiled, eager, rtol=1e-4)
+
+
 @pytest.mark.parametrize(("function", "arguments", "expected"), [
     (special.log_ndtr, (5.0,), -2.866516129637636e-07), (special.erfinv, (0.9999999,), 3.7665625816384707),
     (special.betaln, (17.81, 0.3235), 0.09127714822807129), (special.gammainc, (1e6, 1e6 + 1e3), 0.8413447863683403),

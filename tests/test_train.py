@@ -472,6 +472,14 @@ def test_metrics_and_validation_are_weighted(compile: bool):
     measured = hf.train.evaluate(model, examples()[0], LABELS, metrics=hf.metrics.Accuracy(), sample_weight=RANDOM,
                                  batch_size=5, compile=compile)  # fmt: skip
     assert measured == pytest.approx(right)
+    for kind in ("a mapping of classes", "each class", "balanced"):
+        for own, given in ((1.0, {}), (RANDOM, {"sample_weight": RANDOM})):
+            measured = hf.train.evaluate(
+                model, examples()[0], LABELS, metrics=hf.metrics.Accuracy(), batch_size=5, compile=compile,
+                **WEIGHTS[kind][1], **given,
+            )  # fmt: skip
+            right_by_class = np.average(logits.numpy().argmax(-1) == LABELS, weights=WEIGHTS[kind][0] * own)
+            assert measured == pytest.approx(right_by_class)
     batches = hf.data.Batches((examples()[0], LABELS, RANDOM), 7)
     assert hf.train.evaluate(model, batches, metrics=hf.metrics.Accuracy(), compile=compile) == pytest.approx(right)
 

@@ -131,7 +131,7 @@ def _from_dlpack(obj: Any) -> Any:
     """Return the array of an object that supports DLPack; through jax where NumPy fails, as for bfloat16."""
     try:
         return np.from_dlpack(obj)
-    except RuntimeError as error:
+    except (RuntimeError, BufferError) as error:
         try:
             return np.asarray(jax.dlpack.from_dlpack(obj))
         except Exception:

@@ -372,7 +372,7 @@ _OF_A_PART = "torch is given the size of a part: give axis=, and the number of p
 _COUPLED: Mapping[str, str] = dict.fromkeys(
     ["SGD", "Adam", "RMSprop", "Adagrad", "Adadelta"],
     "torch adds weight_decay * parameter to the gradient then: decay= is decoupled, and shrinks the parameter by "
-    "rate * decay.",
+    "rate * decay. hf.optim.Optax(model, optax.chain(optax.add_decayed_weights(weight_decay), rule)) does as torch.",
 )
 
 KEYWORDS = (
@@ -429,9 +429,15 @@ KEYWORDS = (
     Keyword("torch", "lr", ("rate",), ""),
     Keyword("tensorflow", "learning_rate", ("rate",), ""),
     Keyword("torch", "weight_decay", ("decay",), "", _COUPLED, usual=(0,)),
-    Keyword("torch", "amsgrad", (), "There is no such variant here.", usual=(False,)),
+    Keyword("torch", "amsgrad", (),
+            "hf.optim.Optax(model, optax.amsgrad(rate)) takes the largest of the corrected moments.", usual=(False,)),
     Keyword("torch", "maximize", (), "Negate the loss.", usual=(False,)),
     Keyword("torch", "dampening", (), "The new gradient enters the velocity whole.", usual=(0,)),
+    Keyword("torch", "decoupled_weight_decay", (), "decay= is decoupled: leave it out.", usual=(True,)),
+    Keyword("torch", "initial_accumulator_value", (), "The sum of squares begins at 0.", usual=(0,)),
+    Keyword("torch", "d", ("threshold",), ""),
+    Keyword("torch", "ns_steps", ("rounds",), ""),
+    Keyword("torch", "ns_coefficients", ("coefficients",), ""),
     Keyword("torch", "lr_decay", (), "Use a schedule: rate=lambda step: rate / (1 + step * decay).", usual=(0,)),
     Keyword("torch", "capturable", (), "It says how torch computes, not what.", usual=(True, False)),
     Keyword("torch", "differentiable", (), "No gradient passes an assignment: write updates of tensors as functions.",
@@ -440,6 +446,9 @@ KEYWORDS = (
     Keyword("torch", "pos_weight", (), "It belongs to hf.nn.sigmoid_cross_entropy.", usual=(None,)),
     Keyword("torch", "ignore_index", ("ignored_id",), "It belongs to losses of integer labels.", usual=(-100,)),
     Keyword("tensorflow", "ignore_class", ("ignored_id",), "It belongs to losses of integer labels.", usual=(None,)),
+    Keyword("tensorflow", "from_logits", (), "hf.nn's cross-entropies take logits: leave it out.", usual=(True,)),
+    Keyword("tensorflow", "sample_weight", (), "Multiply the losses by it: they are per example."),
+    Keyword("torch", "log_target", (), "Give hf.exp(target).", usual=(False,)),
     Keyword("torch", "ceil_mode", (), "Windows that do not fit are left out; pad the input for more.", usual=(False,)),
     Keyword("torch", "padding_mode", (), "Use hf.pad(x, pad_width, mode=...) before the layer.", usual=("zeros",)),
     Keyword("torch", "track_running_stats", (), "The averages are always kept.", usual=(True,)),

@@ -29,8 +29,13 @@ def labels_of(name: str, prediction: Any, target: Any, threshold: float) -> tupl
 
     Predictions with one more axis than the targets are logits. Floats of the targets' shape are probabilities of the
     label 1, which is predicted above the threshold.
+
+    Raises:
+        ShapeError: predictions and targets whose shapes do not fit.
+        ArgumentError: a prediction is NaN.
     """
     predicted, right = as_tensor(prediction), as_tensor(target)
+    _require_numbers(name, predicted)
     if predicted.ndim == right.ndim + 1:
         predicted = argmax(predicted, axis=-1)
     elif kind_of(predicted.dtype) == "float" and predicted.shape == right.shape:
@@ -41,6 +46,12 @@ def labels_of(name: str, prediction: Any, target: Any, threshold: float) -> tupl
                     f"{right.shape}", hint="Give logits (..., classes), or labels of the targets' shape.")
         )  # fmt: skip
     return cast_to(predicted, int32), cast_to(right, int32)
+
+
+def _require_numbers(name: str, prediction: Tensor) -> None:
+    if kind_of(prediction.dtype) == "float":
+        text = message(f"{name}.update: a prediction is NaN, so no class is predicted", got=str(prediction.spec))
+        require(all_true(equal(prediction, prediction)), ArgumentError, text)
 
 
 class Accuracy(Mean):
@@ -88,6 +99,7 @@ class TopK(Mean):
                 message(f"TopK.update: logits of shape {logits.shape} for labels of shape {labels.shape}",
                         hint="Give logits (..., classes) and labels (...).")
             )  # fmt: skip
+        _require_numbers("TopK", logits)
         _, classes = top_k(logits, min(self._k, logits.shape[-1]))
         wanted = cast_to(labels, int32).reshape((*labels.shape, 1))
         self._take(any_true(equal(cast_to(classes, int32), wanted), axis=-1), sample_weight)

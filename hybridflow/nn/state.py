@@ -151,22 +151,21 @@ def load_state_dict(module: Any, values: Any, strict: bool, mapping: Any) -> Non
     assign_all(known, values, what="load_state_dict", strict=strict, hint=hint)
 
 
-def deep_copy(module: Any, memo: dict[int, Any]) -> Any:
-    """Return a deep copy of a module; objects shared inside it are shared in the copy."""
-    made: Any = object.__new__(type(module))
-    memo[id(module)] = made
+def deep_copy(whole: Any, memo: dict[int, Any]) -> Any:
+    """Return a deep copy of a module or optimizer; objects shared inside it are shared in the copy."""
+    made: Any = object.__new__(type(whole))
+    memo[id(whole)] = made
     for name in ("_path", "_copied"):
-        if hasattr(module, name):
-            setattr(made, name, getattr(module, name))
-    for name, value in vars(module).items():
+        if hasattr(whole, name):
+            setattr(made, name, getattr(whole, name))
+    for name, value in vars(whole).items():
         made.__dict__[name] = copy.deepcopy(value, memo)
     return made
 
 
-def not_pickled(module: Any) -> Exception:
-    """Return the error for pickling a module: reading a pickle runs code."""
-    name = type(module).__name__
+def not_pickled(whole: Any, named: str = "model") -> Exception:
+    """Return the error for pickling a module or optimizer: reading a pickle runs code."""
     return ArgumentTypeError(
-        message(f"pickle: a {name} is not pickled, its values are saved",
-                hint="Use hf.save(path, model) and hf.load(path, into=model).")
+        message(f"pickle: {type(whole).__name__} is not pickled, its values are saved",
+                hint=f"Use hf.save(path, {named}) and hf.load(path, into={named}).")
     )  # fmt: skip

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Sequence
 from typing import Any
 
@@ -43,7 +44,7 @@ def transform(
         raise ArgumentError(message(f"{told}: norm={norm!r} is not one of {list(_NORMS)}"))
     tensor = operand(told, x, real=name == "rfftn")
     transformed = _axes_of(told, tensor, s, axes)
-    sizes: list[Any] = [tensor.shape[axis] for axis in transformed] if s is None else list(s)
+    sizes: list[Any] = [tensor.shape[axis] for axis in transformed] if s is None else [_size(one) for one in s]
     attrs: dict[str, Any] = {"axes": transformed, "norm": norm}
     if name == "irfftn":
         size: Any = sizes[-1] if s is not None else 2 * (sizes[-1] - 1)
@@ -54,6 +55,10 @@ def transform(
         _require_elements(told, tensor, axis, size)
         tensor = _resized(tensor, axis, size)
     return bind(REGISTRY[name], (tensor,), attrs)
+
+
+def _size(size: Any) -> Any:
+    return size if isinstance(size, Dim) else operator.index(size)
 
 
 def operand(name: str, x: TensorLike, *, real: bool) -> Tensor:

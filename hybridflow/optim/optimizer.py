@@ -25,6 +25,7 @@ from hybridflow.core.variable import Variable
 from hybridflow.core.variable_log import OPEN_LOGS
 from hybridflow.ir.builder import GraphBuilder, add_check, require
 from hybridflow.nn.sizes import unsized
+from hybridflow.nn.state import deep_copy, not_pickled
 from hybridflow.ops.common import cast_to
 from hybridflow.ops.comparison import isfinite
 from hybridflow.optim.groups import (
@@ -517,6 +518,12 @@ class Optimizer:
             outputs = bind(one.rule.op, values, one.attrs)
             made += zip((one.variable, *one.slots), outputs if slots else (outputs,), strict=True)
         assign_all([*made, (self._steps, step + 1)])
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Any:
+        return deep_copy(self, memo)
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        raise not_pickled(self, "optimizer")
 
     def __repr__(self) -> str:
         settings = "".join([f", {name}={value!r}" for name, value in self._settings.items()])

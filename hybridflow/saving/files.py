@@ -160,7 +160,8 @@ def load(
             as `save` does, is safe.
 
     Returns:
-        The tensors by path; ``.metadata`` has the texts that were saved with them.
+        The tensors by path; ``.metadata`` has the texts that were saved with them. The numbers of float8 tensors, as
+        other packages write them, are float32.
 
     Raises:
         TraceError: this is called inside a compiled function.

@@ -10,6 +10,9 @@ import math
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple, cast
 
+import ml_dtypes
+import numpy as np
+
 from hybridflow.backend.host import ALIGNED
 from hybridflow.core.dtypes import (
     DType,
@@ -36,8 +39,15 @@ DTYPES: dict[str, DType] = {
 }  # fmt: skip
 """The dtypes of hybridflow by the format's names."""
 NAMES = {dtype: name for name, dtype in DTYPES.items()}
-OTHERS = {"F4", "F6_E2M3", "F6_E3M2", "F8_E5M2", "F8_E4M3", "F8_E8M0", "F8_E5M2FNUZ", "F8_E4M3FNUZ"}
-"""The format's dtypes that hybridflow does not have."""
+FLOAT8: dict[str, np.dtype[Any]] = {
+    "F8_E5M2": np.dtype(ml_dtypes.float8_e5m2), "F8_E4M3": np.dtype(ml_dtypes.float8_e4m3fn),
+    "F8_E8M0": np.dtype(ml_dtypes.float8_e8m0fnu), "F8_E5M2FNUZ": np.dtype(ml_dtypes.float8_e5m2fnuz),
+    "F8_E4M3FNUZ": np.dtype(ml_dtypes.float8_e4m3fnuz),
+}  # fmt: skip
+"""The format's dtypes whose numbers are read as float32, which has them all."""
+_READ = {**DTYPES, **FLOAT8}
+OTHERS = {"F4", "F6_E2M3", "F6_E3M2"}
+"""The format's dtypes that hybridflow does not read."""
 
 METADATA = "__metadata__"
 """The header's key for the metadata; every other key is the name of a tensor."""
@@ -54,14 +64,14 @@ class Entry(NamedTuple):
 
     Attributes:
         path: its name.
-        dtype: its dtype.
+        dtype: its dtype in the file.
         shape: its shape.
         begin: the offset of its first byte after the header.
         end: the offset behind its last byte.
     """
 
     path: str
-    dtype: DType
+    dtype: np.dtype[Any]
     shape: tuple[int, ...]
     begin: int
     end: int
@@ -179,7 +189,7 @@ def _entry(path: str, field: Any) -> Entry:
     if not isinstance(field, dict) or set(cast("dict[str, Any]", field)) != {"dtype", "shape", "data_offsets"}:
         raise wrong(f"{shown(path)} has not just a dtype, a shape and data_offsets")
     name, shape, offsets = field["dtype"], field["shape"], field["data_offsets"]
-    if not isinstance(name, str) or name not in DTYPES:
+    if not isinstance(name, str) or name not in _READ:
         if isinstance(name, str) and name in OTHERS:
             raise wrong(f"{shown(path)} is {name}, which hybridflow has no dtype for")
         raise wrong(f"{shown(path)} has the dtype {shown(name)}, which the format has not")
@@ -187,7 +197,7 @@ def _entry(path: str, field: Any) -> Entry:
         raise wrong(f"{shown(path)} has the shape {shown(shape)}")
     if not _are_sizes(offsets) or len(offsets) != 2:
         raise wrong(f"{shown(path)} has the data_offsets {shown(offsets)}")
-    dtype = DTYPES[name]
+    dtype = _READ[name]
     size = math.prod(shape) * dtype.itemsize
     if offsets[1] - offsets[0] != size or math.prod([one or 1 for one in shape]) * dtype.itemsize >= 1 << 63:
         raise wrong(f"{shown(path)} is {name}{shown(shape)}, which takes {size} bytes, not {shown(offsets)}")

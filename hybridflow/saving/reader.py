@@ -13,9 +13,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from hybridflow.backend.host import ALIGNED
-from hybridflow.core.dtypes import bool_
+from hybridflow.core.dtypes import bool_, float32
 from hybridflow.core.errors import ArgumentTypeError, FileError, FileFormatError, FileMissingError, message
-from hybridflow.saving.format import LONGEST_HEADER, Entry, parsed, shown, wrong
+from hybridflow.saving.format import FLOAT8, LONGEST_HEADER, Entry, parsed, shown, wrong
 
 Bytes = np.ndarray[Any, np.dtype[np.uint8]]
 PathLike = str | os.PathLike[str]
@@ -163,10 +163,12 @@ def _read_into(handle: int, target: memoryview) -> int:
 
 
 def _array(entry: Entry, data: Bytes) -> np.ndarray[Any, Any]:
-    """Return a tensor as a view of a file's bytes, or as a copy if they are not aligned for its dtype."""
+    """Return a tensor as a view of a file's bytes, or as a copy if they are not aligned for its dtype or are float8."""
     raw = data[entry.begin : entry.end]
     if entry.dtype == bool_ and raw.size and int(raw.max()) > 1:
         raise wrong(f"{shown(entry.path)} is BOOL, and has other bytes than 0 and 1")
+    if entry.dtype in FLOAT8.values():
+        return raw.view(entry.dtype).astype(float32).reshape(entry.shape)
     if raw.size == 0:
         return np.empty(entry.shape, entry.dtype)
     if raw.ctypes.data % entry.dtype.alignment:

@@ -14,10 +14,11 @@ from hybridflow.core.mesh import Axis, Mesh
 from hybridflow.ops.random import integers
 from hybridflow.saving.checkpoints import Checkpoints
 from hybridflow.train.best import Best
+from hybridflow.train.class_weights import weights_of_classes
 from hybridflow.train.inputs import batches_of, figure, is_array, metrics_of, parts_of
 from hybridflow.train.loops import Metrics, figures, forward_of, mode
 from hybridflow.train.run import Run
-from hybridflow.train.step import Step, step_of, weights_of_classes
+from hybridflow.train.step import Step, step_of
 
 
 @with_foreign_keywords
@@ -116,7 +117,7 @@ def fit(
     if mesh is not None and not compile:
         raise ArgumentError(message("fit: a mesh runs compiled steps", got="compile=False", hint="Leave one out."))
     over = mesh.axes[0] if mesh is not None and batch is None else batch
-    weights = weights_of_classes(class_weight, y)
+    weights = weights_of_classes("fit", class_weight, y)
     step = step_of(model, loss, optimizer, metrics_of("fit", metrics), weights, parts, loss_scale, compile, mesh, over)
     if "loss" in step.metrics:
         raise ArgumentError(message("fit: a metric is called 'loss', as the loss is", hint="Give it another name."))

@@ -10,16 +10,19 @@ import jax
 import numpy as np
 
 from hybridflow.autodiff.requires_grad import no_grad
+from hybridflow.core.dtypes import float64, kind_of
 from hybridflow.core.errors import ArgumentError, ArgumentTypeError, ShapeError, message
 from hybridflow.core.functions import as_traced
 from hybridflow.core.keywords import with_foreign_keywords
 from hybridflow.core.mesh import Axis, Mesh
 from hybridflow.core.tensor import Tensor, as_tensor, new_tensor
 from hybridflow.data.batches import Batches
-from hybridflow.metrics.metric import Metric
+from hybridflow.metrics.metric import Metric, weights_for
 from hybridflow.nn.layers.module import Module
+from hybridflow.ops.common import cast_to
 from hybridflow.tracing.compile import compile as compiled
 from hybridflow.tracing.function import CompiledFunction
+from hybridflow.train.class_weights import ClassWeight, weights_of_classes, weights_of_targets
 from hybridflow.train.inputs import (
     batches_of,
     checked,
@@ -97,8 +100,8 @@ def forward_of(model: Any, compile: bool, mesh: Mesh | None = None, batch: Axis 
 
 @with_foreign_keywords
 def evaluate(
-    model: Any, x: Any, y: Any = None, *, metrics: Metrics, sample_weight: Any = None, batch_size: int = 256,
-    compile: bool = True, mesh: Mesh | None = None, batch: Axis = None,
+    model: Any, x: Any, y: Any = None, *, metrics: Metrics, sample_weight: Any = None, class_weight: Any = None,
+    batch_size: int = 256, compile: bool = True, mesh: Mesh | None = None, batch: Axis = None,
 ) -> Any:  # fmt: skip
     """Return the metrics of a model over data.
 
@@ -112,6 +115,7 @@ def evaluate(
         metrics: a metric of `hf.metrics`, or a function of predictions and targets whose values are averaged; or a
             sequence of these, which are named after their classes and functions; or a mapping with names.
         sample_weight: how much each example counts in the metrics, if x are inputs.
+        class_weight: factors of that by class, as for `fit`: ``"balanced"`` makes all classes of `y` count the same.
         batch_size: the number of examples in a batch of arrays.
         compile: whether to compile the model.
         mesh, batch: the devices that run it together, and the mesh axis over which batches are split, as for `fit`.
@@ -131,16 +135,22 @@ def evaluate(
         1.0
         >>> hf.train.evaluate(lambda x: x * 2, x, y, metrics=[hf.metrics.Accuracy(), hf.metrics.Perplexity()])
         {'accuracy': 1.0, 'perplexity': 1.4060...}
+        >>> guessed, right = np.eye(2)[[0, 0, 0, 0]], np.asarray([0, 0, 0, 1])
+        >>> hf.train.evaluate(lambda x: x, guessed, right, metrics=hf.metrics.Accuracy(), class_weight="balanced")
+        0.5
     """
     named = metrics_of("evaluate", metrics)
     if not named:
         raise ArgumentError(message("evaluate: there are no metrics", hint="Give one of hf.metrics, or several."))
     data = batches_of("evaluate", x, y, sample_weight, batch_size)
-    results = figures(model, forward_of(model, compile, mesh, batch), data, named)
+    weights = weights_of_classes("evaluate", class_weight, y)
+    results = figures(model, forward_of(model, compile, mesh, batch), data, named, weights)
     return results if isinstance(metrics, Mapping | Sequence) else next(iter(results.values()))
 
 
-def figures(model: Any, forward: Any, data: Any, metrics: Mapping[str, Metric]) -> dict[str, Any]:
+def figures(
+    model: Any, forward: Any, data: Any, metrics: Mapping[str, Metric], class_weight: ClassWeight | None = None
+) -> dict[str, Any]:
     """Return metrics of a model by name, over batches of inputs, targets and weights; see `evaluate`.
 
     Args:
@@ -148,6 +158,7 @@ def figures(model: Any, forward: Any, data: Any, metrics: Mapping[str, Metric]) 
         forward: what `forward_of` returned for it.
         data: the batches.
         metrics: the metrics.
+        class_weight: how much the examples of each class count.
     """
     for one in metrics.values():
         one.reset()
@@ -155,9 +166,20 @@ def figures(model: Any, forward: Any, data: Any, metrics: Mapping[str, Metric]) 
         for batch in checked("evaluate", data):
             inputs, *rest = parts_of("evaluate", batch)
             prediction = forward(inputs)
+            if class_weight is not None:
+                rest = _by_class(class_weight, *rest)
             for one in metrics.values():
                 one.update(prediction, *rest)
     return {name: figure(one.result()) for name, one in metrics.items()}
+
+
+def _by_class(class_weight: ClassWeight, y: Any, *sample_weight: Any) -> list[Any]:
+    """Return targets and the weights of their examples, by class and by themselves."""
+    dense = isinstance(y, Tensor) and y.ndim > 1 and kind_of(y.dtype) == "float"
+    factors = weights_of_targets("evaluate", class_weight, y, np.ndim(y) - dense, float64)
+    for one in sample_weight:
+        factors = factors * cast_to(weights_for("evaluate", one, factors), float64)
+    return [y, factors]
 
 
 @with_foreign_keywords

@@ -9,27 +9,21 @@ from types import MethodType
 from typing import Any, cast
 
 import jax
-import numpy as np
 
 from hybridflow.autodiff.requires_grad import no_grad
 from hybridflow.autodiff.tape import GradientTape
 from hybridflow.core.errors import ArgumentError, ArgumentTypeError, GradientError, ShapeError, message
 from hybridflow.core.functions import as_traced
 from hybridflow.core.mesh import Axis, Mesh
-from hybridflow.core.tensor import Tensor, as_tensor, asarray
+from hybridflow.core.tensor import Tensor, as_tensor
 from hybridflow.core.variable import Variable
 from hybridflow.metrics.metric import Metric, weights_for
 from hybridflow.nested.accumulate import accumulate_gradients
-from hybridflow.ops.choice import where
 from hybridflow.ops.common import cast_to
-from hybridflow.ops.comparison import equal
 from hybridflow.ops.random import default_generator
-from hybridflow.ops.reductions import any as any_true
 from hybridflow.ops.reductions import mean as mean_of
-from hybridflow.ops.reductions import sum as sum_of
-from hybridflow.ops.shape import expand_dims
-from hybridflow.ops.statistics import argmax
 from hybridflow.tracing.compile import compile as compiled
+from hybridflow.train.class_weights import weights_of_targets
 from hybridflow.train.inputs import MeanOf, rows_of
 from hybridflow.train.loops import mode
 
@@ -132,7 +126,8 @@ class Step:
         for metric in self.metrics.values():
             as_traced(metric.update)(prediction, y, *sample_weight)
         if self.class_weight is not None:
-            losses = losses * _of_targets(self.class_weight, y, losses)
+            factors = weights_of_targets("fit", self.class_weight, y, losses.ndim, losses.dtype)
+            losses = losses * weights_for("fit: class_weight", factors, losses)
         for weights in sample_weight:
             losses = losses * cast_to(weights_for("fit", weights, losses), losses.dtype)
         self.mean.take(losses, rows)
@@ -172,48 +167,6 @@ class Step:
             self._loss_of, count, None, batch_argnums=tuple(range(len(batch))), variables=self.parameters()
         )
         return step(*examples)[1]
-
-
-def weights_of_classes(class_weight: Any, y: Any) -> tuple[tuple[Any, ...], tuple[float, ...]] | None:
-    """Return classes and the factors of their losses.
-
-    Args:
-        class_weight: a mapping, a sequence with one for each class, ``"balanced"``, or None.
-        y: the targets, of which ``"balanced"`` counts the classes.
-
-    Raises:
-        ArgumentError: it is another string, or ``"balanced"`` without an array of classes.
-    """
-    if class_weight is None:
-        return None
-    if isinstance(class_weight, str):
-        labels = np.asarray(y) if y is not None else np.zeros(0)
-        if class_weight != "balanced" or labels.dtype.kind not in "iub" or not labels.size:
-            raise ArgumentError(
-                message(f"fit: class_weight={class_weight!r}", got=f"y: {type(y).__name__} of {labels.dtype}",
-                        hint='It is a mapping, one number for each class, or "balanced" for an array y of classes.')
-            )  # fmt: skip
-        classes, counts = np.unique(labels, return_counts=True)
-        return tuple(classes.tolist()), tuple((labels.size / (len(classes) * counts)).tolist())
-    if isinstance(class_weight, Mapping):
-        return tuple(class_weight), tuple(map(float, class_weight.values()))
-    factors = as_tensor(class_weight).numpy().tolist()
-    return tuple(range(len(factors))), tuple(map(float, factors))
-
-
-def _of_targets(class_weight: tuple[tuple[Any, ...], tuple[float, ...]], y: Any, losses: Tensor) -> Tensor:
-    """Return the factors of the losses of targets, with an axis for each one of the losses.
-
-    Raises:
-        ArgumentError: the targets are no tensor.
-    """
-    if not isinstance(y, Tensor):
-        raise ArgumentError(message("fit: class_weight is for one array of targets", got=type(y).__name__))
-    labels = argmax(y, axis=-1) if y.ndim == losses.ndim + 1 else y
-    classes, factors = class_weight
-    found = equal(expand_dims(labels, axis=-1), asarray(classes, dtype=labels.dtype))
-    factor = sum_of(where(found, asarray(factors, dtype=losses.dtype), 0.0), axis=-1)
-    return weights_for("fit: class_weight", where(any_true(found, axis=-1), factor, 1.0), losses)
 
 
 def _step_key(model: Any, loss: Any, optimizer: Any, metrics: Mapping[str, Metric], *rest: Any) -> list[Any]:

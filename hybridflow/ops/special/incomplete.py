@@ -205,8 +205,7 @@ def gammaincc(a: TensorLike, x: TensorLike, /) -> Tensor:
 def _solved(newton: Callable[[Any], Any], start: Any) -> Any:
     """Apply Newton's method from a start from which it converges, and twice more, so that JAX may differentiate it."""
     dtype = np.dtype(start.dtype)
-    most = 16 if dtype.itemsize == 4 else 40
-    near = 4 * float(jnp.finfo(dtype).eps)
+    most, near = 40, 4 * float(jnp.finfo(dtype).eps)
 
     def moves(state: Any) -> Any:
         count, before, now = state
@@ -316,20 +315,24 @@ def gammaincinv(a: TensorLike, y: TensorLike, /) -> Tensor:
 
 def _beta_tails(a: Any, b: Any, x: Any, rest: Any) -> tuple[Any, Any, Any, Any]:
     """Return what `_gamma_tails` returns, for a beta distribution at x, where ``1 - x`` is `rest`."""
-    below = x * (a + b + 2) <= a + 1
+    below = x * (b + 1) <= rest * (a + 1)
     off = x * b - rest * a
     density = a * log1p_less(jnp, off / a, x / a * (a + b)) + b * log1p_less(jnp, -off / b, rest / b * (a + b))
     density = density + 0.5 * jnp.log(a / (a + b) * b / (2 * math.pi))
     density = density + beyond_stirling(a + b) - beyond_stirling(a) - beyond_stirling(b)
     one, two = jnp.where(below, a, b), jnp.where(below, b, a)
     part, other = jnp.where(below, x, rest), jnp.where(below, rest, x)
-    rate, curve = (one + 1) * other - two * part, (one + 1 + two) * part
+    rate, power, half = (one + 1) * other - two * part, one + 1 + two, part < 0.5
+    sign, least = jnp.where(half, -1, 1), jnp.where(half, part, other)
 
     def log_integrand(y: Any) -> Any:
-        moved = part * jnp.expm1(-y)
-        return -rate * y - curve * expm1_less(-y) - (one + 1 + two) * log1p_less(jnp, moved)
+        """Return ``-(one + 1) * y - power * log(other + part * exp(-y))`` from the smaller one of part and other."""
+        moved = sign * y
+        grown = least * jnp.expm1(moved)
+        near = least * expm1_less(moved) + log1p_less(jnp, grown)
+        return -rate * y - power * jnp.where(grown < 1, near, jnp.log1p(grown) - least * moved)
 
-    scale = 1 / (jnp.maximum(rate, 0) + jnp.minimum(jnp.sqrt(curve * other), one + 1))
+    scale = 1 / (jnp.maximum(rate, 0) + jnp.minimum(jnp.sqrt(power * part * other), one + 1))
     relative = (1 + (one + two) * part * _integral(log_integrand, scale)) / one  # from the integral for one more
     return below, density, relative, jnp.exp(density) * relative
 
@@ -425,12 +428,19 @@ def _betaincinv_lower(a: Any, b: Any, y: Any) -> Any:
     two = jnp.where(inside, jnp.where(lower, b, a), 1)
     wanted = jnp.where(lower, jnp.log(part), jnp.log1p(-part))
 
+    least = math.log(2 * float(jnp.finfo(a.dtype).tiny))  # XLA makes 0 of what is below the smallest normal number
+
     def newton(s: Any) -> Any:
+        s = jnp.clip(s, least, -least)
         return _newton(_beta_tails(one, two, lax.logistic(s), lax.logistic(-s)), True, wanted, s)
 
-    least = math.log(float(jnp.finfo(a.dtype).tiny))
-    start = (wanted + jnp.log(one) + betaln_lower(one, two)) / one
-    found = _solved(lambda s: newton(jnp.maximum(s, least)), start)
+    whole = betaln_lower(one, two)
+    start = (wanted + jnp.log(one) + whole) / one
+    far = -(jnp.log(-jnp.expm1(wanted)) + jnp.log(two) + whole) / two  # of the other tail, if it is short
+    guesses = jnp.clip(jnp.stack([start, *[far - less for less in (0, 1, 2, 4, 8)]]), least, -least)
+    is_left = newton(guesses) >= guesses
+    left = jnp.max(jnp.where(is_left, guesses, -jnp.inf), 0)
+    found = _solved(newton, jnp.where(jnp.any(is_left, 0), left, jnp.min(guesses, 0)))
     found = jnp.where(start < least, start, found)
     x = lax.logistic(jnp.where(lower, found, -found))
     known = (a > 0) & (b > 0) & (a < jnp.inf) & (b < jnp.inf) & ((y == 0) | (y == 1))
@@ -441,8 +451,22 @@ def _inverse_slope(by: str) -> Callable[..., Any]:
     return lambda F, y, a, b, p: -getattr(F, by)(a, b, y) / _beta_slope(F, None, a, b, y)
 
 
+def _betaincinv_kernel(a: Any, b: Any, y: Any) -> Any:
+    """Call SciPy, whose result is 2 ** -56 or NaN where that is smaller and b is below 1: one term of the series there.
+
+    SciPy gives the smallest normal number for what is less than that; it is 0 here, as in compiled functions.
+    """
+    x = _beta_kernel("betaincinv")(a, b, y)
+    wide = [one.astype(np.float64) for one in (a, b, y)]
+    inside = (a > 0) & (a < np.inf) & (b > 0) & (b <= 1) & (y > 0) & (y < 1)
+    one, two, part = [np.where(inside, one, 0.5) for one in wide]
+    first = np.exp((np.log(part) + np.log(one) + by_scipy("betaln", one, two)) / one)
+    x = np.where(inside & (first < 1e-16), first, x).astype(a.dtype)
+    return np.where(x == np.finfo(np.float64).tiny, 0, x).astype(a.dtype)
+
+
 @special_triple(
-    _beta_kernel("betaincinv"), widened(_betaincinv_lower),
+    _betaincinv_kernel, widened(_betaincinv_lower),
     vjp=rule(
         Saves(x=(0, 1), y=True), _inverse_slope("betainc_by_a"), _inverse_slope("betainc_by_b"),
         lambda F, y, a, b, p: 1 / _beta_slope(F, None, a, b, y),
@@ -457,8 +481,8 @@ def betaincinv(a: TensorLike, b: TensorLike, y: TensorLike, /) -> Tensor:
         y: the same from 0 to 1. The three shapes broadcast.
 
     Returns:
-        The promoted floating-point dtype, within 32768 units in the last place; 1024 for `a` and `b` from 0.1 to 100,
-        below which results change much with `y`.
+        The promoted floating-point dtype, within 32768 units in the last place for `a` and `b` from 1e-3 to 1e6; 1024
+        from 0.1 to 100, below which results change much with `y`. The smallest normal number counts as 0.
 
     Raises:
         ShapeError: the shapes do not broadcast.
