@@ -175,6 +175,7 @@ CASES = [
 PROGRAMS = [(*case, way) for case in CASES for way in WAYS]
 SOME = random.Random(8).sample(PROGRAMS, 5)
 INDEXING = [("gather", 0), ("take_along_axis", 0), ("getitem", 0), ("sort", 0)]
+WITH_A_RULE_IN_JAX = [("ndtri", 0), ("i1", 0)]
 
 
 @pytest.mark.parametrize("program", SOME, ids=lambda one: f"{one[0]}-{one[1]}-{one[2]}")
@@ -183,8 +184,8 @@ def test_some_ops_under_vmap(program):
 
 
 @pytest.mark.parametrize("compiled", [False, True])
-@pytest.mark.parametrize("case", INDEXING, ids=lambda one: one[0])
-def test_gradients_of_indexing_under_vmap(case, compiled):
+@pytest.mark.parametrize("case", [*INDEXING, *WITH_A_RULE_IN_JAX], ids=lambda one: one[0])
+def test_gradients_under_vmap(case, compiled):
     check(*case, "gradient", compiled)
 
 
