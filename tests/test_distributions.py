@@ -198,3 +198,37 @@ def test_what_is_no_parameter_gives_nan_or_0():
     x = hf.random.gamma([np.nan, -1.0, 0.0, np.inf, 2.0]).numpy()
     assert np.isnan(x).tolist() == [True, True, True, True, False]
     assert hf.random.poisson([np.nan, -1.0, 0.0]).tolist() == [0, 0, 0]
+
+
+DRAWN = {
+    "gamma": lambda a: hf.random.gamma(a, dtype="float64"),
+    "beta": lambda a: hf.random.beta(a, 2.0, dtype="float64"),
+    "dirichlet": lambda a: hf.random.dirichlet(a, dtype="float64")[0],
+}
+
+
+@pytest.mark.parametrize("mode", [lambda f: f, hf.compile], ids=["eager", "compiled"])
+@pytest.mark.parametrize("name", DRAWN)
+def test_gradients_of_any_order_and_jvp_of_gamma_draws(name: str, mode: Callable[..., Callable[..., hf.Tensor]]):
+    def again(f: Callable[[hf.Tensor], hf.Tensor]) -> Callable[[hf.Tensor], hf.Tensor]:
+        def run(x: hf.Tensor) -> hf.Tensor:
+            hf.random.seed(3)
+            return hf.sum(f(x))
+
+        return run
+
+    x = hf.asarray(np.array([0.3, 1.0, 4.0]))
+    draw = DRAWN[name]
+    slope = hf.grad(again(draw))(x)
+    hf.random.seed(3)
+    directional = mode(lambda x: hf.jvp(draw, (x,), (hf.ones_like(x),))[1])(x)
+    np.testing.assert_allclose(hf.sum(directional), hf.sum(slope), rtol=1e-9)
+    hf.random.seed(3)
+    second = mode(hf.grad(lambda x: hf.sum(hf.grad(lambda x: hf.sum(draw(x)))(x))))(x)
+    if name == "gamma":  # the derivatives are those of the quantile that was drawn
+        hf.random.seed(3)
+        share = hf.special.gammainc(x, draw(x))
+        quantile = lambda a: hf.sum(hf.special.gammaincinv(a, share))  # noqa: E731
+        np.testing.assert_allclose(slope, hf.grad(quantile)(x), rtol=1e-9)
+        np.testing.assert_allclose(second, hf.grad(lambda a: hf.sum(hf.grad(quantile)(a)))(x), rtol=1e-7)
+    assert np.isfinite(second.numpy()).all()

@@ -254,6 +254,20 @@ def test_how_an_array_lies_in_memory_counts(read):
         assert f(hf.ones(1)).item() == expected
 
 
+@pytest.mark.parametrize("dtype", [
+    *"?bBhHiIlLqQefdgFDGO", ">F", "U3", "S3", "V4", "M8[s]", [("part", "F"), ("P", "i")],
+])  # fmt: skip
+@pytest.mark.parametrize("stride", [1, 2])
+def test_an_array_of_any_dtype_is_watched(dtype, stride):
+    held = np.zeros(6, dtype)[::stride]
+    f = hf.compile(lambda x: x * sum(np.stack([held, held]).tobytes()) if held.dtype != "O" else x * held[0])
+    for _ in range(3):
+        f(one())
+    assert f.trace_count == 1
+    held[0] = np.ones(1, "i4").astype(dtype)[0] if held.dtype.kind != "V" else np.frombuffer(b"1" * 12, dtype)[0]
+    assert same(f, one()).tolist() != [0.0] * 3
+
+
 @pytest.mark.parametrize("order", ["K", "A"])
 def test_code_that_reads_an_array_in_the_order_of_memory(order):
     held = {"a": np.array([[1.0, 2.0], [3.0, 4.0]])}

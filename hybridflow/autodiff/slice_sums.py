@@ -57,6 +57,8 @@ def summed_lowering(graph: Graph, mapped: Mask, summed: Mask, size: Any) -> Call
     has_loops = any(node.op.name == "while" for node in plan.graph.walk())
 
     def lowered(*xs: Any) -> tuple[Any, ...]:
+        # JAX fails where a function with `custom_jvp` or `custom_vjp` is mapped over a NumPy array.
+        xs = tuple([jnp.asarray(x) if one else x for x, one in zip(xs, mapped, strict=True)])
         with active_if(np.True_ if has_loops else None):
             results = iter(run(*xs))
         outputs: list[Any] = []

@@ -72,7 +72,7 @@ def on_host(rule: Callable[..., Any], host: Callable[..., Any]) -> Callable[...,
 
 
 class Joint:
-    """A gradient rule of an op that carries graphs: ``(F, g, y, *xs, wanted, **attrs)``.
+    """A gradient rule of an op that carries graphs or that JAX differentiates: ``(F, g, y, *xs, wanted, **attrs)``.
 
     It computes all gradients at once; `wanted` says which inputs need one.
     """

@@ -65,7 +65,8 @@ _POINTERS = frozenset("&OPXZz")
 """The characters that stand for pointers in a buffer's format."""
 _BY_REFERENCE = 2
 """The length of the pickling state of an object that is pickled by name, such as a logger: it tells no content."""
-_FIELD_NAMES = re.compile(":[^:]*:")
+_NAMES_AND_COMPLEX = re.compile(":[^:]*:|Z[fdg]")
+"""What is no pointer in a buffer's format: the names of fields, and complex numbers."""
 
 
 class Part(NamedTuple):
@@ -289,7 +290,7 @@ def _has_memory(value: Any) -> bool:
             names = memory.format
     except (TypeError, ValueError, BufferError):
         return False
-    if not _POINTERS.isdisjoint(_FIELD_NAMES.sub("", names)):
+    if not _POINTERS.isdisjoint(_NAMES_AND_COMPLEX.sub("", names)):
         raise Opaque(f"{type(value).__name__}, which points to other memory")
     return True
 

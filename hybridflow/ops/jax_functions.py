@@ -21,7 +21,7 @@ from hybridflow.core.dispatch import bind
 from hybridflow.core.dtypes import WIDE, as_dtype, float32, float64, int32, int64, is_differentiable
 from hybridflow.core.errors import ArgumentError, ArgumentTypeError, NumberRangeError, message
 from hybridflow.core.node import format_where, user_place
-from hybridflow.core.op import No, Op, Saves, register
+from hybridflow.core.op import Joint, No, Op, Saves, register
 from hybridflow.core.seen_numbers import SeenNumbers
 from hybridflow.core.spec import TensorSpec, make_spec
 from hybridflow.core.tensor import Tensor, as_tensor, asarray
@@ -144,16 +144,16 @@ def _infer(*specs: TensorSpec, function: JaxFunction) -> Any:
     return result_specs[0] if len(result_specs) == 1 else result_specs
 
 
-def _vjp(F: Any, g: Any, y: Any, *xs: Any, function: JaxFunction) -> list[Any]:
+def _vjp(F: Any, g: Any, y: Any, *xs: Any, wanted: tuple[bool, ...], function: JaxFunction) -> list[Any]:
     del y
     gs = list(g) if isinstance(g, tuple) else [g]
-    wanted = tuple([index for index, x in enumerate(xs) if is_differentiable(x.dtype)])
+    positions = tuple([index for index, x in enumerate(xs) if wanted[index] and is_differentiable(x.dtype)])
     gradients: list[Any] = [None] * len(xs)
-    if wanted:
-        pull = function.pullback(wanted, tuple([one is not None for one in gs]))
+    if positions:
+        pull = function.pullback(positions, tuple([one is not None for one in gs]))
         results = F.jax_function(*xs, *[one for one in gs if one is not None], function=pull)
         several = results if isinstance(results, tuple | list) else (results,)
-        for index, gradient in zip(wanted, several, strict=True):
+        for index, gradient in zip(positions, several, strict=True):
             gradients[index] = gradient
     return gradients
 
@@ -179,7 +179,7 @@ def _record(name: str, *traits: str) -> Op:
             No("JAX runs it"),
             _lower,
             _infer,
-            _vjp,
+            Joint(_vjp),
             saves=Saves(x="all"),
             samples=No("made by hf.from_jax; tested with it"),
             traits=frozenset({"foreign", *traits}),

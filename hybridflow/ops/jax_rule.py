@@ -12,27 +12,27 @@ import numpy as np
 
 from hybridflow.core.dispatch import bind
 from hybridflow.core.dtypes import is_differentiable
-from hybridflow.core.op import REGISTRY, No, Op, Saves, register
+from hybridflow.core.op import REGISTRY, Joint, No, Op, Saves, register
 from hybridflow.core.spec import TensorSpec, make_spec
 from hybridflow.core.tensor import Tensor
 
 Attrs = tuple[tuple[str, Any], ...]
 
 
-def _lower(*values: Any, op: str, attrs: Attrs, given: tuple[bool, ...], wanted: tuple[int, ...]) -> Any:
-    """Pull cotangents back through the lowering of `op`, to the wanted, differentiable inputs only."""
+def _lower(*values: Any, op: str, attrs: Attrs, given: tuple[bool, ...], positions: tuple[int, ...]) -> Any:
+    """Pull cotangents back through the lowering of `op`, to the differentiable inputs at `positions` only."""
     count = len(values) - sum(given)
     xs, gs = values[:count], iter(values[count:])
     run = partial(REGISTRY[op].lower, **dict(attrs))
 
     def of_wanted(*some: Any) -> Any:
         full = list(xs)
-        for position, value in zip(wanted, some, strict=True):
+        for position, value in zip(positions, some, strict=True):
             full[position] = value
         outputs = run(*full)
         return tuple(outputs) if isinstance(outputs, tuple | list) else (outputs,)
 
-    outputs, pullback = jax.vjp(of_wanted, *[xs[i] for i in wanted])
+    outputs, pullback = jax.vjp(of_wanted, *[xs[i] for i in positions])
     cotangents = [
         next(gs) if has else _zero_cotangent(y) for has, y in zip(given, outputs, strict=True)
     ]
@@ -46,20 +46,20 @@ def _zero_cotangent(y: Any) -> Any:
     return np.zeros(y.shape, jax.dtypes.float0)
 
 
-def _infer(*specs: TensorSpec, op: str, attrs: Attrs, given: tuple[bool, ...], wanted: tuple[int, ...]) -> Any:
+def _infer(*specs: TensorSpec, op: str, attrs: Attrs, given: tuple[bool, ...], positions: tuple[int, ...]) -> Any:
     del op, attrs, given
-    result_specs = tuple([make_spec(specs[i].shape, specs[i].dtype) for i in wanted])
+    result_specs = tuple([make_spec(specs[i].shape, specs[i].dtype) for i in positions])
     return result_specs[0] if len(result_specs) == 1 else result_specs
 
 
-def _vjp(F: Any, g: Any, y: Any, *values: Any, **attrs: Any) -> Any:
+def _vjp(F: Any, g: Any, y: Any, *values: Any, wanted: tuple[bool, ...], **attrs: Any) -> Any:
     del y
     gs = list(g) if isinstance(g, tuple) else [g]
-    return _pull_back_in(F, JAX_VJP, values, gs, attrs)
+    return _pull_back_in(F, JAX_VJP, values, gs, attrs, wanted)
 
 
 JAX_VJP = register(
-    Op("jax_vjp", No("jax computes it"), _lower, _infer, _vjp, saves=Saves(x="all"), traits=frozenset(),
+    Op("jax_vjp", No("jax computes it"), _lower, _infer, Joint(_vjp), saves=Saves(x="all"), traits=frozenset(),
        onnx=No("jax computes it"))
 )
 
@@ -82,7 +82,7 @@ def vjp_of_lowering(
 def _pull_back(
     op: Op, xs: Sequence[Any], cotangents: Sequence[Any], attrs: dict[str, Any], wanted: tuple[bool, ...]
 ) -> list[Any]:
-    positions = tuple([i for i, x in enumerate(xs) if wanted[i] and is_differentiable(x.dtype)])
+    positions = _positions(xs, wanted)
     result: list[Any] = [None] * len(xs)
     if not positions:
         return result
@@ -93,7 +93,7 @@ def _pull_back(
             "op": op.name,
             "attrs": tuple(attrs.items()),
             "given": tuple([g is not None for g in cotangents]),
-            "wanted": positions,
+            "positions": positions,
         },
     )
     for position, gradient in zip(positions, gradients if isinstance(gradients, tuple) else (gradients,), strict=True):
@@ -101,7 +101,11 @@ def _pull_back(
     return result
 
 
-class RuleFromLowering:
+def _positions(xs: Sequence[Any], wanted: tuple[bool, ...]) -> tuple[int, ...]:
+    return tuple([i for i, x in enumerate(xs) if wanted[i] and is_differentiable(x.dtype)])
+
+
+class RuleFromLowering(Joint):
     """A gradient rule that applies `jax.vjp` to an op's lowering; the op must save all inputs.
 
     The rule works in every namespace: on tensors it binds one ``jax_vjp`` node, on bare arrays it runs jitted.
@@ -111,30 +115,33 @@ class RuleFromLowering:
     """
 
     def __init__(self, name: str) -> None:
-        self._name = name
-
-    def __call__(self, F: Any, g: Any, y: Any, *xs: Any, **attrs: Any) -> list[Any]:
-        """Return every input's gradient."""
-        op = REGISTRY[self._name]
-        many = isinstance(y, tuple)
-        gs = list(g) if isinstance(g, tuple) else [g]
-        if many:
-            gs += [None] * (len(y) - len(gs))
-        if op.saves.hidden:
-            attrs = {**attrs, "residuals": many}
-        return _pull_back_in(F, op, xs, gs, attrs)
+        super().__init__(partial(_of_lowering, name))
 
 
-def _pull_back_in(F: Any, op: Op, xs: Sequence[Any], gs: Sequence[Any], attrs: dict[str, Any]) -> list[Any]:
+def _of_lowering(name: str, F: Any, g: Any, y: Any, *xs: Any, wanted: tuple[bool, ...], **attrs: Any) -> list[Any]:
+    op = REGISTRY[name]
+    many = isinstance(y, tuple)
+    gs = list(g) if isinstance(g, tuple) else [g]
+    if many:
+        gs += [None] * (len(y) - len(gs))
+    if op.saves.hidden:
+        attrs = {**attrs, "residuals": many}
+    return _pull_back_in(F, op, xs, gs, attrs, wanted)
+
+
+def _pull_back_in(
+    F: Any, op: Op, xs: Sequence[Any], gs: Sequence[Any], attrs: dict[str, Any], wanted: tuple[bool, ...]
+) -> list[Any]:
     """Pull cotangents back in any namespace: bind a node on tensors, run JAX on bare arrays."""
-    wanted = tuple([is_differentiable(x.dtype) for x in xs])
     if any(isinstance(x, Tensor) for x in (*xs, *gs)):
         return _pull_back(op, xs, gs, attrs, wanted)
-    positions = tuple([i for i, want in enumerate(wanted) if want])
+    positions = _positions(xs, wanted)
+    if not positions:
+        return [None] * len(xs)
     given = tuple([value is not None for value in gs])
     gradients = F.jax_vjp(
         *xs, *[value for value in gs if value is not None],
-        op=op.name, attrs=tuple(attrs.items()), given=given, wanted=positions,
+        op=op.name, attrs=tuple(attrs.items()), given=given, positions=positions,
     )  # fmt: skip
     result: list[Any] = [None] * len(xs)
     several = gradients if isinstance(gradients, tuple | list) else (gradients,)

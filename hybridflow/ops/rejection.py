@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any, cast
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -13,6 +13,7 @@ from jax import lax
 
 from hybridflow.core.dtypes import float64, uint32, uint64
 from hybridflow.ops.draws import inverse_normal, open_unit, symmetric
+from hybridflow.ops.special.incomplete import quantile_slope
 from hybridflow.ops.threefry import STATE_WORDS, key_of, positions, threefry
 
 Bits = tuple[Any, Any]
@@ -63,7 +64,7 @@ def _until_accepted(start: Any, wanted: Any, propose: Callable[[Any], tuple[Any,
 
 
 def log_gamma_draw(state: Any, concentration: Any) -> Any:
-    """Draw the logarithm of gamma-distributed numbers; JAX differentiates it implicitly.
+    """Draw the logarithm of gamma-distributed numbers; JAX differentiates it implicitly, to any order.
 
     Args:
         state: a generator's state.
@@ -82,8 +83,7 @@ def log_gamma_draw(state: Any, concentration: Any) -> Any:
     def derivative(primals: Any, tangents: Any) -> Any:  # pyright: ignore[reportUnusedFunction]
         (alpha,), (tangent,) = primals, tangents
         log = draw(alpha)
-        value = jnp.maximum(jnp.exp(log), np.finfo(np.dtype(alpha.dtype)).tiny)
-        return log, tangent * cast(Any, lax.random_gamma_grad)(alpha, value) / value
+        return log, tangent * quantile_slope(alpha, log)
 
     return draw(concentration)
 

@@ -121,7 +121,7 @@ _ATANH = [2 / (2 * k + 3) for k in range(16)]
 
 
 def log1p_less(xp: Any, t: Any, whole: Any = None) -> Any:
-    """Return ``log(1 + t) - t`` without cancellation; `xp` is NumPy or `jax.numpy`, and `whole` is ``1 + t`` if known.
+    """Return ``log(1 + t) - t`` without cancellation, in any namespace; `whole` is ``1 + t`` if known.
 
     Near 0 it is a series in ``r = t / (2 + t)``, since ``log(1 + t) = 2 atanh(r)`` and ``t - 2 r = t r``.
     """

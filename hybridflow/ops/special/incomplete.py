@@ -35,9 +35,11 @@ from hybridflow.ops.special.common import (
     rule,
     widened,
 )
-from hybridflow.ops.special.of_gamma import betaln_lower, beyond_stirling, inner
+from hybridflow.ops.special.of_gamma import betaln_lower, beyond_stirling, beyond_stirling_far, inner
 from hybridflow.ops.special.pairs import special_pair
 
+_FAR_FROM_0 = 10.0
+"""From here on, logarithms of densities are computed from the distance to the mean: the large terms would cancel."""
 _BOTH, _ALL = Saves(x=(0, 1)), Saves(x=(0, 1, 2))
 special_triple = Kind(("float",), operands=3)
 """Functions of three real floats."""
@@ -119,6 +121,18 @@ def _gammainc_by_a_lower(a: Any, x: Any) -> Any:
     return jax.jvp(lambda a: _gammainc_lower(a, x), (a,), (jnp.ones_like(a),))[1]
 
 
+def quantile_slope(a: Any, log_x: Any) -> Any:
+    """Return the derivative by `a` of the logarithm of an x whose ``gammainc(a, x)`` stays as it is."""
+
+    def log_tail(a: Any, log_x: Any) -> Any:
+        _, density, relative, _ = _gamma_tails(a, jnp.maximum(jnp.exp(log_x), np.finfo(np.dtype(a.dtype)).tiny))
+        return density + jnp.log(relative)
+
+    one, zero = jnp.ones_like(a), jnp.zeros_like(a)
+    by_a, by_log_x = (jax.jvp(log_tail, (a, log_x), tangents)[1] for tangents in ((one, zero), (zero, one)))
+    return -by_a / by_log_x
+
+
 def _gamma_kernel(name: str, upper: bool) -> Callable[..., Any]:
     return lambda a, x: _at_ends(np, a, x, by_scipy(name, a, x), upper)
 
@@ -131,7 +145,12 @@ gammainc_by_a = inner("gammainc_by_a", _gammainc_by_a_lower, few_samples(positiv
 
 def _gamma_slope(F: Any, y: Any, a: Any, x: Any) -> Any:
     del y
-    return F.exp(F.xlogy(a - 1, x) - x - F.gammaln(a))
+    far = a > _FAR_FROM_0
+    large, at = F.where(far, a, _FAR_FROM_0), F.where(far, x, _FAR_FROM_0)
+    off = (at - large) / large
+    smooth = (large - 1) * log1p_less(F, off, at / large) - off - 0.5 * F.log(2 * math.pi * large)
+    smooth = smooth - beyond_stirling_far(1 / large)
+    return F.exp(F.where(far, smooth, F.xlogy(a - 1, x) - x - F.gammaln(a)))
 
 
 @special_pair(
@@ -378,7 +397,15 @@ betainc_by_b = inner("betainc_by_b", _by_b_lower, few_samples(positives, positiv
 
 def _beta_slope(F: Any, y: Any, a: Any, b: Any, x: Any) -> Any:
     del y
-    return F.exp(F.xlogy(a - 1, x) + F.xlog1py(b - 1, -x) - F.betaln(a, b))
+    far = (a > _FAR_FROM_0) & (b > _FAR_FROM_0)
+    one, two, at = F.where(far, a, _FAR_FROM_0), F.where(far, b, _FAR_FROM_0), F.where(far, x, 0.5)
+    both, rest = one + two, 1 - at
+    off = at * two - rest * one
+    smooth = (one - 1) * log1p_less(F, off / one, at / one * both) - off / one
+    smooth = smooth + (two - 1) * log1p_less(F, -off / two, rest / two * both) + off / two
+    smooth = smooth - 0.5 * F.log(2 * math.pi * one / both * two / both / both)
+    smooth = smooth + beyond_stirling_far(1 / both) - beyond_stirling_far(1 / one) - beyond_stirling_far(1 / two)
+    return F.exp(F.where(far, smooth, F.xlogy(a - 1, x) + F.xlog1py(b - 1, -x) - F.betaln(a, b)))
 
 
 @special_triple(

@@ -49,7 +49,12 @@ def beyond_stirling(x: Any) -> Any:
     small = jnp.where(is_large, 1, x)
     product = math.prod([small + k for k in range(_MOVED)])
     up = (small - 0.5) * jnp.log1p(_MOVED / small) + _MOVED * (jnp.log(small + _MOVED) - 1) - jnp.log(product)
-    return inverse * horner(_STIRLING, inverse * inverse) + jnp.where(is_large, 0, up)
+    return beyond_stirling_far(inverse) + jnp.where(is_large, 0, up)
+
+
+def beyond_stirling_far(inverse: Any) -> Any:
+    """Return what is beyond Stirling's formula at ``1 / inverse``, of at least 10, in any namespace."""
+    return inverse * horner(_STIRLING, inverse * inverse)
 
 
 # -- zeta and polygamma -------------------------------------------------------------------------------------------
