@@ -9,6 +9,7 @@ import json
 import re
 import shutil
 import subprocess
+import sys
 import threading
 import time
 import urllib.request
@@ -30,6 +31,7 @@ from hybridflow.serve.models import Servable
 from hybridflow.serve.protocol import Refused
 from hybridflow.serve.rpc import as_v2
 from hybridflow.serve.supervisor import Server, serve
+from hybridflow.serve.worker import LOWER_PRIORITY
 
 ROW = {"instances": [[0.5] * 12]}
 PATH = "/v1/models/m:predict"
@@ -356,6 +358,16 @@ def test_no_model_waits_for_another(several: Running):
     slow.join()
     assert answers[0][0] == 504
     assert several.ask(PATH, ROW)[0] == 200
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="a thread has a priority of its own on Linux alone")
+def test_computing_leaves_the_cores_to_what_answers(several: Running):
+    for worker in several.workers():
+        nice = {one.name: int((one / "stat").read_text().rpartition(")")[2].split()[16])
+                for one in Path(f"/proc/{worker}/task").iterdir()}  # fmt: skip
+        computing = {one for one in nice if Path(f"/proc/{worker}/task/{one}/comm").read_text().startswith("tf_XLA")}
+        assert computing
+        assert {nice[one] for one in computing} == {nice[str(worker)] + LOWER_PRIORITY}
 
 
 def test_a_large_answer_is_written_in_pieces(several: Running):

@@ -13,9 +13,9 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
 from hybridflow.serve import protocol
-from hybridflow.serve.app import App, Response
+from hybridflow.serve.app import App, Response, aside
 from hybridflow.serve.messages import SERVICE, messages
-from hybridflow.serve.models import Model
+from hybridflow.serve.models import Model, Servable
 from hybridflow.serve.protocol import Refused
 
 Handler = Callable[[App, Any], Awaitable[Any]]
@@ -139,8 +139,7 @@ async def _infer(app: App, request: Any) -> Any:
     model = _model(app, request.model_name, request.model_version)
     app.batcher.require_room(model.name)
     servable = model.function()
-    head, binary = as_v2(request)
-    parsed = protocol.read_v2(head + binary, str(len(head)), servable.signature)
+    parsed = await aside(request.ByteSize(), _read, request, servable)
     results = await app.computed(servable, parsed.tensors, _stays)
     response = messages()["ModelInferResponse"](model_name=model.name, model_version=model.version, id=request.id)
     for name in parsed.outputs:
@@ -148,6 +147,11 @@ async def _infer(app: App, request: Any) -> Any:
         response.outputs.add(name=name, datatype=protocol.NAMES[str(array.dtype)], shape=array.shape)
         response.raw_output_contents.append(array.tobytes())
     return response
+
+
+def _read(request: Any, servable: Servable) -> protocol.InferRequest:
+    head, binary = as_v2(request)
+    return protocol.read_v2(head + binary, str(len(head)), servable.signature)
 
 
 async def _stays() -> dict[str, Any]:
