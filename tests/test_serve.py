@@ -150,7 +150,7 @@ def test_rows_and_columns_of_tensorflow_serving():
 @pytest.mark.parametrize("piece", [1, 2, 5, 24, 1 << 13])
 @pytest.mark.parametrize("shape", [(), (0,), (4,), (7,), (3, 2), (2, 0), (2, 3, 4), (9, 1)])
 def test_what_is_written_in_pieces_is_one_text(shape: tuple[int, ...], piece: int, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(protocol, "_PIECE", piece)
+    monkeypatch.setattr(protocol, "PIECE", piece)
     a = np.arange(math.prod(shape), dtype=np.float32).reshape(shape)
     b = a.astype(np.int32) + 1
     for results in ({"a": a}, {"a": a, "b": b}):

@@ -285,13 +285,18 @@ def of_dtype(array: Any) -> str:
 def test_contents_that_are_typed_and_raw_ones_that_are_too_few():
     pytest.importorskip("google.protobuf")
     request = messages()["ModelInferRequest"](model_name="m")
-    one = request.inputs.add(name="x", datatype="INT64", shape=[2])
-    one.contents.int64_contents.extend([1, 2])
+    one = request.inputs.add(name="x", datatype="INT64", shape=[20_000])
+    one.contents.int64_contents.extend(range(20_000))
+    other = request.inputs.add(name="y", datatype="INT8", shape=[2])
+    other.contents.int_contents.extend([1, 2])
     head, binary = as_v2(request)
-    assert json.loads(head)["inputs"] == [{"name": "x", "datatype": "INT64", "shape": [2], "data": [1, 2]}]
-    assert binary == b""
-    request.raw_input_contents.extend([b"1", b"2"])
-    with pytest.raises(Refused, match="2 tensors for 1 inputs"):
+    assert json.loads(head)["inputs"] == [
+        {"name": "x", "datatype": "INT64", "shape": [20_000], "parameters": {"binary_data_size": 160_000}},
+        {"name": "y", "datatype": "INT8", "shape": [2], "data": [1, 2]},
+    ]
+    assert binary == np.arange(20_000).tobytes()
+    request.raw_input_contents.extend([b"1", b"2", b"3"])
+    with pytest.raises(Refused, match="3 tensors for 2 inputs"):
         as_v2(request)
     del request.raw_input_contents[:]
     one.contents.bytes_contents.append(b"text")
