@@ -67,7 +67,8 @@ def killed(directory: Path, how: str, kills: int, rng: random.Random, store: Pat
     made = 0
     while True:
         process = subprocess.Popen(
-            [sys.executable, "-W", "error", __file__, "train", str(directory), how], stdout=subprocess.PIPE, text=True,
+            [sys.executable, "-W", "error", __file__, "train", str(directory), how], stdout=subprocess.PIPE,
+            bufsize=0,  # what is read ahead of a line would be lost to `communicate`
             env={**os.environ, "HYBRIDFLOW_CACHE_DIR": str(store), "PYTHONPATH": str(Path(__file__).parent.parent)},
         )  # fmt: skip
         assert process.stdout is not None
@@ -78,7 +79,7 @@ def killed(directory: Path, how: str, kills: int, rng: random.Random, store: Pat
             if process.poll() is None:
                 process.kill()
         try:
-            lines = process.communicate(timeout=100)[0].split()
+            lines = process.communicate(timeout=100)[0].decode().split()
         finally:
             process.kill()
         if process.returncode == 0:

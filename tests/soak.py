@@ -44,14 +44,15 @@ LIMITS = {"full disk": (resource.RLIMIT_FSIZE, 100, 4000), "memory": (resource.R
 def run(arguments: Sequence[Any], fault: str, rng: random.Random, environment: dict[str, str]) -> tuple[int, str]:
     """Run a program of this folder with a fault; return its status and what it printed."""
     process = subprocess.Popen(
-        [sys.executable, *map(str, arguments)], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
+        [sys.executable, *map(str, arguments)], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
+        bufsize=0,  # what is read ahead of a line would be lost to `communicate`
         env={**os.environ, "PYTHONPATH": str(HERE.parent), **environment},
     )  # fmt: skip
     if fault in LIMITS:
         limit, least, most = LIMITS[fault]
         size = rng.randrange(least, most)
         resource.prlimit(process.pid, limit, (size, size))
-    printed = ""
+    printed = b""
     if fault == "kill":
         assert process.stdout is not None
         # A training says each step; an export says that it begins.
@@ -60,7 +61,7 @@ def run(arguments: Sequence[Any], fault: str, rng: random.Random, environment: d
         time.sleep(rng.random() * 0.05)
         process.kill()
     printed += process.communicate(timeout=600)[0]
-    return process.returncode, printed
+    return process.returncode, printed.decode()
 
 
 def damage(path: Path, rng: random.Random) -> None:
@@ -144,7 +145,7 @@ class Soak:
             self.counts[f"training, {fault}: {'ended' if status == 0 else 'broken off'}"] += 1
             assert fault != "none" or status == 0, (status, printed)
             if status == 0:
-                assert printed.split()[-1] == expected[1].split()[-1], (how, fault)
+                assert printed.split()[-1] == expected[1].split()[-1], (how, fault, printed, expected)
                 break
         assert killed.numbers_logged(directory) == killed.numbers_logged(straight)
         self.counts["runs"] += 1

@@ -150,7 +150,7 @@ def test_rows_and_columns_of_tensorflow_serving():
 @pytest.mark.parametrize("piece", [1, 2, 5, 24, 1 << 13])
 @pytest.mark.parametrize("shape", [(), (0,), (4,), (7,), (3, 2), (2, 0), (2, 3, 4), (9, 1)])
 def test_what_is_written_in_pieces_is_one_text(shape: tuple[int, ...], piece: int, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(protocol, "_PIECE", piece)
+    monkeypatch.setattr(protocol, "PIECE", piece)
     a = np.arange(math.prod(shape), dtype=np.float32).reshape(shape)
     b = a.astype(np.int32) + 1
     for results in ({"a": a}, {"a": a, "b": b}):
@@ -562,6 +562,8 @@ def test_a_token(artifacts: Path, tmp_path: Path):
 
 CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome")
 PROBE = """<script>setTimeout(() => { at("ask").click(); setTimeout(look, 1500); }, 1500);</script></body>"""
+NARROW = """<iframe src="/" width=390></iframe><script>
+setTimeout(() => { document.title = "width " + frames[0].document.documentElement.scrollWidth; }, 4000);</script>"""
 
 
 @pytest.mark.browser
@@ -572,13 +574,13 @@ def test_the_page_shows_the_models_and_asks_one(server: Running, artifacts: Path
 
         def do_GET(self) -> None:
             size = int(self.headers.get("content-length", 0))
-            _, answer = server.ask(self.path, self.rfile.read(size) if size else None)
-            text = answer.replace("</body>", PROBE) if self.path == "/" else answer
-            body = (text if isinstance(text, str) else json.dumps(text)).encode()
+            answer = server.ask(self.path, self.rfile.read(size) if size else None)[1]
+            text = answer if isinstance(answer, str) else json.dumps(answer)
+            text = {"/": text.replace("</body>", PROBE), "/narrow": NARROW}.get(self.path, text)
             self.send_response(200)
-            self.send_header("content-type", "text/html; charset=utf-8" if self.path == "/" else "text/plain")
+            self.send_header("content-type", f"text/{'html' if text.startswith('<') else 'plain'}; charset=utf-8")
             self.end_headers()
-            self.wfile.write(body)
+            self.wfile.write(text.encode())
 
         do_POST = do_GET  # noqa: N815 (the names that http.server calls)
 
@@ -590,10 +592,12 @@ def test_the_page_shows_the_models_and_asks_one(server: Running, artifacts: Path
         options = ["--headless", "--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-background-networking",
                    f"--user-data-dir={tmp_path / 'profile'}", "--virtual-time-budget=8000", "--dump-dom"]  # fmt: skip
         assert CHROMIUM is not None
-        url = f"http://127.0.0.1:{front.server_address[1]}/"
-        done = subprocess.run([CHROMIUM, *options, url], capture_output=True, text=True, timeout=60, check=True)
+        page, narrow = [
+            subprocess.run([CHROMIUM, *options, f"http://127.0.0.1:{front.server_address[1]}{path}"],
+                           capture_output=True, text=True, timeout=60, check=True).stdout
+            for path in ("/", "/narrow")
+        ]  # fmt: skip
         front.shutdown()
-    page = done.stdout
     assert "mlp 1" in page
     assert "in batches" in page
     said = re.search(r'<pre id="said">(.*?)</pre>', page)
@@ -602,6 +606,9 @@ def test_the_page_shows_the_models_and_asks_one(server: Running, artifacts: Path
     for name, value in json.loads(said[1])["outputs"].items():  # the sample that the artifact was saved with
         np.testing.assert_allclose(value, np.asarray(expected[name]), 2e-5, 1e-6)
     assert len(re.findall(r'class="bar"', page)) > 10
+    width = re.search(r"<title>width (\d+)", narrow)
+    assert width, narrow
+    assert int(width[1]) <= 390
 
 
 def test_the_readme_serves_as_it_says(tmp_path: Path):

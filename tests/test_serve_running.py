@@ -9,6 +9,7 @@ import json
 import re
 import shutil
 import subprocess
+import sys
 import threading
 import time
 import urllib.request
@@ -30,6 +31,7 @@ from hybridflow.serve.models import Servable
 from hybridflow.serve.protocol import Refused
 from hybridflow.serve.rpc import as_v2
 from hybridflow.serve.supervisor import Server, serve
+from hybridflow.serve.worker import LOWER_PRIORITY
 
 ROW = {"instances": [[0.5] * 12]}
 PATH = "/v1/models/m:predict"
@@ -283,13 +285,18 @@ def of_dtype(array: Any) -> str:
 def test_contents_that_are_typed_and_raw_ones_that_are_too_few():
     pytest.importorskip("google.protobuf")
     request = messages()["ModelInferRequest"](model_name="m")
-    one = request.inputs.add(name="x", datatype="INT64", shape=[2])
-    one.contents.int64_contents.extend([1, 2])
+    one = request.inputs.add(name="x", datatype="INT64", shape=[20_000])
+    one.contents.int64_contents.extend(range(20_000))
+    other = request.inputs.add(name="y", datatype="INT8", shape=[2])
+    other.contents.int_contents.extend([1, 2])
     head, binary = as_v2(request)
-    assert json.loads(head)["inputs"] == [{"name": "x", "datatype": "INT64", "shape": [2], "data": [1, 2]}]
-    assert binary == b""
-    request.raw_input_contents.extend([b"1", b"2"])
-    with pytest.raises(Refused, match="2 tensors for 1 inputs"):
+    assert json.loads(head)["inputs"] == [
+        {"name": "x", "datatype": "INT64", "shape": [20_000], "parameters": {"binary_data_size": 160_000}},
+        {"name": "y", "datatype": "INT8", "shape": [2], "data": [1, 2]},
+    ]
+    assert binary == np.arange(20_000).tobytes()
+    request.raw_input_contents.extend([b"1", b"2", b"3"])
+    with pytest.raises(Refused, match="3 tensors for 2 inputs"):
         as_v2(request)
     del request.raw_input_contents[:]
     one.contents.bytes_contents.append(b"text")
@@ -356,6 +363,16 @@ def test_no_model_waits_for_another(several: Running):
     slow.join()
     assert answers[0][0] == 504
     assert several.ask(PATH, ROW)[0] == 200
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="a thread has a priority of its own on Linux alone")
+def test_computing_leaves_the_cores_to_what_answers(several: Running):
+    for worker in several.workers():
+        nice = {one.name: int((one / "stat").read_text().rpartition(")")[2].split()[16])
+                for one in Path(f"/proc/{worker}/task").iterdir()}  # fmt: skip
+        computing = {one for one in nice if Path(f"/proc/{worker}/task/{one}/comm").read_text().startswith("tf_XLA")}
+        assert computing
+        assert {nice[one] for one in computing} == {nice[str(worker)] + LOWER_PRIORITY}
 
 
 def test_a_large_answer_is_written_in_pieces(several: Running):

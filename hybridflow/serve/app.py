@@ -269,9 +269,9 @@ class App:
             self.batcher.require_room(name)  # before the body is read, which takes longer
             servable = model.function()
             length = headers.get("inference-header-content-length")
-            parsed = await _aside(len(body), protocol.read_v2, body, length, servable.signature)
+            parsed = await aside(len(body), protocol.read_v2, body, length, servable.signature)
             results = await self.computed(servable, parsed.tensors, receive)
-            written = await _aside(_size(results), protocol.write_v2, name, model.version, parsed, results)
+            written = await aside(_size(results), protocol.write_v2, name, model.version, parsed, results)
             return Response(200, *written, model)
         except Refused as error:
             return _refusal(error, model)
@@ -287,14 +287,14 @@ class App:
             return _json(protocol.metadata_tf(name, model.version, functions))
         try:
             self.batcher.require_room(name)
-            request = await _aside(len(body), protocol.loads, body)
+            request = await aside(len(body), protocol.loads, body)
             signature_name = request.get("signature_name")
             if signature_name is not None and type(signature_name) is not str:
                 raise Refused("'signature_name' must be a text")
             servable = model.function(None if signature_name in ("", "serving_default") else signature_name)
-            tensors, rows = await _aside(len(body), protocol.read_tf, request, servable.signature)
+            tensors, rows = await aside(len(body), protocol.read_tf, request, servable.signature)
             results = await self.computed(servable, tensors, receive)
-            return Response(200, await _aside(_size(results), protocol.write_tf, results, rows), JSON, model)
+            return Response(200, await aside(_size(results), protocol.write_tf, results, rows), JSON, model)
         except Refused as error:
             return _refusal(error, model)
 
@@ -330,7 +330,7 @@ def memory_for_requests(workers: int) -> int | None:
     return None if free is None else free // 2 // workers
 
 
-_LARGE = 1 << 18
+_LARGE = 1 << 16
 """The size of a request or of results, in bytes, from which they are read and written in a thread of their own."""
 
 
@@ -341,7 +341,7 @@ def _size(results: Mapping[str, Array]) -> int:
 T = TypeVar("T")
 
 
-async def _aside(size: int, work: Callable[..., T], *arguments: Any) -> T:
+async def aside(size: int, work: Callable[..., T], *arguments: Any) -> T:
     """Call a function of something of a size; other requests do not wait for it if that is large."""
     return await asyncio.to_thread(work, *arguments) if size >= _LARGE else work(*arguments)
 

@@ -9,9 +9,10 @@ PAGE = """<!doctype html>
 <html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width">
 <title>hybridflow serve</title><style>
 body{font:15px/1.5 system-ui,sans-serif;max-width:60rem;margin:2rem auto;padding:0 1rem;color:#222}
-#models{overflow-x:auto}table{border-collapse:collapse}td,th{padding:.2rem .8rem .2rem 0;text-align:left}
-textarea{width:100%;height:7rem;box-sizing:border-box}
+#models{overflow-wrap:anywhere}table{border-collapse:collapse}td,th{padding:.2rem .8rem .2rem 0;text-align:left}
+textarea{width:100%;height:7rem;box-sizing:border-box}select{max-width:100%}
 .bar{background:#4878d0;height:.8rem}pre{background:#f4f4f4;padding:.6rem;overflow:auto;max-height:20rem}
+@media(max-width:40rem){#models td{display:block;padding-right:0}#models tr{display:block;margin-bottom:1rem}}
 </style></head><body><h1>hybridflow serve</h1><h2>Models</h2><div id="models"></div>
 <h2>Latency, seconds</h2><table id="latency"></table><h2>Rows in a batch</h2><table id="rows"></table>
 <h2>Ask</h2><select id="which"></select>
@@ -61,7 +62,8 @@ async function look() {
     for (const [bound, count] of counts) {
       const row = table.insertRow(), bar = document.createElement("div");
       cell(row, "≤ " + bound); cell(row, count - before); bar.className = "bar";
-      bar.style.width = 20 * (count - before) / all + "rem"; row.insertCell().append(bar); before = count;
+      bar.style.width = `calc(${(count - before) / all} * min(20rem, 45vw))`;
+      row.insertCell().append(bar); before = count;
     }
   }
 }

@@ -178,7 +178,7 @@ def to_lists(array: Array) -> Any:
     return wide.tolist() if finite.all() else np.where(finite, wide.astype(object), cast(Any, None)).tolist()
 
 
-_PIECE = 1 << 13
+PIECE = 1 << 13
 """The number of elements that are written at a time: meanwhile no other thread runs.
 
 The pieces become one body in a single `bytes.join`, which is the only way to copy many bytes while other threads run.
@@ -187,11 +187,11 @@ The pieces become one body in a single `bytes.join`, which is the only way to co
 
 def _text(array: Array) -> list[bytes]:
     """Return an array as nested lists of JSON, in pieces."""
-    if array.size <= _PIECE or not array.ndim:
+    if array.size <= PIECE or not array.ndim:
         return [dumps(to_lists(array))]
-    if array[0].size > _PIECE:
+    if array[0].size > PIECE:
         return _listed(map(_text, array))
-    rows = _PIECE // array[0].size
+    rows = PIECE // array[0].size
     return _listed([dumps(to_lists(array[start : start + rows]))[1:-1]] for start in range(0, len(array), rows))
 
 
@@ -204,7 +204,7 @@ def _listed(items: Iterable[list[bytes]], ends: bytes = b"[]") -> list[bytes]:
 def _octets(array: Array) -> list[bytes]:
     """Return an array's bytes, in pieces."""
     flat = array.reshape(-1)
-    return [flat[start : start + _PIECE * 8].tobytes() for start in range(0, flat.size, _PIECE * 8)]
+    return [flat[start : start + PIECE * 8].tobytes() for start in range(0, flat.size, PIECE * 8)]
 
 
 def require_fit(tensors: Mapping[str, Array], signature: Signature) -> None:
@@ -406,7 +406,7 @@ def write_tf(results: Mapping[str, Array], rows: bool) -> bytes:
     if len(arrays) == 1:
         return b"".join([b'{"predictions":', *_text(arrays[0]), b"}"])
     (length,) = lengths
-    at_once = _PIECE * length // max(1, sum([one.size for one in arrays]))
+    at_once = PIECE * length // max(1, sum([one.size for one in arrays]))
     if at_once <= 1:
         listed = _listed(_members(dict(zip(results, row, strict=True))) for row in zip(*arrays, strict=True))
     else:

@@ -12,16 +12,21 @@ import traceback
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
+import numpy as np
+
 from hybridflow.serve import protocol
-from hybridflow.serve.app import App, Response
+from hybridflow.serve.app import App, Response, aside
 from hybridflow.serve.messages import SERVICE, messages
-from hybridflow.serve.models import Model
-from hybridflow.serve.protocol import Refused
+from hybridflow.serve.models import Model, Servable
+from hybridflow.serve.protocol import DTYPES, PIECE, Refused
 
 Handler = Callable[[App, Any], Awaitable[Any]]
 _CODES = {400: "INVALID_ARGUMENT", 401: "UNAUTHENTICATED", 404: "NOT_FOUND", 413: "INVALID_ARGUMENT",
           503: "RESOURCE_EXHAUSTED", 504: "DEADLINE_EXCEEDED"}  # fmt: skip
 """The codes of gRPC by the status that HTTP has for the same."""
+_FIELDS = {"BOOL": "bool_contents", "INT32": "int_contents", "INT64": "int64_contents", "UINT32": "uint_contents",
+           "UINT64": "uint64_contents", "FP32": "fp32_contents", "FP64": "fp64_contents"}  # fmt: skip
+"""The fields of typed contents, by the datatype whose numbers they hold as they are."""
 
 
 async def start(app: App, address: str, certificate: tuple[bytes, bytes] | None) -> Any:
@@ -139,8 +144,7 @@ async def _infer(app: App, request: Any) -> Any:
     model = _model(app, request.model_name, request.model_version)
     app.batcher.require_room(model.name)
     servable = model.function()
-    head, binary = as_v2(request)
-    parsed = protocol.read_v2(head + binary, str(len(head)), servable.signature)
+    parsed = await aside(request.ByteSize(), _read, request, servable)
     results = await app.computed(servable, parsed.tensors, _stays)
     response = messages()["ModelInferResponse"](model_name=model.name, model_version=model.version, id=request.id)
     for name in parsed.outputs:
@@ -148,6 +152,11 @@ async def _infer(app: App, request: Any) -> Any:
         response.outputs.add(name=name, datatype=protocol.NAMES[str(array.dtype)], shape=array.shape)
         response.raw_output_contents.append(array.tobytes())
     return response
+
+
+def _read(request: Any, servable: Servable) -> protocol.InferRequest:
+    head, binary = as_v2(request)
+    return protocol.read_v2(head + binary, str(len(head)), servable.signature)
 
 
 async def _stays() -> dict[str, Any]:
@@ -166,10 +175,15 @@ def as_v2(request: Any) -> tuple[bytes, bytes]:
     if contents and len(contents) != len(request.inputs):
         raise Refused(f"raw_input_contents has {len(contents)} tensors for {len(request.inputs)} inputs")
     inputs: list[dict[str, Any]] = []
+    raw: list[bytes] = []
     for number, one in enumerate(request.inputs):
         tensor: dict[str, Any] = {"name": one.name, "datatype": one.datatype, "shape": [*one.shape]}
         if contents:
-            tensor["parameters"] = {"binary_data_size": len(contents[number])}
+            raw.append(contents[number])
+            tensor["parameters"] = {"binary_data_size": len(raw[-1])}
+        elif [field.name for field, _ in one.contents.ListFields()] == [_FIELDS.get(one.datatype)]:
+            raw.append(_octets(getattr(one.contents, _FIELDS[one.datatype]), DTYPES[one.datatype]))
+            tensor["parameters"] = {"binary_data_size": len(raw[-1])}
         else:
             tensor["data"] = [value for _, values in one.contents.ListFields() for value in values]
         inputs.append(tensor)
@@ -178,7 +192,13 @@ def as_v2(request: Any) -> tuple[bytes, bytes]:
         head = protocol.dumps({"inputs": inputs, "outputs": outputs})
     except (TypeError, ValueError):  # bytes, or numbers that JSON has not
         raise Refused("contents must be numbers or booleans; others go in raw_input_contents") from None
-    return head, b"".join(contents)
+    return head, b"".join(raw)
+
+
+def _octets(values: Any, dtype: Any) -> bytes:
+    """Return the bytes of a field of numbers; other threads run between its pieces."""
+    return b"".join([np.fromiter(values[start : start + PIECE], dtype).tobytes()
+                     for start in range(0, len(values), PIECE)])  # fmt: skip
 
 
 def _parameters(given: Any) -> dict[str, Any]:

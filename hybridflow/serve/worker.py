@@ -15,6 +15,8 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any, cast
 
+import jax
+
 from hybridflow.serve.app import App, Options
 from hybridflow.serve.http import guarded_protocol
 from hybridflow.serve.metrics import Metrics
@@ -24,6 +26,9 @@ STUCK = 70
 
 SWITCH_SECONDS = 5e-4
 """How long the thread of connections or of the device keeps the other one waiting for the interpreter."""
+
+LOWER_PRIORITY = 5
+"""By how much the threads that compute are nicer than those that answer."""
 
 BACKLOG_SECONDS = 1.0
 """How long a server that ends accepts connections that wait."""
@@ -37,6 +42,9 @@ def work(settings: dict[str, Any]) -> None:
     """
     import uvicorn
 
+    first = threading.Thread(target=_start_xla)
+    first.start()
+    first.join()
     metrics = Metrics(Path(settings["metrics"]))
     app = App([Path(one) for one in settings["paths"]], Options(**settings["options"]), None, metrics)
     config = uvicorn.Config(
@@ -54,6 +62,16 @@ def work(settings: dict[str, Any]) -> None:
     threading.Thread(target=_watch, args=(app, server, settings), daemon=True).start()
     server.run(sockets=[socket.socket(fileno=settings["socket"])])
     metrics.write()
+
+
+def _start_xla() -> None:
+    """Start XLA's threads with a lower priority, which they inherit from this thread.
+
+    A large computation takes all cores: the threads that answer requests for other models would wait for their turn.
+    """
+    if sys.platform == "linux":  # elsewhere the priority is that of the whole process
+        os.nice(LOWER_PRIORITY)
+    jax.devices()
 
 
 def _draining(base: type[Any]) -> type[Any]:
