@@ -25,6 +25,8 @@ from hybridflow.core.forked import PROCESS, require_xla
 
 MOST = 16
 """The largest number of unsettled calls of one trace."""
+FEWEST = 8
+"""How many of them are left when a call has waited for the others."""
 MOST_AWAY = 64
 """The same, on an accelerator."""
 
@@ -106,8 +108,10 @@ def settle_known(owner: object) -> None:
         if len(calls) >= MOST_AWAY:
             _settle_together(calls)
         return
-    for number, call in enumerate(calls):
-        if not call.flags.is_ready() and number >= len(calls) - MOST:
+    if len(calls) > MOST:  # a wait for each call would make two threads take turns, call by call
+        calls[-FEWEST].flags.block_until_ready()
+    for call in calls:
+        if not call.flags.is_ready():
             break  # later calls are not ready either
         call.settle()
 
