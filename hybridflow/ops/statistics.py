@@ -482,6 +482,10 @@ def logsumexp(x: TensorLike, /, axis: Axis = None, *, keepdims: bool = False, **
     return bind(logsumexp.op, (tensor,), {"axis": axes, "keepdims": keepdims})
 
 
+logsumexp.op.upgrades = (lambda attrs: {**attrs, "residuals": False},)
+"""Version 1 had no hidden outputs."""
+
+
 # -- running sums -------------------------------------------------------------------------------------------------
 
 
