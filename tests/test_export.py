@@ -552,6 +552,17 @@ def test_an_operation_of_an_older_version_is_upgraded_and_of_a_newer_one_refused
         hf.export.load(tmp_path / "new")
 
 
+def test_a_logsumexp_without_hidden_outputs_is_upgraded(tmp_path: Path):
+    x = np.arange(12, dtype=np.float32).reshape(2, 6)
+    hf.export.save(tmp_path / "old", lambda x: hf.logsumexp(x, axis=1), SPEC)
+    text = (tmp_path / "old/predict.ir").read_text(encoding="utf-8")
+    change_file(tmp_path / "old", "predict.ir", text.replace(", residuals=False", ""))
+    manifest = json.loads((tmp_path / "old/manifest.json").read_text(encoding="utf-8"))
+    manifest["operations"]["logsumexp"] = 1
+    (tmp_path / "old/manifest.json").write_text(json.dumps(manifest), encoding="utf-8")
+    equal(hf.export.load(tmp_path / "old").predict(x), hf.logsumexp(hf.asarray(x), axis=1))
+
+
 def change_file(folder: Path, name: str, text: str) -> None:
     """Write a file of an artifact anew, with its digest."""
     (folder / name).write_text(text)

@@ -953,3 +953,21 @@ def test_a_float_argument_that_is_stored_outside_is_a_number():
         return results, best.loss, best.seen, best.pair
 
     assert run(hf.compile(step)) == run(step)
+
+
+@pytest.mark.parametrize("name", ["exp", "sin", "add", "sum", "matmul", "softmax"])
+def test_a_function_of_hybridflow_that_is_an_argument_is_not_looked_into(name):
+    own = types.SimpleNamespace(np=hf, square=functools.partial(lambda scale, x: x * scale, 2.0))
+
+    def outer(given, x):
+        function = getattr(given.nn if name == "softmax" else given, name)
+        return function(x, x) if name in ("add", "matmul") else function(x)
+
+    compiled = hf.compile(lambda x: outer(own.np, x) + own.square(x))
+    x = hf.asarray([[1.0, 2.0], [3.0, 4.0]])
+    compiled(x)
+    texts = str(compiled.explain())
+    assert "apply_large" not in texts
+    assert "ufunc" not in texts
+    own.square = functools.partial(lambda scale, x: x * scale, 3.0)  # the user's own partial is
+    np.testing.assert_allclose(compiled(x).numpy(), (outer(hf, x) + x * 3.0).numpy(), rtol=1e-6)

@@ -8,7 +8,7 @@ import pytest
 
 import hybridflow as hf
 from hybridflow.core import pending
-from hybridflow.core.errors import IndexRangeError
+from hybridflow.core.errors import CheckError, IndexRangeError
 
 
 class NeverReady:
@@ -84,6 +84,40 @@ def test_a_later_call_raises_though_nothing_is_read():
     assert calls.item() == pending.MOST
     assert take(hf.asarray(0))["value"].item() == 2.0**pending.MOST  # a failure is not sticky
     assert calls.item() == pending.MOST + 1
+
+
+@pytest.mark.usefixtures("late")
+def test_a_call_that_must_wait_waits_for_several(monkeypatch):
+    take, _, _ = make()
+    waits = []
+    monkeypatch.setattr(NeverReady, "block_until_ready", lambda self: waits.append(self))
+    for _ in range(pending.MOST + 1):
+        take(hf.asarray(0))
+    assert not waits
+    take(hf.asarray(0))
+    count = pending.MOST - pending.FEWEST + 1
+    assert len(pending.LOCAL.calls) == pending.FEWEST + 1
+    assert len(waits) == count + 1  # the last of them first, so that the others are there
+    assert waits[0] is waits[count]
+
+
+@pytest.mark.usefixtures("late")
+@pytest.mark.parametrize("failing", [(0, 3), (3, 8), (2, 16), (8, 16)])
+def test_of_several_failed_calls_the_first_raises(failing):
+    @hf.compile
+    def take(xs, i, bound):
+        assert bound > 0
+        return xs[i]
+
+    xs, raised = hf.asarray([1.0, 2.0, 3.0]), []
+    for number in range(pending.MOST + 1):
+        last = number == failing[1]
+        take(xs, hf.asarray(-9 if last else 0), hf.asarray(0 if number == failing[0] else 1))
+    for _ in range(2):
+        with pytest.raises((CheckError, IndexRangeError)) as caught:
+            take(xs, hf.asarray(0), hf.asarray(1)).item()
+        raised.append(caught.type)
+    assert raised == [CheckError, IndexRangeError]
 
 
 def test_the_next_call_raises_if_the_outcome_is_known():

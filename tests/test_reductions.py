@@ -168,3 +168,27 @@ def test_what_sums_over_several_axes_is_as_exact_compiled(name: str, rng: np.ran
     exact = jax.tree_util.tree_leaves(run(hf.astype(x, "float64")))
     for found, one in zip(jax.tree_util.tree_leaves(hf.compile(run)(x)), exact, strict=True):
         np.testing.assert_allclose(found.numpy(), one.numpy(), rtol=1e-6, atol=1e-7)
+
+
+@pytest.mark.parametrize("scanned", [False, True])
+def test_logsumexp_computes_its_exponentials_once(scanned):
+    def loss(x):
+        if not scanned:
+            return hf.sum(hf.logsumexp(x, axis=1))
+        return hf.sum(hf.scan(lambda state, row: (hf.logsumexp(state[:, None] + x, axis=0) + row, None), x[0], x)[0])
+
+    x = hf.random.normal((40, 40))
+    lowered = hf.compile(hf.value_and_grad(loss)).lower(x)
+    assert lowered.as_text("stablehlo").count("stablehlo.exponential") == 1
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
+@pytest.mark.parametrize(("row", "expected"), [
+    ([-np.inf, -np.inf], [0.5, 0.5]), ([np.inf, 1.0, np.inf, np.inf, np.inf], [0.25, 0, 0.25, 0.25, 0.25]),
+    ([np.nan, np.inf], [np.nan, np.nan]), ([0.0, -np.inf], [1.0, 0.0]),
+])  # fmt: skip
+def test_gradient_of_logsumexp_shares_infinities_alike(row, expected, dtype):
+    x = np.array([row], dtype)
+    gradient = hf.grad(lambda x: hf.sum(hf.logsumexp(x, axis=1)))
+    for function in (gradient, hf.compile(gradient)):
+        np.testing.assert_array_equal(function(x).numpy(), np.array([expected], dtype))

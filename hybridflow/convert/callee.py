@@ -43,7 +43,7 @@ from hybridflow.guards.access import CELL, IN_CLASS, IN_INSTANCE, MISSING
 from hybridflow.guards.effects import is_constant
 from hybridflow.guards.guards import CHANGING, CONTAINERS
 from hybridflow.guards.moving import makes_random_source
-from hybridflow.guards.parts import is_plain
+from hybridflow.guards.parts import cannot_be_users
 from hybridflow.guards.questions import LRU_CACHE
 from hybridflow.guards.users import is_hybridflows, is_users, is_users_class
 
@@ -91,7 +91,7 @@ def _with_converted(function: FunctionType, around: tuple[FunctionType, ...] = (
         if type(value) is FunctionType and _is_hybridflows(value):
             converted = value if value in around else _with_converted(value, (*around, function))
         else:
-            converted = value if is_plain(value) else _argument(value)
+            converted = value if cannot_be_users(value) else _argument(value)
         return cell if converted is value else CellType(converted)
 
     cells = function.__closure__ or ()

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 import jax
@@ -25,8 +26,10 @@ from hybridflow.core.forked import PROCESS, require_xla
 
 MOST = 16
 """The largest number of unsettled calls of one trace."""
+FEWEST = 8
+"""How many of them are left after a wait for the others."""
 MOST_AWAY = 64
-"""The same, on an accelerator."""
+"""The largest number on an accelerator."""
 
 
 class PendingChecks:
@@ -106,8 +109,12 @@ def settle_known(owner: object) -> None:
         if len(calls) >= MOST_AWAY:
             _settle_together(calls)
         return
+    waited = len(calls) - FEWEST if len(calls) > MOST else 0
+    if waited:  # to wait for each call in turn would change threads at each call
+        with suppress(Exception):  # an earlier call may have an error too, and that is raised
+            PROCESS.read(calls[waited - 1].flags)
     for number, call in enumerate(calls):
-        if not call.flags.is_ready() and number >= len(calls) - MOST:
+        if number >= waited and not call.flags.is_ready():
             break  # later calls are not ready either
         call.settle()
 

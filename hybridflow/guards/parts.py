@@ -176,18 +176,20 @@ def of_call(function: types.FunctionType) -> Iterator[Part]:
         yield Part(None, ATTRIBUTE, "__kwdefaults__", function.__kwdefaults__)
 
 
-def is_plain(value: Any) -> bool:
+def cannot_be_users(value: Any) -> bool:
     """Return whether nothing in a value can be the user's."""
     if type(value) is functools.partial and type(value.func) is types.FunctionType:
-        return is_hybridflows(value.func.__code__) and is_plain((*value.args, *value.keywords.values()))
-    return type(value) in PLAIN or type(value) is np.ufunc or (type(value) is tuple and all(map(is_plain, value)))
+        return is_hybridflows(value.func.__code__) and cannot_be_users((*value.args, *value.keywords.values()))
+    if type(value) is tuple:
+        return all(map(cannot_be_users, value))
+    return type(value) in PLAIN or type(value) is np.ufunc
 
 
 def _of_function(value: types.FunctionType) -> Iterator[Part]:
     if is_hybridflows(value.__code__):  # its own state, such as what it remembers of its calls, is not the user's
         for cell in value.__closure__ or ():
             held = CELL.get(cell, "")
-            if not is_plain(held):
+            if not cannot_be_users(held):
                 yield Part(held, None, None, held)
         return
     yield from of_call(value)

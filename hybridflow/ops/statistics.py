@@ -30,6 +30,7 @@ from hybridflow.ops.common import (
     truth,
 )
 from hybridflow.ops.host_rows import extremum
+from hybridflow.ops.nn.common import compute_dtype, narrow, wide
 from hybridflow.ops.onnx import counted, mean_over, position
 from hybridflow.ops.order_keys import order_keys
 from hybridflow.ops.padding import along, constant, highest, lowest, running
@@ -375,37 +376,48 @@ def _position(op: Any, tensor: Tensor, axis: int | None, keepdims: bool) -> Tens
 # -- log-sum-exp --------------------------------------------------------------------------------------------------
 
 
-def _logsumexp_infer(x: TensorSpec, *, axis: Axes, keepdims: bool) -> TensorSpec:
+def _logsumexp_infer(x: TensorSpec, *, axis: Axes, keepdims: bool, residuals: bool) -> Any:
     require_kind("logsumexp", _FLOAT, x)
-    return make_spec(reduced_shape(x.shape, axis, keepdims), x.dtype)
+    y = make_spec(reduced_shape(x.shape, axis, keepdims), x.dtype)
+    if not residuals:
+        return y
+    dtype = compute_dtype(x.dtype)
+    return y, make_spec(x.shape, dtype), make_spec(reduced_shape(x.shape, axis, True), dtype)
 
 
-def _logsumexp_kernel(x: Any, *, axis: Axes, keepdims: bool) -> Any:
+def _logsumexp_kernel(x: Any, *, axis: Axes, keepdims: bool, residuals: bool) -> Any:
     wide = _wide(x)
     top = extremum(np.maximum, wide, axis, True, -np.inf)
-    top = np.where(np.isfinite(top), top, wide.dtype.type(0))
-    total = np.log(add_up(np.exp(wide - top), axis, True)) + top
-    return total.astype(x.dtype).reshape(reduced_shape(x.shape, axis, keepdims))
+    shifted = wide - top
+    if not np.isfinite(top).all():
+        shifted[np.isinf(wide) & (wide == top)] = 0  # equal infinities count alike
+    parts = np.exp(shifted)
+    total = add_up(parts, axis, True)
+    y = (np.log(total) + top).astype(x.dtype).reshape(reduced_shape(x.shape, axis, keepdims))
+    return (y, parts, total) if residuals else y
 
 
-def _logsumexp_lower(x: Any, *, axis: Axes, keepdims: bool) -> Any:
+def _logsumexp_lower(x: Any, *, axis: Axes, keepdims: bool, residuals: bool) -> Any:
     wide = _wide(x)
-    dims = range(x.ndim)
     shape = reduced_shape(x.shape, axis, True)
-    top = lax.reduce_max(wide, axis)
-    top = lax.stop_gradient(lax.select(lax.is_finite(top), top, lax.full_like(top, 0)))
-    spread = lax.broadcast_in_dim(lax.reshape(top, shape), x.shape, dims)
-    total = (lax.log(float_sum(lax.exp(wide - spread), axis)) + top).astype(x.dtype)
-    return lax.reshape(total, shape) if keepdims else total
+
+    def spread(value: Any) -> Any:
+        return lax.broadcast_in_dim(lax.reshape(value, shape), x.shape, range(x.ndim))
+
+    top = lax.stop_gradient(lax.reduce_max(wide, axis))
+    infinite = lax.select(lax.is_finite(top), lax.full_like(top, np.nan), top)
+    shifted = lax.select(lax.eq(wide, spread(infinite)), lax.full_like(wide, 0), wide - spread(top))
+    parts = lax.exp(shifted)
+    total = float_sum(parts, axis)
+    y = (lax.log(total) + top).astype(x.dtype)
+    y = lax.reshape(y, shape) if keepdims else y
+    return (y, parts, lax.reshape(total, shape)) if residuals else y
 
 
 def _logsumexp_vjp(F: Any, g: Any, y: Any, x: Any, *, axis: Axes, keepdims: bool) -> Any:
     del keepdims
-    y = restore_axes(F, y, x, axis)
-    infinite = F.isinf(y)  # of others, the difference is differentiated again
-    shares = F.exp(F.where(F.logical_and(infinite, F.equal(x, y)), 0, x - y))
-    tied = restore_axes(F, F.sum(shares, axis=axis, keepdims=False), x, axis)
-    return (restore_axes(F, g, x, axis) / F.where(infinite, tied, 1) * shares,)
+    _, parts, total = y
+    return (narrow(F, wide(F, restore_axes(F, g, x, axis)) / total * parts, x.dtype),)
 
 
 def _logsumexp_samples(rng: np.random.Generator) -> Any:
@@ -417,8 +429,13 @@ def _logsumexp_samples(rng: np.random.Generator) -> Any:
     yield Sample((normals(rng, 0, 3),), {"axis": 0}, gradient=False)
 
 
-def _logsumexp_onnx(o: Any, x: Any, *, axis: Axes, keepdims: bool) -> Any:
-    return o.ReduceLogSumExp(x, o.ints(axis), keepdims=int(keepdims)) if axis else x
+def _logsumexp_onnx(o: Any, x: Any, *, axis: Axes, keepdims: bool, residuals: bool = False) -> Any:
+    y = o.ReduceLogSumExp(x, o.ints(axis), keepdims=int(keepdims)) if axis else x
+    if not residuals:
+        return y
+    top = o.ReduceMax(x, o.ints(axis), keepdims=1) if axis else x
+    parts = o.Exp(o.Where(o.And(o.IsInf(top), o.Equal(x, top)), 0, x - top))
+    return y, parts, o.ReduceSum(parts, o.ints(axis), keepdims=1) if axis else o.Identity(parts)
 
 
 @op(
@@ -426,7 +443,7 @@ def _logsumexp_onnx(o: Any, x: Any, *, axis: Axes, keepdims: bool) -> Any:
     lower=_logsumexp_lower,
     infer=_logsumexp_infer,
     vjp=_logsumexp_vjp,
-    saves=Saves(x=(0,), y=True),
+    saves=Saves(x=(0,), hidden=2),
     flops=input_elements,
     samples=_logsumexp_samples,
     traits=("log_sum", "full_precision"),
@@ -463,6 +480,10 @@ def logsumexp(x: TensorLike, /, axis: Axis = None, *, keepdims: bool = False, **
     (tensor,) = promote_float(x)
     axes = normalize_axes("logsumexp", axis, tensor.ndim)
     return bind(logsumexp.op, (tensor,), {"axis": axes, "keepdims": keepdims})
+
+
+logsumexp.op.upgrades = (lambda attrs: {**attrs, "residuals": False},)
+"""Version 1 had no hidden outputs."""
 
 
 # -- running sums -------------------------------------------------------------------------------------------------
