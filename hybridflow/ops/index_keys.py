@@ -161,10 +161,10 @@ _LONGEST_STEP = 1 << 20
 """The longest step of a slice whose length may be open: XLA takes no step that is no int64."""
 
 
-def _steps(count: int | Dim, step: int) -> Tensor:
+def _steps(count: Any, step: int) -> Tensor:
     """Return the distances of the elements of a slice from its first one."""
     if type(count) is Dim:
-        return arange(cast(int, count)) * step
+        return arange(cast(Any, count)) * step
     return asarray(np.arange(count, dtype=np.int32) * (step if count > 1 else 1))
 
 
