@@ -4,6 +4,7 @@ The oracle is the function without the construct and without `hf.no_grad`: its c
 """
 
 import asyncio
+import contextlib
 import itertools
 import random
 
@@ -13,6 +14,7 @@ from modes import same
 
 import hybridflow as hf
 from hybridflow import nn
+from hybridflow.core.errors import TraceError
 
 X = np.array([0.3, -0.7, 1.1], np.float32)
 DIRECTION = np.array([0.5, -1.0, 2.0], np.float32)
@@ -513,3 +515,32 @@ def test_gradients_by_what_a_block_computed(made, source, tmp_path):
     path.write_text("\n    ".join(["def f(x):", made, *lines]))
     exec(compile(path.read_text(), str(path), "exec"), space)
     same(space["f"](hf.asarray(X)), hf.compile(space["f"])(hf.asarray(X)), rtol=1e-5)
+
+
+@pytest.mark.parametrize("gradient", [False, True])
+@pytest.mark.parametrize("tape", [False, True])
+def test_whether_recording_is_on_around_the_call(gradient, tape):
+    def enabled(x):
+        with hf.no_grad():
+            inside = hf.is_grad_enabled()
+        return x * (1 + 2 * hf.is_grad_enabled() + 4 * inside)
+
+    compiled = hf.compile(enabled)
+    for _ in range(2):
+        for around in (hf.enable_grad() if gradient else hf.no_grad(), hf.no_grad(), hf.enable_grad()):
+            with around, hf.GradientTape() if tape else contextlib.nullcontext():
+                assert compiled(2.0) == enabled(2.0)
+
+
+def test_recording_again_inside_of_a_tape_in_a_block():
+    def cubed(x, again):
+        with hf.no_grad(), hf.GradientTape() as tape:
+            tape.watch(x)
+            v = x * x
+            with hf.enable_grad() if again else contextlib.nullcontext():
+                v = v * x
+        return tape.gradient(v, x)
+
+    same(hf.compile(cubed)(hf.asarray(X), False), cubed(hf.asarray(X), False))
+    with pytest.raises(TraceError, match=r"inside of a tape that was entered in hf\.no_grad"):
+        hf.compile(cubed)(hf.asarray(X), True)

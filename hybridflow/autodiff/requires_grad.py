@@ -436,6 +436,8 @@ def is_grad_enabled() -> bool:
         True
     """
     context = current()
-    if isinstance(context.tracer, GraphBuilder):
-        context.tracer.asks_leaves = True
-    return context.grad or bool(context.tapes)
+    tracer = context.tracer
+    if not isinstance(tracer, GraphBuilder):
+        return context.grad or bool(context.tapes)
+    tracer.asks_leaves = True
+    return context.grad or bool(context.tapes) or (tracer.tapes_around and not tracer.silence)

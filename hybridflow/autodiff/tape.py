@@ -193,6 +193,10 @@ class GradientTape(Jacobians):
             else:
                 self._watched.setdefault(_tracked_edge(leaf), next_sequence())
 
+    def has_recorded(self, node: Node) -> bool:
+        """Whether a node was made while the tape recorded."""
+        return any(begin <= node.sequence < end for begin, end in self._recorded())
+
     def recorded_here(self) -> bool:
         """Whether the tape was entered in the current trace, or in eager code if there is none."""
         return self._scope is _scope() or self._scope is _NOWHERE

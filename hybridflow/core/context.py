@@ -8,7 +8,7 @@ from contextvars import ContextVar
 from typing import Any, Protocol
 
 from hybridflow.backend.host import runner, runner_now
-from hybridflow.core.node import FOREVER, Edge, next_sequence
+from hybridflow.core.node import FOREVER, Edge, Node, next_sequence
 from hybridflow.core.profiling import PROFILER
 from hybridflow.core.variable_log import binder_now
 
@@ -32,6 +32,10 @@ class Recorder(Protocol):
 
     def recorded_here(self) -> bool:
         """Whether the recorder was entered in the current trace, or in eager code if there is none."""
+        ...
+
+    def has_recorded(self, node: Node) -> bool:
+        """Whether a node was made while the recorder recorded."""
         ...
 
     def value_left(self, edge: Edge) -> None:

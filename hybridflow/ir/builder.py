@@ -169,6 +169,7 @@ class GraphBuilder:
         self.argument_values: list[Any] = []
         self.freed: set[Node] = set()
         self.asks_leaves = False
+        self.tapes_around: bool = self.outer is not None and self.outer.tapes_around  # whether tapes record the call
         self.silence = 0  # the number of `hf.no_grad` blocks of this trace that are open
         self.silent: dict[Node, int] = {}  # the nodes made in such blocks, with that number
         self.stopped: dict[Edge, Edge] = {}  # from a value of a silent node to what is used of it outside
@@ -521,7 +522,16 @@ class GraphBuilder:
 
     def used(self, edge: Edge) -> Edge:
         """Return the edge of a value as it is used here: without its gradient if a block ended in which it was made."""
-        return edge if self.silent.get(edge[0], 0) <= self.silence else self._stopped(edge)
+        if self.silent.get(edge[0], 0) <= self.silence:
+            return edge
+        if any([tape.has_recorded(edge[0]) for tape in current().tapes]):
+            raise TraceError(
+                message(f"{self.name}: hf.enable_grad inside of a tape that was entered in hf.no_grad uses what the "
+                        "tape recorded before, which is a constant for others",
+                        got=f"{edge[0].spec(edge[1])} at {format_where(edge[0].where)}",
+                        hint="Enter the tape inside of hf.enable_grad, or leave hf.enable_grad out: the tape records.")
+            )  # fmt: skip
+        return self._stopped(edge)
 
     def source(self, tensor: Tensor) -> Edge:
         """Return the edge of a tensor with respect to which gradients are wanted from here on.

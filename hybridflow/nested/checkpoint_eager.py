@@ -66,6 +66,10 @@ class _Recording:
         """Whether the value was watched: nothing is, by name."""
         return False
 
+    def has_recorded(self, node: Node) -> bool:
+        """Whether a node was made while it recorded: no node of a trace was."""
+        return False
+
 
 class _Keeper:
     """A binder that runs operations and keeps the results that a policy names; in the second run it returns them.

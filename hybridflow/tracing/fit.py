@@ -68,6 +68,7 @@ class Fit:
         self.takes_variables = any(state.slot is not None for state in self.states)
         self.gradients: tuple[int, ...] = tuple([i for i, state in enumerate(self.states) if state.of_gradient])
         self.grad_mode = leaves.grad_mode
+        self._tapes_around = builder.tapes_around if leaves.grad_mode is False else None
         self.autocast = autocast_name()
         self._size_names = size_names
         self.orders = orders
@@ -198,6 +199,8 @@ class Fit:
             changes.append(("hf.autocast", self.autocast, autocast_name()))
         if self.grad_mode is not None and self.grad_mode is not current().grad:
             changes.append(("hf.no_grad", str(not self.grad_mode), str(self.grad_mode)))
+        if self._tapes_around is not None and self._tapes_around is not bool(current().tapes):
+            changes.append(("a tape around", str(self._tapes_around), str(not self._tapes_around)))
         return changes
 
     def _alias_changes(self, signature: Signature) -> list[tuple[str, str, str]]:

@@ -108,6 +108,7 @@ def make_trace(
     label = getattr(function, "__qualname__", name)
     builder = _new_builder(name, layouts, named)
     seen.sizes.opened.clear()
+    builder.tapes_around = bool(context.tapes)
     if opens_sizes:
         builder.number_sizes = NumberSizes(builder.dims, seen.sizes, builder.number_paths, builder.open_size)
     stand_ins = [ArgumentVariable.of(variable, i) for i, variable in enumerate(argument_variables(signature))]
