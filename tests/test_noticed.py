@@ -1026,3 +1026,50 @@ def test_what_is_outside_is_outside_in_a_callback():
         with pytest.raises(hf.core.errors.MutationError, match="outside of itself"):
             hf.compile(function)(hf.asarray(1.0))
     assert outer == []
+
+
+async def drawn_later(draw, source):
+    return draw(source)
+
+
+@hf.no_convert
+def drawn_as_it_is(draw, source):
+    return draw(source)
+
+
+SOURCES = {
+    "NumPy": (lambda: np.random.default_rng(0), lambda source: int(source.integers(0, 100))),
+    "Python": (lambda: random.Random(0), lambda source: source.randrange(100)),
+    "an iterator": (itertools.count, next),
+    "a list": (lambda: [0], lambda source: source.append(len(source)) or len(source)),
+}
+UNCONVERTED = {
+    "async": lambda draw, source: asyncio.run(drawn_later(draw, source)),
+    "no_convert": drawn_as_it_is,
+    "re.sub": lambda draw, source: int(re.sub("x", lambda match: str(draw(source)), "x")),
+    "sorted": lambda draw, source: sorted([3], key=lambda item: draw(source))[0],
+}
+
+
+@pytest.mark.filterwarnings("ignore::hybridflow.EffectWarning")
+@pytest.mark.parametrize("source", SOURCES)
+@pytest.mark.parametrize("way", UNCONVERTED)
+def test_what_is_drawn_in_code_that_is_not_converted_is_drawn_once(way, source):
+    if sys.version_info < (3, 12) and way == "no_convert" and source in ("NumPy", "Python"):
+        pytest.skip("the profiling hook of 3.11 tells of no calls of such methods")
+    make, draw = SOURCES[source]
+
+    def run(mode):
+        state, place = make(), {"n": 1}
+
+        def step(x):
+            k = UNCONVERTED[way](draw, state)
+            for _ in range(place["n"]):  # the trace starts again, since it needs this number
+                x = x + 0
+            place["n"] += 1
+            return x * k
+
+        function = mode(step)
+        return [function(hf.asarray(1.0)).item() for _ in range(5)], draw(state)
+
+    assert run(hf.compile) == run(lambda function: function)

@@ -18,12 +18,13 @@ import threading
 import weakref
 from collections.abc import Generator
 from contextlib import contextmanager
-from types import BuiltinFunctionType, CellType, CodeType, FrameType, FunctionType, MethodDescriptorType
+from types import BuiltinFunctionType, CellType, CodeType, FrameType, FunctionType
 from typing import Any
 
 from hybridflow.core.attached import attached
 from hybridflow.core.functions import is_layers
 from hybridflow.guards import observe, reading
+from hybridflow.guards.access import IN_CLASS
 from hybridflow.guards.observations import Observations
 from hybridflow.guards.observe import current_observations
 from hybridflow.guards.users import is_users, is_users_module_name
@@ -82,10 +83,10 @@ def _started(code: CodeType, offset: int) -> Any:
 
 
 def _calls(code: CodeType, offset: int, function: Any, first: Any) -> None:
-    """Receive the event that unconverted code calls a function. A method in C comes unbound, before its object."""
+    """Receive the event that unconverted code calls a function. A method comes unbound, before its object."""
     if first is MONITORING.MISSING:
         calls(function, ())
-    elif type(function) is MethodDescriptorType and isinstance(first, function.__objclass__):
+    elif IN_CLASS.get(type(first), getattr(function, "__name__", "")) is function:
         calls(function.__get__(first), ())
     else:
         calls(function, (first,))
