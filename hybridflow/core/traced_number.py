@@ -492,7 +492,7 @@ class NumberSizes:
             return polynomial
         constant = polynomial.terms.get((), 0)
         rest = polynomial - constant
-        factor = math.gcd(*rest.terms.values()) * (1 if next(iter(rest.terms.values())) > 0 else -1)
+        factor = math.gcd(*rest.terms.values()) * (1 if rest.terms[min(rest.terms, key=str)] > 0 else -1)
         key = (rest // factor).text()
         if key not in self._symbols:
             size = abs(factor)
