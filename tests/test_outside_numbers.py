@@ -219,7 +219,7 @@ def test_explain_says_that_the_float_became_an_input():
     assert "o.lr is 0.5 (read at" in str(first)
     assert "o.lr: 0.5 -> 0.25" in second.reason
     assert "o.lr is a float, which is an input since it was seen to change (read at" in str(second)
-    assert "where the numbers at 'wd' are inputs since they were seen to change" in str(second)
+    assert "o.cfg['wd'] is a float, which is an input since it was seen to change" in str(second)
 
 
 def test_the_rest_of_a_container_still_counts():

@@ -10,6 +10,7 @@ import threading
 import weakref
 from collections.abc import Callable
 from pathlib import Path
+from random import Random
 from types import SimpleNamespace
 from typing import Any
 
@@ -184,11 +185,12 @@ def _method(change: str) -> str:
 @pytest.mark.parametrize(
     "change", ["log.append(n)", "log.append((n, 'x'))", "log += [n, 2 * n]", "d[n] = n * 2", "d.update(step=n)",
                "d.setdefault(n, 1)", "q.appendleft(n / 2)", "s.add(n)", "h['lr'].append(n); h['loss'].append(n / 2)",
-               "h['n']['a'] += 1; h['lr'].append(n)", "h['all'][1].append(n); h['c']['k'] += n"]
+               "h['n']['a'] += 1; h['lr'].append(n)", "h['all'][1].append(n); h['c']['k'] += n",
+               "h['lr'].append(n); x = x * h['rate']", "h['n']['a'] += 1; h['lr'].append(h['n']['a'] + h['rate'])"]
 )  # fmt: skip
 def test_a_number_that_a_container_keeps_is_no_new_trace(change: str, tmp_path: Path):
     space: dict[str, Any] = {"log": [], "d": {}, "q": collections.deque(maxlen=3), "s": set()}
-    space["h"] = {"lr": [], "loss": [], "n": {"a": 0}, "all": [[], []], "c": collections.Counter(k=0)}
+    space["h"] = {"lr": [], "loss": [], "n": {"a": 0}, "all": [[], []], "c": collections.Counter(k=0), "rate": 0.5}
     text = f"def body(x, n):\n    global log\n    {change}\n    return x * n\n"
     path = tmp_path / "program.py"
     path.write_text(text, encoding="utf-8")
@@ -197,6 +199,53 @@ def test_a_number_that_a_container_keeps_is_no_new_trace(change: str, tmp_path: 
     for n in range(9):
         body(hf.asarray(1.0), n)
     assert body.trace_count == 2
+
+
+ITEMS = [
+    "x = x * {d}['lr']", "x = x + {d}['n']", "x = x * 2 if {d}['flag'] else x + 1", "x = x + len({d}['name'])",
+    "x = x * (1.0 if {d}['none'] is None else 2.0)", "x = x + len({d}['log'])", "k = {d}; x = x * k['lr'] + k['n']",
+    "x = x * {d}.get('lr', 3.0) + len({d})", "if x > 0: x = x * {d}['lr']", "x = x + of({d})",
+    "y = dict({d}); x = x * y['lr']", "{d}['log'].append(n)", "{d}['log'].append({d}['lr'])", "{d}['n'] += 1",
+    "{d}['lr'] = 0.5 * {d}['lr']", "{d}['new'] = n", "{d}['flag'] = not {d}['flag']", "{d}.pop('new', None)",
+    "{d}.setdefault('log', []).append(n)", "{d}['log'] += [n]",
+]  # fmt: skip
+AROUND = [
+    "pass", "s.d = dict(s.d)", "s.d = {**s.d, 'lr': 1.0 + n}", "c['lr'] = 2.0 + n", "c['in'] = dict(c['in'], n=n)",
+    "c['n'] = True", "s.d['lr'] = 1.5 + n", "s.d['lr'] = 1", "s.d['name'] = 'q' * n", "s.d['none'] = 0.0",
+    "s.d['log'] = []", "s.d['n'] = None", "c.pop('flag', None)", "c['flag'] = n % 2",
+]  # fmt: skip
+
+
+@pytest.mark.filterwarnings("ignore::hybridflow.RetraceWarning")
+@pytest.mark.parametrize("seed", range(120))
+def test_items_of_dicts_that_change_from_outside_too(seed: int, tmp_path: Path):
+    random = Random(seed)
+    roots = ["s.d", "c", "c['in']", "s.d['in']", "cell"]
+    lines = [random.choice(ITEMS).format(d=random.choice(roots)) for _ in range(random.choice([1, 2, 3]))]
+    text = "\n    ".join(["def body(x, n):", *lines, "return x"]) + "\ndef of(d): return d['lr'] + d['n']\n"
+    path = tmp_path / "program.py"
+    path.write_text(text, encoding="utf-8")
+    changes, shared, found = random.choices(AROUND, k=6), random.randrange(3), []
+    for wrap in (lambda function: function, hf.compile):
+        made = [{"lr": 0.5, "n": 1, "flag": True, "name": "a", "log": [], "none": None} for _ in range(4)]
+        c = {**made[0], "in": made[1]}
+        s = SimpleNamespace(d={**made[2], "in": made[1] if shared == 1 else made[3]})
+        space: dict[str, Any] = {"hf": hf, "s": s, "c": c, "cell": s.d if shared else c}
+        exec(compile(text, str(path), "exec"), space)
+        body, seen = wrap(space["body"]), []
+        for number, change in enumerate(changes):
+            exec(change, {**space, "n": number})
+            before = shown(space["s"]), shown(space["c"])
+            try:
+                result = body(hf.asarray(1.0), number).tolist()
+            except HybridflowError:
+                assert before == (shown(space["s"]), shown(space["c"]))
+                return  # refused, with the state as before the call
+            except Exception as error:
+                result = type(error)
+            seen.append((result, shown(space["s"]), shown(space["c"])))
+        found.append(seen)
+    assert found[1] == found[0], text
 
 
 @pytest.mark.parametrize(

@@ -103,7 +103,8 @@ class Reads(ast.NodeTransformer):
 
     def visit_Subscript(self, node: ast.Subscript) -> Any:
         way = _way(node)
-        value = self.loaded(node.value) if way == "load" else self.visit(node.value)
+        named = isinstance(node.slice, ast.Constant) and type(node.slice.value) is str
+        value = self.loaded(node.value) if way == "load" or named else self.visit(node.value)
         return runtime(node, f"{way}_item", value, self.key(node.slice))
 
     def key(self, node: Any) -> Any:

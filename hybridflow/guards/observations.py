@@ -466,6 +466,14 @@ class Observations:
             self.guard(origin, container)
             if self._takes(origin, container):
                 self.numbers.place(origin, container, self._inside)
+        for one in self._also.get(id(container), ()):
+            if not one.guarded:
+                one.same_as(origin)
+                one.guarded = True
+
+    def is_known_elsewhere(self, container: Any) -> bool:
+        """Whether a container was read or loaded from more than one place."""
+        return bool(self._also.get(id(container)))
 
     def _add(self, parent: Origin, access: Access, name: Any, value: Any, *, guarded: bool) -> Origin:
         origin = Origin(parent, access, name, value, user_place(3), guarded=guarded)

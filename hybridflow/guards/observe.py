@@ -280,8 +280,31 @@ def read_item(obj: Any, key: Any) -> Any:
     """Return ``obj[key]``."""
     observations, _ = current_observations()
     if observations is not None:
+        alone = _item_alone(observations, obj, key)
+        if alone is not MISSING:
+            return alone
         _item(observations, obj, key)
+        copied = observations.numbers.copy_of(obj)
+        obj = obj if copied is None else copied
     return obj[key]
+
+
+def _item_alone(observations: Observations, obj: Any, key: Any) -> Any:
+    """Read a constant in a dict that was loaded without what else is in it; `MISSING` if it must be read whole."""
+    value = ITEM.get(obj, key) if type(obj) is dict and type(key) is str else MISSING
+    if type(value) is TracedNumber:
+        return value
+    if type(value) not in _ALONE:
+        return MISSING
+    observations.choices.read_one(obj)
+    origin = observations.origin_of(obj)
+    if origin is None or origin.parent is None or origin.guarded or observations.is_known_elsewhere(obj):
+        return MISSING
+    if type(value) in _LOADED:
+        seen = observations.load_item(origin, obj, key, value)
+        if seen is not value:
+            return seen
+    return observations.read(origin, ITEM, key, value)
 
 
 def _item(observations: Observations, obj: Any, key: Any) -> None:
@@ -311,6 +334,8 @@ def _item(observations: Observations, obj: Any, key: Any) -> None:
 _LOADED_FROM = BY_ITEM | {bytearray}
 """Types of containers whose items can be loaded without what else is in them."""
 _LOADED = LOADED | BY_ITEM
+_ALONE = frozenset({int, float, bool, str, type(None)})
+"""Types of items of a dict that are read without what else is in it."""
 
 
 def load_free(cell: CellType, name: str, value: Any) -> Any:
