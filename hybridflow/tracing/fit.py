@@ -135,9 +135,10 @@ class Fit:
     def guard_changes(self, signature: Signature) -> list[tuple[str, str, str]]:
         """Return ``(what, before, after)`` for all that the trace read or asked outside and that has changed."""
         changed = [] if self.guards is None else self.guards.changes(self.captures)[0]
+        if changed or (self.conditions is None and not self._number_sizes):
+            return changed
         signature = signature._replace(outside=() if self.guards is None else self.guards.numbers())
-        if not changed and self.conditions is not None:
-            changed = self.conditions.changes(numbers_of(signature))
+        changed = [] if self.conditions is None else self.conditions.changes(numbers_of(signature))
         if changed or not self._number_sizes:
             return changed
         try:

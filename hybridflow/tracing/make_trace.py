@@ -18,7 +18,7 @@ from hybridflow.core.node import user_place, warn_at, where_file_line
 from hybridflow.core.recursion import RECURSION
 from hybridflow.core.sources import CONSTANT
 from hybridflow.core.spec import TensorSpec
-from hybridflow.core.traced_number import NeedsNumber, NumberSizes
+from hybridflow.core.traced_number import NeedsNumber, NumberSizes, SeenSizes
 from hybridflow.core.traced_text import placeholder_of
 from hybridflow.core.variable import Variable
 from hybridflow.guards.access import ATTRIBUTE
@@ -106,11 +106,8 @@ def make_trace(
     """
     start, note = time.perf_counter(), begin(function, record.signature)
     label = getattr(function, "__qualname__", name)
-    builder = _new_builder(name, layouts, named)
-    seen.sizes.opened.clear()
+    builder = _new_builder(name, layouts, named, seen.sizes if opens_sizes else None)
     builder.tapes_around = bool(context.tapes)
-    if opens_sizes:
-        builder.number_sizes = NumberSizes(builder.dims, seen.sizes, builder.number_paths, builder.open_size)
     stand_ins = [ArgumentVariable.of(variable, i) for i, variable in enumerate(argument_variables(signature))]
     specs = symbolic_specs(list(named), builder.dims)
     given = [(leaf, spec) for leaf, spec in zip(named, specs, strict=True) if leaf.kind != NOTHING]
@@ -158,6 +155,7 @@ def make_trace(
         raise
     finally:
         builder.scope.alive = False
+        builder.number_sizes = None
     record.trace_ms = (time.perf_counter() - start) * 1e3
     with depth_explained(name):
         trace = Trace(
@@ -261,10 +259,15 @@ def _ungrouped(call: Callable[[dict[str, Any]], Any], arguments: dict[str, Any])
         raise need from None
 
 
-def _new_builder(name: str, layouts: Layouts | None, named: Sequence[Leaf]) -> GraphBuilder:
-    """Return the builder of a graph, which knows the mesh that the graph runs on."""
+def _new_builder(
+    name: str, layouts: Layouts | None, named: Sequence[Leaf], seen: SeenSizes | None
+) -> GraphBuilder:
+    """Return the builder of a graph, which knows the mesh that the graph runs on, and the open sizes seen so far."""
     with context_of(None):
         builder = GraphBuilder(name)
+    if seen is not None:
+        seen.opened.clear()
+        builder.number_sizes = NumberSizes(builder.dims, seen, builder.number_paths, builder.open_size)
     if layouts is not None:
         builder.mesh, builder.row_axes = layouts.mesh, layouts.row_axes(named)
     return builder
