@@ -86,7 +86,7 @@ def _calls(code: CodeType, offset: int, function: Any, first: Any) -> None:
     """Receive the event that unconverted code calls a function. A method comes unbound, before its object."""
     if first is MONITORING.MISSING:
         calls(function, ())
-    elif IN_CLASS.get(type(first), getattr(function, "__name__", "")) is function:
+    elif hasattr(function, "__get__") and IN_CLASS.get(type(first), getattr(function, "__name__", "")) is function:
         calls(function.__get__(first), ())
     else:
         calls(function, (first,))
