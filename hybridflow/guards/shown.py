@@ -19,6 +19,8 @@ _MOST = 256
 
 def shown(value: Any) -> str:
     """Return the text of a value; the name of its class if a user's own code would make the text, or a part of it."""
+    if type(value) is ModuleType:  # pages are shared: they show no folders of this machine
+        return f"<module {vars(value).get('__name__')!r}>"
     return f"a {type(value).__name__}" if _runs_users_code(value) else text_for_messages(value)
 
 
