@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -17,6 +18,13 @@ def both(fn: Callable[..., Any], *args: Any, rtol: float = 2e-6, atol: float = 1
     compiled = hf.compile(fn)(*args)
     same(eager, compiled, rtol=rtol, atol=atol)
     return eager
+
+
+def program(text: str, path: Path, **names: Any) -> dict[str, Any]:
+    """Write a program to a file, so that its source can be found, run it, and return its names."""
+    path.write_text(text, encoding="utf-8")
+    exec(compile(text, str(path), "exec"), names)
+    return names
 
 
 def same(a: Any, b: Any, *, rtol: float = 2e-6, atol: float = 1e-6) -> None:

@@ -10,7 +10,7 @@ import random
 
 import numpy as np
 import pytest
-from modes import same
+from modes import program, same
 
 import hybridflow as hf
 from hybridflow import nn
@@ -473,9 +473,8 @@ def test_what_a_block_leaves_as_it_was_keeps_its_gradient(block, kept, tmp_path)
         code = BLOCKS[block].format(code=f"\n{depth}".join(lines))
         if limit == -50 and kept in ("while", "while_loop"):
             continue  # it would not end
-        path, space = tmp_path / f"{limit}.py", {"hf": hf}
-        path.write_text(f"def f(x):\n    v, u = hf.sin(x), x * x\n{code}    return hf.sum(v * v + u)\n")
-        exec(compile(path.read_text(), str(path), "exec"), space)
+        text = f"def f(x):\n    v, u = hf.sin(x), x * x\n{code}    return hf.sum(v * v + u)\n"
+        space = program(text, tmp_path / f"{limit}.py", hf=hf)
         expected = outside(space["f"], hf.asarray(X)).numpy()
         for asked, way in ASKED.items():
             np.testing.assert_allclose(
@@ -511,9 +510,8 @@ def test_gradients_by_what_a_block_computed(made, source, tmp_path):
     if source in SOURCES:
         *steps, of = SOURCES[source]
         lines = ["with hf.GradientTape() as tape:", *[f"    {one}" for one in steps], f"return tape.gradient(y, {of})"]
-    path, space = tmp_path / "f.py", {"hf": hf, "g": lambda h: hf.sum(h * h * h)}
-    path.write_text("\n    ".join(["def f(x):", made, *lines]))
-    exec(compile(path.read_text(), str(path), "exec"), space)
+    text = "\n    ".join(["def f(x):", made, *lines])
+    space = program(text, tmp_path / "f.py", hf=hf, g=lambda h: hf.sum(h * h * h))
     same(space["f"](hf.asarray(X)), hf.compile(space["f"])(hf.asarray(X)), rtol=1e-5)
 
 
@@ -541,6 +539,15 @@ def test_recording_again_inside_of_a_tape_in_a_block():
                 v = v * x
         return tape.gradient(v, x)
 
+    def picked(x):
+        with hf.no_grad(), hf.GradientTape() as tape:
+            tape.watch(x)
+            place = hf.argmax(x)  # an integer has no gradient
+            with hf.enable_grad():
+                v = x[place] * 2
+        return tape.gradient(v, x)
+
     same(hf.compile(cubed)(hf.asarray(X), False), cubed(hf.asarray(X), False))
+    same(hf.compile(picked)(hf.asarray(X)), picked(hf.asarray(X)))
     with pytest.raises(TraceError, match=r"inside of a tape that was entered in hf\.no_grad"):
         hf.compile(cubed)(hf.asarray(X), True)

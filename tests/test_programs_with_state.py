@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from modes import program
 from reference import without_xla
 
 import hybridflow as hf
@@ -192,10 +193,7 @@ def test_a_number_that_a_container_keeps_is_no_new_trace(change: str, tmp_path: 
     space: dict[str, Any] = {"log": [], "d": {}, "q": collections.deque(maxlen=3), "s": set()}
     space["h"] = {"lr": [], "loss": [], "n": {"a": 0}, "all": [[], []], "c": collections.Counter(k=0), "rate": 0.5}
     text = f"def body(x, n):\n    global log\n    {change}\n    return x * n\n"
-    path = tmp_path / "program.py"
-    path.write_text(text, encoding="utf-8")
-    exec(compile(text, str(path), "exec"), space)
-    body = hf.compile(space["body"])
+    body = hf.compile(program(text, tmp_path / "program.py", **space)["body"])
     for n in range(9):
         body(hf.asarray(1.0), n)
     assert body.trace_count == 2
@@ -225,15 +223,12 @@ def test_items_of_dicts_that_change_from_outside_too(seed: int, tmp_path: Path):
     roots = ["s.d", "cell"] if shared == 2 else ["s.d", "c", "c['in']", "s.d['in']", "cell"]
     lines = [random.choice(ITEMS).format(d=random.choice(roots)) for _ in range(random.choice([1, 2, 3]))]
     text = "\n    ".join(["def body(x, n):", *lines, "return x"]) + "\ndef of(d): return d['lr'] + d['n']\n"
-    path = tmp_path / "program.py"
-    path.write_text(text, encoding="utf-8")
     changes, found = random.choices(AROUND, k=6), []
     for wrap in (lambda function: function, hf.compile):
         made = [{"lr": 0.5, "n": 1, "flag": True, "name": "a", "log": [], "none": None} for _ in range(4)]
         c = {**made[0], "in": made[1]}
         s = SimpleNamespace(d={**made[2], "in": made[1] if shared == 1 else made[3]})
-        space: dict[str, Any] = {"hf": hf, "s": s, "c": c, "cell": s.d if shared else c}
-        exec(compile(text, str(path), "exec"), space)
+        space = program(text, tmp_path / "program.py", hf=hf, s=s, c=c, cell=s.d if shared else c)
         body, seen = wrap(space["body"]), []
         for number, change in enumerate(changes):
             exec(change, {**space, "n": number})

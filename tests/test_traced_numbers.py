@@ -15,7 +15,7 @@ import hypothesis.strategies as st
 import numpy as np
 import pytest
 from hypothesis import given, settings
-from modes import answer, same
+from modes import answer, program, same
 from reference import without_xla
 
 import hybridflow as hf
@@ -234,9 +234,7 @@ def program_of_sizes(random: Random) -> str:
 @pytest.mark.parametrize("seed", range(40))
 def test_sizes_that_numbers_decide_are_what_eager_code_makes(seed, tmp_path):
     random = Random(seed)
-    path, space = tmp_path / "fn.py", {"hf": hf}
-    path.write_text(program_of_sizes(random))
-    exec(compile(path.read_text(), str(path), "exec"), space)
+    space = program(program_of_sizes(random), tmp_path / "fn.py", hf=hf)
     options = random.choice([{}, {}, {"sizes": "exact"}, {"sizes": "bounded"}, {"dynamic": True}, {"dynamic": False}])
     states = [types.SimpleNamespace(n=0, t=0, items=[0], names={"n": 0}, log=[]) for _ in range(2)]
     functions = space["fn"], hf.compile(space["fn"], **options)

@@ -302,7 +302,7 @@ _COMPUTED: frozenset[Any] = frozenset({
 """Python's functions that make a number of numbers: each call computes them anew."""
 
 
-def opened(value: Any) -> Any:
+def as_size(value: Any) -> Any:
     """Return a number of a trace as a size that each call decides, and any other value as it is."""
     return value.as_size() if type(value) is TracedNumber and value.__class__ is int else value
 

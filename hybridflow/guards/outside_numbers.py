@@ -300,7 +300,7 @@ class OutsideNumbers:
     def put_in(self, container: Any) -> Generator[None]:
         """Put numbers in the place of the stand-ins in a container outside for the duration of a ``with`` block."""
         stand_ins: dict[Any, TracedNumber] = {}
-        if type(container) in BY_ITEM and self._copies.get(id(container), (None,))[0] is not container:
+        if type(container) in BY_ITEM and self.copy_of(container) is not container:
             stand_ins = {key: item for key, item in items_of(container) if type(item) is TracedNumber}
         for key, item in stand_ins.items():
             container[key] = item.value
@@ -318,7 +318,7 @@ class OutsideNumbers:
             if id(one) in self._shown or not isinstance(one, CONTAINERS):
                 continue
             self._shown[id(one)] = one
-            copy = self._copies.get(id(one), (None, None))[0]
+            copy = self.copy_of(one)
             if copy is not None and copy is not one:
                 self.require_numbers(self._held_in(copy))
             pending += values_of(one) if isinstance(one, dict) else in_sequence(one)
@@ -419,7 +419,7 @@ class OutsideNumbers:
         """
         if origin is not None:
             origin.written = True
-            if self._copies.get(id(container), (None, None))[0] is container:
+            if self.copy_of(container) is container:
                 self.require_numbers(self._held_in(container))  # what is written to a copy would be lost
             self.look(origin, container)
 

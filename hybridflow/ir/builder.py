@@ -26,7 +26,7 @@ from hybridflow.core.sources import INPUT
 from hybridflow.core.spec import TensorSpec, make_spec, spec_of
 from hybridflow.core.staged_number import StagedNumber
 from hybridflow.core.tensor import Tensor, as_tensor, leaked, make_tensor
-from hybridflow.core.traced_number import NeedsNumber, NumberSizes, TracedNumber, text_of
+from hybridflow.core.traced_number import NeedsNumber, NumberSizes, TracedNumber
 from hybridflow.core.variable import Variable
 from hybridflow.core.variable_log import logging_variables
 from hybridflow.ir.checks import Check
@@ -154,7 +154,6 @@ class GraphBuilder:
         self.arguments: list[Node] = []
         self.number_paths: list[str] = []
         self.number_sizes: NumberSizes | None = None
-        self.open_sizes: list[str] = []
         self.computed: dict[Any, TracedNumber] = {}
         self.fallible: dict[int, TracedNumber] = {}
         self.relied_on: dict[int, tuple[TracedNumber, Where | None]] = {}
@@ -244,7 +243,6 @@ class GraphBuilder:
         """
         node = input_node(make_spec((symbol,), bool_), f"number_{len(self.numbers)}", self.scope, user_place(2))
         self.numbers[id(number), bool_] = (number, node)
-        self.open_sizes.append(text_of(number, self.number_paths))
         self.observations.may_close = True
 
     def may_fail(self, number: TracedNumber) -> None:
@@ -522,7 +520,7 @@ class GraphBuilder:
 
     def used(self, edge: Edge) -> Edge:
         """Return the edge of a value as it is used here: without its gradient if a block ended in which it was made."""
-        if self.silent.get(edge[0], 0) <= self.silence:
+        if self.silent.get(edge[0], 0) <= self.silence or not is_differentiable(edge[0].spec(edge[1]).dtype):
             return edge
         if any([tape.has_recorded(edge[0]) for tape in current().tapes]):
             raise TraceError(
@@ -545,8 +543,6 @@ class GraphBuilder:
 
     def _stopped(self, edge: Edge) -> Edge:
         """Return the edge of a value without its gradient."""
-        if not is_differentiable(edge[0].spec(edge[1]).dtype):
-            return edge
         stopped = self.stopped.get(edge)
         if stopped is None:
             spec = edge[0].spec(edge[1])

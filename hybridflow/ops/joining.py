@@ -15,7 +15,7 @@ from hybridflow.core.errors import ArgumentError, ArgumentTypeError, ShapeError,
 from hybridflow.core.keywords import Other, respelled
 from hybridflow.core.op import REGISTRY, Bad, Sample, op
 from hybridflow.core.tensor import describe
-from hybridflow.core.traced_number import opened
+from hybridflow.core.traced_number import as_size
 from hybridflow.ops.common import (
     Tensor,
     TensorLike,
@@ -258,7 +258,7 @@ def split(
     along = normalize_axis("split", axis, tensor.ndim)
     size = tensor.shape[along]
     if isinstance(sections_or_indices, list | tuple):
-        cuts: list[Any] = [slice(a, b) for a, b in pairwise([0, *map(opened, sections_or_indices), None])]
+        cuts: list[Any] = [slice(a, b) for a, b in pairwise([0, *map(as_size, sections_or_indices), None])]
         parts = [normalize_slice(cut, size) for cut in cuts]
     else:
         parts = _equal_parts(int(cast(Any, sections_or_indices)), size, along, tensor)

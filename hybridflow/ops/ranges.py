@@ -26,7 +26,7 @@ from hybridflow.core.errors import ArgumentError, DTypeError, ShapeError, Traced
 from hybridflow.core.keywords import plain
 from hybridflow.core.op import Bad, Sample, op
 from hybridflow.core.tensor import TensorMethods, as_tensor
-from hybridflow.core.traced_number import opened
+from hybridflow.core.traced_number import as_size
 from hybridflow.ops.common import (
     Tensor,
     TensorSpec,
@@ -132,7 +132,7 @@ def arange(
         plain("arange", other)
     first: Any = 0 if stop is None else start
     end: Any = start if stop is None else stop
-    first, end, step = map(opened, (first, end, step))
+    first, end, step = map(as_size, (first, end, step))
     for number in (first, end, step):
         if isinstance(number, TensorMethods) and as_tensor(number)._value is None:
             raise TracedValueError(

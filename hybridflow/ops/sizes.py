@@ -11,7 +11,7 @@ from hybridflow.core.dims import Dim
 from hybridflow.core.dtypes import as_dtype, int32, kind_of, uint32
 from hybridflow.core.errors import ArgumentTypeError, ShapeError, message
 from hybridflow.core.tensor import Tensor
-from hybridflow.core.traced_number import opened
+from hybridflow.core.traced_number import as_size
 from hybridflow.ops.common import cast_to
 
 Shape = tuple[Any, ...]
@@ -33,7 +33,7 @@ def normalize_shape(name: str, shape: Any, *, negative: bool = False) -> Shape:
     """
     items: Any = shape if isinstance(shape, list | tuple) else (shape,)
     result: list[Any] = []
-    for size in map(opened, items):
+    for size in map(as_size, items):
         if isinstance(size, Dim):
             result.append(size)
             continue

@@ -31,6 +31,7 @@ from hybridflow.core.pending import PendingChecks, settle_known
 from hybridflow.core.profiling import PROFILER
 from hybridflow.core.settings import SETTINGS
 from hybridflow.core.tensor import Tensor, make_tensor
+from hybridflow.core.traced_number import text_of
 from hybridflow.core.variable import WRITES, GradientCell, Variable, current_values
 from hybridflow.core.variable_log import OPEN_LOGS
 from hybridflow.guards.effects import Effects
@@ -155,7 +156,8 @@ class Trace(Fit):
         record.autocast = self.autocast
         record.created = tuple([f"Variable {name!r} at {format_where(place)}" for name, place in self.created])
         asked = () if self.conditions is None else self.conditions.texts()
-        opened = [f"{formula} is an open size" for formula in builder.open_sizes]
+        sizes = [number for number, node in builder.numbers.values() if node.spec().shape]
+        opened = [f"{text_of(number, builder.number_paths)} is an open size" for number in sizes]
         record.guards = (*(() if self.guards is None else self.guards.texts()), *asked, *opened)
         record.effects = tuple(builder.observations.effects)
         record.passes = tuple(passes)
