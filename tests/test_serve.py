@@ -179,13 +179,12 @@ def test_another_process_reads_and_writes_the_same():
     a, b = np.arange(8, dtype=np.float32).reshape(4, 2), np.ones((2, 3), np.float32)
     asked = [
         {"inputs": [{"name": name, "datatype": "FP32", "shape": [*one.shape], "data": one.reshape(-1).tolist()}
-                    for name, one in given.items()]}  # fmt: skip
+                    for name, one in given.items()]}
         for given in ({"a": a, "b": b}, {"a": a.T, "b": b}, {"a": a})
     ]
     calls: list[tuple[Any, ...]] = [(protocol.read_v2, json.dumps(one).encode(), None, signature) for one in asked]
-    for given in (b.tolist(), 3, [[None]]):
-        body = json.dumps({"inputs": {"a": a.tolist(), "b": given}}).encode()
-        calls.append((protocol.read_predict, body, {"f": signature}, "f"))
+    bodies = [json.dumps({"inputs": {"a": a.tolist(), "b": one}}).encode() for one in (b.tolist(), 3, [[None]])]
+    calls += [(protocol.read_predict, body, {"f": signature}, "f") for body in bodies]
     for dtype in protocol.DTYPES.values():
         results = {"y": np.arange(12).astype(dtype).reshape(4, 3), "z": np.ones((), dtype)}
         calls += [(protocol.write_tf, results, False), (protocol.write_tf, {"y": results["y"].T}, True)]

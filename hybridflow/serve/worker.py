@@ -25,7 +25,7 @@ from hybridflow.serve.metrics import Metrics
 STUCK = 70
 """The exit status of a worker whose computation does not end."""
 
-SWITCH_SECONDS = 5e-4
+SWITCH_SECONDS = 5e-5
 """How long the thread of connections or of the device keeps the other one waiting for the interpreter."""
 
 LOWER_PRIORITY = 5
