@@ -335,6 +335,7 @@ def test_versions_a_broken_one_and_one_that_is_replaced(tmp_path: Path, artifact
     def refresh() -> list[str]:
         return models.refresh(lambda work, model: work())
 
+    (tmp_path / "7").mkdir()  # looks like a version of this folder, and hides no model in it
     shutil.copytree(artifacts / "mlp.hf", tmp_path / "m" / "1")
     assert refresh() == ["model m version 1 is ready"]
     assert refresh() == []

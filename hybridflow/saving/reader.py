@@ -14,7 +14,14 @@ import numpy as np
 
 from hybridflow.backend.host import ALIGNED
 from hybridflow.core.dtypes import bool_, float32
-from hybridflow.core.errors import ArgumentTypeError, FileError, FileFormatError, FileMissingError, message
+from hybridflow.core.errors import (
+    ArgumentError,
+    ArgumentTypeError,
+    FileError,
+    FileFormatError,
+    FileMissingError,
+    message,
+)
 from hybridflow.saving.format import FLOAT8, LONGEST_HEADER, Entry, parsed, shown, wrong
 
 Bytes = np.ndarray[Any, np.dtype[np.uint8]]
@@ -22,10 +29,29 @@ PathLike = str | os.PathLike[str]
 
 
 def require_path(what: str, path: Any, form: str) -> None:
-    """Raise an ArgumentTypeError unless a caller's first argument is a path; `form` says how to write the call."""
+    """Raise unless a caller's first argument is a path.
+
+    Args:
+        what: the caller.
+        path: the argument.
+        form: how to write the call.
+
+    Raises:
+        ArgumentTypeError: it is none.
+        ArgumentError: the system has no such path.
+    """
     if not isinstance(path, str | bytes | os.PathLike):
         got = type(path).__name__
         raise ArgumentTypeError(message(f"{what}: the path comes first", got=got, hint=f"Write {form}."))
+    try:
+        possible = b"\0" not in os.fsencode(path)
+    except UnicodeEncodeError:
+        possible = False
+    if not possible:
+        raise ArgumentError(
+            message(f"{what}: no file can have this path", got=repr(path)[:120],
+                    hint="Leave out null characters, and what the system's encoding lacks.")
+        )  # fmt: skip
 
 
 class Contents(NamedTuple):

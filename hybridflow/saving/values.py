@@ -15,6 +15,7 @@ from hybridflow.core.dtypes import as_dtype
 from hybridflow.core.errors import ArgumentError, ArgumentTypeError, TraceError, message
 from hybridflow.core.forked import PROCESS
 from hybridflow.core.methods import TensorMethods
+from hybridflow.core.structures import nested_too_deep
 from hybridflow.core.tensor import asarray, host_array, make_tensor, require_value
 from hybridflow.core.variable import WRITES, Variable
 from hybridflow.distribute.devices import gather
@@ -79,12 +80,16 @@ def found_in(values: Any, what: str) -> Found:
                     hint='Give it one: {"name": value}.')
         )  # fmt: skip
     contents = Found({}, {})
-    for path, leaf in _walk(values, "", what, contents, []):
-        if path in contents.values:
-            raise ArgumentError(
-                message(f"{what}: the path {path!r} occurs twice", hint="Keys with dots look like paths; rename one.")
-            )
-        contents.values[path] = leaf
+    try:
+        for path, leaf in _walk(values, "", what, contents, []):
+            if path in contents.values:
+                raise ArgumentError(
+                    message(f"{what}: the path {path!r} occurs twice",
+                            hint="Keys with dots look like paths; rename one.")
+                )  # fmt: skip
+            contents.values[path] = leaf
+    except RecursionError as error:
+        raise nested_too_deep(values, error) from None
     return contents
 
 

@@ -377,10 +377,9 @@ def found_in(paths: Sequence[Path]) -> dict[tuple[str, str], Path]:
 def _under(path: Path) -> Iterable[tuple[str, str, Path]]:
     if (path / MANIFEST).exists():
         yield path.stem, "1", path
-    elif versions := _versions(path):
-        yield from ((path.stem, one.name, one) for one in versions)
     elif path.is_dir():
-        for folder in sorted(path.iterdir()):
+        yield from ((path.stem, one.name, one) for one in _versions(path))
+        for folder in sorted({*path.iterdir()} - {*_versions(path)}):
             if folder.name.startswith("."):
                 continue
             if (folder / MANIFEST).exists():
