@@ -14,14 +14,7 @@ import numpy as np
 
 from hybridflow.backend.host import ALIGNED
 from hybridflow.core.dtypes import bool_, float32
-from hybridflow.core.errors import (
-    ArgumentError,
-    ArgumentTypeError,
-    FileError,
-    FileFormatError,
-    FileMissingError,
-    message,
-)
+from hybridflow.core.errors import ArgumentTypeError, FileError, FileFormatError, FileMissingError, message
 from hybridflow.saving.format import FLOAT8, LONGEST_HEADER, Entry, parsed, shown, wrong
 
 Bytes = np.ndarray[Any, np.dtype[np.uint8]]
@@ -38,20 +31,18 @@ def require_path(what: str, path: Any, form: str) -> None:
 
     Raises:
         ArgumentTypeError: it is none.
-        ArgumentError: the system has no such path.
+        FileError: no file can have it.
     """
     if not isinstance(path, str | bytes | os.PathLike):
         got = type(path).__name__
         raise ArgumentTypeError(message(f"{what}: the path comes first", got=got, hint=f"Write {form}."))
     try:
-        possible = b"\0" not in os.fsencode(path)
+        named = b"\0" not in os.fsencode(path)
     except UnicodeEncodeError:
-        possible = False
-    if not possible:
-        raise ArgumentError(
-            message(f"{what}: no file can have this path", got=repr(path)[:120],
-                    hint="Leave out null characters, and what the system's encoding lacks.")
-        )  # fmt: skip
+        named = False
+    if not named:
+        raise FileError(message(f"{what}: {repr(path)[:120]} is no name of a file",
+                                hint="Leave out null characters, and what the system's encoding lacks."))  # fmt: skip
 
 
 class Contents(NamedTuple):
@@ -119,8 +110,6 @@ def opened(path: PathLike, what: str, *, follow: bool = True) -> Generator[int]:
     flags |= getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_NOCTTY", 0)  # a pipe must not be waited for
     try:
         handle = os.open(path, flags)
-    except ValueError as error:  # a zero byte in the name
-        raise FileError(message(f"{what}: {os.fspath(path)!r} is no name of a file: {error}")) from None
     except FileNotFoundError as error:
         raise file_error(FileMissingError, what, path, "is not there", error) from None
     except OSError as error:
