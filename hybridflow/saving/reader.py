@@ -35,14 +35,14 @@ def require_path(what: str, path: Any, form: str) -> None:
     """
     if not isinstance(path, str | bytes | os.PathLike):
         got = type(path).__name__
-        raise ArgumentTypeError(message(f"{what}: the path comes first", got=got, hint=f"Write {form}."))
+        raise ArgumentTypeError(f"{what}: the path comes first", got=got, hint=f"Write {form}.")
     try:
         named = b"\0" not in os.fsencode(path)
     except UnicodeEncodeError:
         named = False
     if not named:
-        raise FileError(message(f"{what}: {repr(path)[:120]} is no name of a file",
-                                hint="Leave out null characters, and what the system's encoding lacks."))  # fmt: skip
+        raise FileError(f"{what}: {repr(path)[:120]} is no name of a file",
+                        hint="Leave out null characters, and what the system's encoding lacks.")
 
 
 class Contents(NamedTuple):
@@ -116,7 +116,7 @@ def opened(path: PathLike, what: str, *, follow: bool = True) -> Generator[int]:
         raise file_error(FileError, what, path, "cannot be read", error) from None
     try:
         if not stat.S_ISREG(os.fstat(handle).st_mode):
-            raise FileError(message(f"{what}: {os.fspath(path)!r} is no regular file"))
+            raise FileError(f"{what}: {os.fspath(path)!r} is no regular file")
         yield handle
     finally:
         os.close(handle)
