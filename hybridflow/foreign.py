@@ -282,11 +282,8 @@ def _public_names(module: ModuleType, before: Callable[[], list[str]] | None) ->
     return sorted({name for name in {*found} - inner if not name.startswith("_") or name.endswith("__")})
 
 
-class MissingNameError(AttributeError):
+class MissingNameError(ForeignNameError):
     """A public module has no such name. What is meant is looked for when the text is asked for: `hasattr` is quick."""
-
-    def __init__(self, path: str, module: ModuleType, name: str) -> None:
-        super().__init__(path, module, name, name=name)
 
     def __str__(self) -> str:
         path, module, name = self.args

@@ -55,7 +55,11 @@ class ArgumentTypeError(HybridflowError, TypeError):
 
 
 class ForeignNameError(HybridflowError, AttributeError):
-    """A name of another package that hybridflow lacks; the message says what to write instead."""
+    """A name that hybridflow lacks; the message says what to write instead."""
+
+    def __init__(self, *args: object, got: str | None = None, hint: str | None = None) -> None:
+        super().__init__(*args, got=got, hint=hint)
+        self.name = self.obj = None  # if they are not set, Python adds a guess to the text
 
 
 class IndexRangeError(HybridflowError, IndexError):
