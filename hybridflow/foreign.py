@@ -80,17 +80,20 @@ def _expression(names: str) -> re.Pattern[str]:
     return re.compile("|".join(f"(?:{name})" for name in names.split()))
 
 
-def hint_of(owner: str, name: str) -> Hint | None:
+def hint_of(owner: str, name: str, elsewhere: bool = False) -> Hint | None:
     """Return the hint for a name of an owner such as ``hf``: its row, or that of the first family that has the name.
 
-    An expression leaves a name to the library that has it, if the family is not of that library.
+    An expression leaves a name to the library that has it, if the family is not of that library. If the name was sought
+    elsewhere, an expression that takes any word says nothing of names in small letters.
     """
+    open_ends = not elsewhere or not name.islower()
     row = rows().get(f"{owner}.{name}")
     if row is not None:
         return row if isinstance(row, Hint) else None
     for family in FAMILIES:
         if owner in family.owners.split():
-            found = _expression(family.names).fullmatch(name)
+            taken = family.names if open_ends else " ".join([one for one in family.names.split() if "\\w" not in one])
+            found = _expression(taken).fullmatch(name)
             if found is not None and (
                 name in family.names.split() or not _in_library(owner, name)[0]
                 or {"jax", "numpy"} & {*family.packages.split()}
@@ -328,7 +331,7 @@ def _elsewhere(name: str) -> str:
     for owner in sorted(_modules(), key=lambda owner: (owner.count("."), owner)):
         if isinstance(rows().get(f"{owner}.{name}"), Name):
             return f". Did you mean {owner}.{name}?"
-        hint = hint_of(owner, name)
+        hint = hint_of(owner, name, elsewhere=True)
         if hint is not None:
             return f": it is a name of {titles(hint.packages)}. {_advice(hint)}"
     return ""

@@ -88,6 +88,17 @@ def test_a_name_of_no_package_has_no_answer():
         assert not ANSWER.search(answer(path, "zzyzx_of_nobody"))
 
 
+def test_an_expression_for_any_word_answers_in_its_own_modules_only():
+    made = [(family.owners.split(), re.sub(r"\\w[+*]", "zzyzx", one)) for family in FAMILIES
+            for one in family.names.split() if "\\w" in one]
+    names = [(owners, name) for owners, name in made if name.isidentifier() and name.islower()]
+    wrong = [(path, name, text) for owners, name in names for path in public_modules()
+             if path not in owners and foreign.hint_of(path, name) is None
+             and "it is a name of" in (text := answer(path, name) or "")]
+    assert len(names) > 40
+    assert not wrong
+
+
 def public_modules():
     found = {f"hf.{name}": getattr(hf, name) for name in dir(hf)}
     modules = {path: one for path, one in found.items() if isinstance(one, types.ModuleType)}

@@ -111,7 +111,7 @@ def test_vmap_of_several_models_names_stack():
     models = [hf.nn.Linear(3, 2) for _ in range(2)]
     with pytest.raises(TypeError, match=r"hf\.nn\.stack"):
         hf.vmap(models)
-    with pytest.raises(TypeError, match=r"vmap: a int is no function(.|\n)*Give a function of one example"):
+    with pytest.raises(TypeError, match=r"vmap: an int is no function(.|\n)*Give a function of one example"):
         hf.vmap(3)
     x = hf.ones((3,))
     both = hf.vmap(lambda model: model(x))(hf.nn.stack(models))  # as the error says

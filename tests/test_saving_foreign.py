@@ -149,7 +149,7 @@ def test_paths_go_by_their_beginnings_or_a_function(tmp_path: Path):
         ({"ab": "c"}, ArgumentError, "gives 'ab' and 'c' one path"),
         ("tensorflow", ArgumentError, "Choose of 'torch', 'keras'"),
         ("torch", ArgumentError, "goes by layers, and there are none"),
-        ([3], ArgumentTypeError, "a int is no mapping of paths"),
+        ([3], ArgumentTypeError, "an int is no mapping of paths"),
     ):
         with pytest.raises(error, match=text):
             names(mapping)

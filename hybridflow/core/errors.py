@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from typing import Any
 
@@ -240,14 +241,16 @@ def message(what: str, *, got: str | None = None, hint: str | None = None) -> st
 
     A part that is very long, such as a name of a million characters, is shown by its beginning and its end.
     """
-    lines = [_shortened(what)]
+    lines = [_A.sub("an ", _shortened(what))]
     if got is not None:
-        lines.append(f"  got: {_shortened(got)}")
+        lines.append(f"  got: {_A.sub('an ', _shortened(got))}")
     if hint is not None:
         lines.append(f"  {_shortened(hint)}")
     return "\n".join(lines)
 
 
+_A = re.compile(r"\ba (?=(?:int|object|ndarray|iterator|enumerate|[AEIO][a-z]+)\b)")
+"""The article before a class whose name begins with the sound of a vowel."""
 _LONGEST = 4000
 """The most characters of a part of a message."""
 

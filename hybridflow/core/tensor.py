@@ -62,6 +62,8 @@ from hybridflow.core.traced_array import TracedArray
 from hybridflow.core.traced_number import TracedNumber
 
 _new = object.__new__
+ONE_TRUTH = "Reduce it with hf.all or hf.any; or choose for each element: hf.where(condition, a, b)."
+"""What to do about a condition of several elements, in both modes."""
 _API_VERSIONS = ("2021.12", "2022.12", "2023.12", "2024.12")
 
 
@@ -315,20 +317,25 @@ class Tensor(TensorMethods):
         require_value(self, wanted)
         array = host_array(self)
         if array.size != 1:
-            condition = "Reduce it with hf.all or hf.any; or choose for each element: hf.where(condition, a, b)."
             raise ShapeError(f"{wanted}: needs exactly one element, there are {array.size}", got=str(self.spec),
-                             hint=condition if wanted == "bool" else "Index or reduce first.")
+                             hint=ONE_TRUTH if wanted == "bool" else "Index or reduce first.")
         self._note_left()
         return array.item()
 
+    def __contains__(self, item: Any) -> bool:
+        package: Any = sys.modules["hybridflow"]
+        return bool(package.any(package.equal(self, item)))
+
     def __len__(self) -> int:
         if not self.shape:
-            raise ArgumentTypeError("len: a tensor of shape () has no length", got=str(self.spec))
+            raise ArgumentTypeError("len: a tensor of shape () has no length", got=str(self.spec),
+                                    hint="x.size is the number of elements; x[None] has an axis.")
         return self.shape[0]
 
     def __iter__(self) -> Iterator[Tensor]:
         if not self.shape:
-            raise ArgumentTypeError("iter: a tensor of shape () cannot be iterated", got=str(self.spec))
+            raise ArgumentTypeError("iter: a tensor of shape () cannot be iterated", got=str(self.spec),
+                                    hint="x.item() is its number; x[None] has an axis.")
         return (cast(Any, self)[index] for index in range(len(self)))
 
     def __hash__(self) -> int:
