@@ -135,8 +135,9 @@ def test_the_code_sees_its_own_lines(block, tmp_path):
 
 
 ENDS = [
-    "x @ hf.ones((3,))", "x + hf.ones((3,))", "x[5]", "x[0] = 1", "hf.nn.Linear(3, 2)(x)", "hf.sum(x, axis=4)", "x.add_(1)",
-    "hf.nn.Linaer(3)", "hf.nn.Conv2D(3)", "hf.config.nothing_like_it", "hf.train.EarlyStopping", "hf.load('nothing')",
+    "x @ hf.ones((3,))", "x + hf.ones((3,))", "x[5]", "x[0] = 1", "hf.nn.Linear(3, 2)(x)", "hf.sum(x, axis=4)",
+    "x.add_(1)", "hf.nn.Linaer(3)", "hf.nn.Conv2D(3)", "hf.config.nothing_like_it", "hf.train.EarlyStopping",
+    "hf.load('nothing')",
     "hf.nn.utils.nothing", "hf.nn.Embedding(3, 2)(hf.asarray([3]))", "hf.compile(lambda x: x.numpy())(x)",
     "hf.grad(lambda x: x)(x)", "hf.vmap(lambda x: x @ x[:1])(x)",
 ]
@@ -144,9 +145,9 @@ ENDS = [
 
 def test_errors_that_end_a_program_show_the_users_lines_only(tmp_path):
     path = tmp_path / "program.py"
-    path.write_text("import sys\nimport hybridflow as hf\nx = hf.ones((2, 2))\n" + "".join(
-        f"try:\n    {line}\nexcept Exception as error:\n"
-        f"    sys.excepthook(type(error), error, error.__traceback__); print('<end>', file=sys.stderr)\n" for line in ENDS))
+    ended = "    sys.excepthook(type(error), error, error.__traceback__); print('<end>', file=sys.stderr)\n"
+    calls = [f"try:\n    {line}\nexcept Exception as error:\n{ended}" for line in ENDS]
+    path.write_text("import sys\nimport hybridflow as hf\nx = hf.ones((2, 2))\n" + "".join(calls))
     found = subprocess.run([sys.executable, path], capture_output=True, text=True, check=True, timeout=300).stderr
     shown = found.split("<end>\n")
     assert shown.pop() == ""

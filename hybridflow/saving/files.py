@@ -16,14 +16,12 @@ from hybridflow.core.errors import (
     ArgumentTypeError,
     FileError,
     FileFormatError,
-    FileMissingError,
-    message,
 )
 from hybridflow.core.tensor import Tensor, make_tensor
 from hybridflow.core.variable import Variable
 from hybridflow.saving import parts, reader, writer
 from hybridflow.saving.checkpoints import FORMAT as CHECKPOINT
-from hybridflow.saving.other_formats import described
+from hybridflow.saving.other_formats import other_kind
 from hybridflow.saving.reader import PathLike, require_path
 from hybridflow.saving.values import found_in, on_host, require_eager, snapshot_of, variables_of
 
@@ -116,11 +114,7 @@ def _read(path: PathLike, copy: bool) -> reader.Contents:
     try:
         return reader.read(path, copy=copy)
     except (FileError, FileFormatError) as error:
-        known = None if isinstance(error, FileMissingError) else described(path)
-        if known is None:
-            raise
-        text = message(f"load: {os.fspath(path)!r} is {known[0]}, and hf.load reads safetensors files", hint=known[1])
-        raise type(error)(text) from None
+        raise other_kind(error, path, "load", "hf.load", "safetensors file") from None
 
 
 class Values(dict[str, Tensor]):
