@@ -138,6 +138,16 @@ def test_a_name_that_is_sought_in_another_module_has_its_own_answer():
         assert said in answer(path, name), (path, name)
 
 
+def test_the_names_in_the_tables_of_the_readme_have_an_answer():
+    page = (Path(__file__).parent.parent / "README.md").read_text(encoding="utf-8")
+    cells = re.findall(r"^\| ([^|]*`[^|]*) \|[^|]*\|$", page, re.MULTILINE)
+    names = {name for cell in cells for code in re.findall(r"`([^`]+)`", cell)
+             for name in re.findall(r"\b(?:[A-Z][a-z]+(?:[A-Z]\w*)+|\w+_process_group)\b", code)}
+    bare = {name: text for name in names if (text := answer("hf", name)) is not None and not ANSWER.search(text)}
+    assert len(names) > 9
+    assert not bare, "hint them: core/foreign_families.py"
+
+
 def test_what_answers_name_is_there():
     own = {f"{path}.{name}" for path in ("hf", *later_paths()) for name in dir(at(path))}
     for part, path in STORED.items():

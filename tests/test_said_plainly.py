@@ -145,3 +145,27 @@ def test_mistakes_are_told_with_the_next_step(mistake):
     call, text = MISTAKES[mistake]
     with pytest.raises(HybridflowError, match=text):
         call()
+
+
+X = hf.ones((2,))
+RESULT = hf.sum(X)
+TAKE_FUNCTIONS = {
+    "compile": lambda: hf.compile(RESULT), "compare": lambda: hf.compare(RESULT, X), "cost": lambda: hf.cost(RESULT, X),
+    "grad": lambda: hf.grad(RESULT), "value_and_grad": lambda: hf.value_and_grad(RESULT),
+    "vjp": lambda: hf.vjp(RESULT, X), "jvp": lambda: hf.jvp(RESULT, (X,), (X,)),
+    "jacobian": lambda: hf.jacobian(RESULT), "hessian": lambda: hf.hessian(RESULT),
+    "hvp": lambda: hf.hvp(RESULT, (X,), (X,)), "vmap": lambda: hf.vmap(RESULT),
+    "checkpoint": lambda: hf.checkpoint(RESULT), "scan": lambda: hf.scan(RESULT, X, X),
+    "cond": lambda: hf.cond(True, RESULT, RESULT), "while_loop": lambda: hf.while_loop(RESULT, RESULT, X),
+    "associative_scan": lambda: hf.associative_scan(RESULT, X), "custom_gradient": lambda: hf.custom_gradient(RESULT),
+    "locate": lambda: hf.debugging.locate(RESULT, X), "table": lambda: hf.debugging.table(RESULT, X),
+    "assert_same": lambda: hf.testing.assert_same(RESULT, X), "profile": lambda: hf.profile(RESULT, X),
+    "check_gradients": lambda: hf.testing.check_gradients(RESULT, X), "to_jax": lambda: hf.to_jax(RESULT),
+    "pure_callback": lambda: hf.pure_callback(RESULT, X), "from_jax": lambda: hf.from_jax(RESULT),
+}
+
+
+@pytest.mark.parametrize("name", TAKE_FUNCTIONS)
+def test_a_result_in_the_place_of_a_function_is_named(name):
+    with pytest.raises(TypeError, match=rf"^{name}: (a Tensor is n|takes a f)(.|\n)*\n  (Pass|Give|Write) .*[.:]$"):
+        TAKE_FUNCTIONS[name]()
