@@ -20,6 +20,7 @@ from hybridflow.core.errors import (
     HybridflowError,
     ShapeError,
 )
+from hybridflow.core.keywords import with_foreign_keywords
 from hybridflow.core.node import Node
 from hybridflow.core.sources import INPUT
 from hybridflow.core.spec import TensorSpec
@@ -305,6 +306,7 @@ class Artifact:
         return "\n".join(["Artifact", *[f"  {one!r}" for one in self.functions.values()]])
 
 
+@with_foreign_keywords
 def load(path: PathLike, *, limits: Limits | None = None, copy: bool = False, digest: str | None = None) -> Artifact:
     """Load an artifact that `save` wrote.
 

@@ -17,6 +17,7 @@ from hybridflow.core.errors import (
     FileError,
     FileFormatError,
 )
+from hybridflow.core.keywords import with_foreign_keywords
 from hybridflow.core.tensor import Tensor, make_tensor
 from hybridflow.core.variable import Variable
 from hybridflow.saving import parts, reader, writer
@@ -29,6 +30,7 @@ RANDOM = "random.state"
 """The path of the state of `hf.random`'s default generator in a checkpoint of `hf.train.Run`."""
 
 
+@with_foreign_keywords
 def save(
     path: PathLike, values: Any, *, metadata: Mapping[str, str] | None = None, overwrite: bool = False
 ) -> None:
@@ -131,6 +133,7 @@ class Values(dict[str, Tensor]):
     extra: Sequence[str] = ()
 
 
+@with_foreign_keywords
 def load(
     path: PathLike, into: Any = None, *, strict: bool = True, mapping: Any = None, copy: bool = False
 ) -> Values:
