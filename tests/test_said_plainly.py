@@ -169,3 +169,19 @@ TAKE_FUNCTIONS = {
 def test_a_result_in_the_place_of_a_function_is_named(name):
     with pytest.raises(TypeError, match=rf"^{name}: (a Tensor is n|takes a f)(.|\n)*\n  (Pass|Give|Write) .*[.:]$"):
         TAKE_FUNCTIONS[name]()
+
+
+SIZES = {
+    "ones": lambda x, n: hf.ones((n,)), "zeros": lambda x, n: hf.zeros(n), "full": lambda x, n: hf.full((n, 2), 1.0),
+    "reshape": lambda x, n: x.reshape(n, 2), "broadcast_to": lambda x, n: hf.broadcast_to(x, (n, 4)),
+    "tile": lambda x, n: hf.tile(x, (n,)), "repeat": lambda x, n: hf.repeat(x, n), "eye": lambda x, n: hf.eye(n),
+    "normal": lambda x, n: hf.random.normal((n,)), "pad": lambda x, n: hf.pad(x, (0, n)),
+    "linspace": lambda x, n: hf.linspace(0, 1, n), "one_hot": lambda x, n: hf.nn.one_hot(hf.asarray([0, 1]), n),
+    "arange": lambda x, n: hf.arange(n), "empty": lambda x, n: hf.empty((n,)), "slice": lambda x, n: x[:n],
+}
+
+
+@pytest.mark.parametrize("name", SIZES)
+def test_a_size_that_depends_on_a_value_says_what_to_write(name):
+    with pytest.raises(RuntimeError, match=r"Python number|bound|For n elements from i on"):
+        hf.compile(SIZES[name])(hf.ones((4,)), hf.asarray(2))

@@ -64,6 +64,8 @@ from hybridflow.core.traced_number import TracedNumber
 _new = object.__new__
 ONE_TRUTH = "Reduce it with hf.all or hf.any; or choose for each element: hf.where(condition, a, b)."
 """What to do about a condition of several elements, in both modes."""
+_A_SIZE = "Pass it as a Python number; or take a bound as the size, and mask: hf.where(hf.arange(100) < n, x, 0)."
+"""What to do about a size that depends on values, which a trace does not have."""
 _API_VERSIONS = ("2021.12", "2022.12", "2023.12", "2024.12")
 
 
@@ -418,6 +420,8 @@ def require_value(tensor: Tensor, wanted: str) -> None:
             else getattr(scope, "reading", f"Return it and read it outside {where}, or mark the argument static.")
         )
         why = attached("reason_of")(place[0]) if wanted == "bool" and (place := user_place(2)) is not None else None
+        if wanted == "index":
+            hint = getattr(scope, "reading", _A_SIZE)
         if why is not None:
             hint = f"{why} Use hf.where, hf.cond or hf.while_loop there."
         what = f"{wanted}: a traced tensor has no value {getattr(scope, 'when', '')}.{made}"
