@@ -322,7 +322,10 @@ def _instead(path: str, module: ModuleType, name: str) -> str:
         return f". Did you mean {place}.{name}?"
     cutoff = 0.75 if len(name) > _SHORT else 0.6
     near = swapped or get_close_matches(name, own, 1, cutoff) or get_close_matches(name.lower(), lower, 1, cutoff)
-    guess = f". Did you mean {path}.{lower.get(near[0], near[0])}?" if near else ""
+    meant_ = lower.get(near[0], near[0]) if near else ""
+    foreign = rows().get(f"{path}.{meant_}")
+    advice = f" {_advice(foreign)}" if isinstance(foreign, Hint) else ""
+    guess = f". Did you mean {path}.{meant_}?{advice}" if near else ""
     return (_elsewhere(name) if not near or name in _words() else "") or guess
 
 

@@ -134,6 +134,7 @@ def test_a_name_that_is_sought_in_another_module_has_its_own_answer():
         ("hf", "DataLoader", "Batches"), ("hf", "tree_map", "hf.tree.map"), ("hf", "functional_call", "hf.grad"),
         ("hf.models", "load_model", "into="), ("hf.nn", "pack_padded_sequence", "lengths="),
         ("hf.data", "Adam", "Did you mean hf.optim.Adam?"),
+        ("hf", "layrs", "Did you mean hf.layers? Use hf.nn"),
     ]:
         assert said in answer(path, name), (path, name)
 
