@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import hybridflow as hf
-from hybridflow.core.errors import ArgumentTypeError, ForeignNameError
+from hybridflow.core.errors import ArgumentTypeError, FileError, ForeignNameError
 from hybridflow.core.foreign_names import KEYWORDS
 
 DATA = np.random.default_rng(5).standard_normal((4, 3)).astype(np.float32)
@@ -292,8 +292,12 @@ def test_named_parameters_say_that_they_are_a_dict():
     ],
 )
 def test_what_writes_and_reads_files_says_that_the_path_comes_first(call, write):
+    net, spec = hf.nn.Linear(2, 2), hf.TensorSpec([None, 2])
     with pytest.raises(TypeError, match=rf"the path comes first\n  got: Linear\n  Write {re.escape(write)}"):
-        call(hf.nn.Linear(2, 2), hf.TensorSpec([None, 2]))
+        call(net, spec)
+    for impossible in ("a\0b", b"a\0b", "\ud800"):
+        with pytest.raises(FileError, match="is no name of a file"):
+            call(impossible, spec)
 
 
 def test_split_by_dim_is_refused_for_it_means_the_size_of_a_part():
