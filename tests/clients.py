@@ -18,8 +18,8 @@ import sys
 import tarfile
 import tempfile
 from collections.abc import Callable, Sequence
-from importlib.util import find_spec
 from importlib.metadata import version
+from importlib.util import find_spec
 from pathlib import Path
 from typing import NamedTuple
 
@@ -57,9 +57,9 @@ AUTOGRAD: dict[str, str] = {
     r"test_linalg::test_(eigvalh_upper|svd_only_s).*": "UPLO= and compute_uv= are NumPy's; here hf.linalg.svdvals",
     r"test_misc::.*": "it traces with autograd's own boxes",
     r"test_numpy::test_cumsum_no_axis": "the standard's cumulative_sum wants an axis of a matrix",
-    r"test_numpy::test_(simple_append_list.*|[rc]_.*)": "hf.concat joins; numpy.r_, c_ and append of lists read tensors",
+    r"test_numpy::test_(simple_append_list.*|[rc]_.*)": "numpy.r_, c_ and append of lists read tensors; hf.concat",
     r"test_numpy::test_clip|test_numpy::test_diagonal|test_scipy::test_logsumexp[345]"
-    r"|test_systematic::test_(moveaxis|repeat|tile|cross|pad)": "keywords of NumPy and SciPy that the standard does not have",
+    r"|test_systematic::test_(moveaxis|repeat|tile|cross|pad)": "NumPy's and SciPy's keywords, which the standard has not",
     r"test_scipy::test_mvn_sing_cov": conformance.IMMUTABLE,
     r"test_scipy::test_mvn_(pdf|logpdf)": "allow_singular=, which JAX's function does not have",
     r"test_scipy::test_convolve.*": "axes= and dot_axes= are autograd's",
@@ -97,8 +97,9 @@ def of_autograd() -> conformance.Result:
             opened.extractall(folder, filter="data")
         tests = Path(folder) / archive.name.removesuffix(".tar.gz") / "tests"
         return conformance.run_tests(
-            ["-c", "/dev/null", "--rootdir", str(tests), "-p", "tests.autograd_shim", "-W", "ignore", str(tests)], tests, {}
-        )
+            ["-c", "/dev/null", "--rootdir", str(tests), "-p", "tests.autograd_shim", "-W", "ignore", str(tests)],
+            tests, {},
+        )  # fmt: skip
 
 
 def of_torch() -> conformance.Result:

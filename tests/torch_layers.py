@@ -115,7 +115,8 @@ def by_element(function: Callable[..., Any], module: torch.nn.Module, sample: An
 OURS: dict[str, Callable[[torch.nn.Module, Any], Made]] = {
     **dict.fromkeys(("Linear", "Embedding", "GroupNorm", "LayerNorm", "RMSNorm"), layer),
     **{f"{name}{n}d": layer for n in (1, 2, 3) for name in (
-        "Conv", "ConvTranspose", "AvgPool", "MaxPool", "AdaptiveAvgPool", "AdaptiveMaxPool", "BatchNorm", "InstanceNorm",
+        "Conv", "ConvTranspose", "AvgPool", "MaxPool", "AdaptiveAvgPool", "AdaptiveMaxPool", "BatchNorm",
+        "InstanceNorm",
     )},
     **dict.fromkeys(("RNN", "GRU", "LSTM"), recurrent),
     **{name: partial(activation, own) for name, own in {
@@ -169,8 +170,8 @@ def test_a_layer_is_pytorchs(info, sample, training):
     expected = [y for y in torch.utils._pytree.tree_leaves(module(*given))]
     factors = [torch.linspace(-1, 1, y.numel(), dtype=y.dtype).reshape(y.shape) for y in expected]
     weights = list(module.parameters())
-    wanted = torch.autograd.grad(sum((y * f).sum() for y, f in zip(expected, factors, strict=True)), [*leaves, *weights],
-                                 allow_unused=True)
+    total = sum((y * f).sum() for y, f in zip(expected, factors, strict=True))
+    wanted = torch.autograd.grad(total, [*leaves, *weights], allow_unused=True)
 
     def run(inputs):
         with hf.GradientTape() as tape:
