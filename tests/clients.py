@@ -59,7 +59,7 @@ AUTOGRAD: dict[str, str] = {
     r"test_numpy::test_cumsum_no_axis": "the standard's cumulative_sum wants an axis of a matrix",
     r"test_numpy::test_(simple_append_list.*|[rc]_.*)": "numpy.r_, c_ and append of lists read tensors; hf.concat",
     r"test_numpy::test_clip|test_numpy::test_diagonal|test_scipy::test_logsumexp[345]"
-    r"|test_systematic::test_(moveaxis|repeat|tile|cross|pad)": "NumPy's and SciPy's keywords, which the standard has not",
+    r"|test_systematic::test_(moveaxis|repeat|tile|cross|pad)": "keywords of NumPy and SciPy alone",
     r"test_scipy::test_mvn_sing_cov": conformance.IMMUTABLE,
     r"test_scipy::test_mvn_(pdf|logpdf)": "allow_singular=, which JAX's function does not have",
     r"test_scipy::test_convolve.*": "axes= and dot_axes= are autograd's",
