@@ -71,7 +71,7 @@ SPELLED: dict[str, Any] = {
     "make_diagonal": lambda x, **axes: hf.embed_diagonal(x), "msort": lambda x: hf.sort(x, axis=0),
     "concatenate_args": lambda axis, *arrays: hf.concatenate(arrays, axis),
     **{name: partial(getattr(hf, name), dtype=hf.float64) for name in ("zeros", "ones", "eye", "linspace")},
-}  # fmt: skip
+}
 """What autograd's names are in hybridflow where the name alone is not enough."""
 LEFT = {"allclose", "ndim", "shape", "iscomplexobj", "isrealobj", "dtype", "index_exp", "s_", "rvs"}
 """Names whose result is no tensor: NumPy's."""

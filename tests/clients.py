@@ -46,7 +46,7 @@ def of_einops() -> conformance.Result:
         return conformance.run_tests(
             ["-p", "tests.einops_backend", "--pyargs", "einops.tests"], Path(folder),
             {"EINOPS_TEST_BACKENDS": "hybridflow"},
-        )  # fmt: skip
+        )
 
 
 AUTOGRAD: dict[str, str] = {
@@ -91,7 +91,7 @@ def of_autograd() -> conformance.Result:
         subprocess.run(
             [sys.executable, "-m", "pip", "download", "-q", "--no-deps", "--no-binary", "autograd",
              f"autograd=={version('autograd')}", "-d", folder], check=True,
-        )  # fmt: skip
+        )
         archive = next(Path(folder).glob("autograd-*.tar.gz"))
         with tarfile.open(archive) as opened:
             opened.extractall(folder, filter="data")
@@ -99,7 +99,7 @@ def of_autograd() -> conformance.Result:
         return conformance.run_tests(
             ["-c", "/dev/null", "--rootdir", str(tests), "-p", "tests.autograd_shim", "-W", "ignore", str(tests)],
             tests, {},
-        )  # fmt: skip
+        )
 
 
 def of_torch() -> conformance.Result:
@@ -113,7 +113,7 @@ def of_consumers() -> conformance.Result:
     done = subprocess.run(
         [sys.executable, "-W", "ignore", "-m", "tests.array_api_consumers"],
         cwd=Path(__file__).resolve().parents[1], capture_output=True, text=True, check=False,
-    )  # fmt: skip
+    )
     failed = {"the next one": done.stderr.strip().splitlines()[-1]} if done.returncode else {}
     return conformance.Result(len(done.stdout.split()), 0, failed)
 

@@ -26,12 +26,12 @@ RENAMED = {
     "eps": "epsilon", "elementwise_affine": "scale", "affine": "scale", "num_layers": "layers", "kernel_size": "window",
     "nonlinearity": "activation", "padding_idx": "padding_id", "negative_slope": "slope", "dim": "axis",
     "min_val": "low", "max_val": "high", "weight": "class_weight", "ignore_index": "ignored_id",
-}  # fmt: skip
+}
 SIZES = {
     "in_channels", "out_channels", "in_features", "out_features", "num_features", "num_groups", "num_channels",
     "normalized_shape", "input_size", "hidden_size", "num_embeddings", "embedding_dim", "output_size", "embed_dim",
     "num_heads",
-}  # fmt: skip
+}
 """What is given by position here."""
 
 
@@ -128,7 +128,7 @@ OURS: dict[str, Callable[[torch.nn.Module, Any], Made]] = {
     "CrossEntropyLoss": partial(over_classes, nn.softmax_cross_entropy), "NLLLoss": partial(over_classes, nn.nll),
     "BCEWithLogitsLoss": partial(by_element, nn.sigmoid_cross_entropy), "L1Loss": partial(by_element, nn.mae),
     "MSELoss": partial(by_element, nn.mse), "HuberLoss": partial(by_element, nn.huber),
-}  # fmt: skip
+}
 """How each of PyTorch's modules is made here."""
 
 

@@ -34,7 +34,6 @@ from hybridflow.core.errors import (
     DTypeError,
     GradientError,
     ShapeError,
-    message,
 )
 from hybridflow.core.op import REGISTRY, Bad, Each, Op, Sample
 from hybridflow.core.sources import CONSTANT
@@ -81,9 +80,9 @@ def fixed_number(function: str, name: str, value: Any) -> float:
         read: Any = as_tensor(value)
         if (read + 0)._edge is not None:
             raise GradientError(
-                message(f"{function}: no gradient goes to {name}, and one is recorded for the tensor that it is",
-                        got=str(read.spec), hint=f"Give {name}=float(t) if it is a constant, or compute with tensors.")
-            )  # fmt: skip
+                f"{function}: no gradient goes to {name}, and one is recorded for the tensor that it is",
+                got=str(read.spec), hint=f"Give {name}=float(t) if it is a constant, or compute with tensors."
+            )
     return number
 
 
@@ -200,9 +199,9 @@ def normalize_axis(op: str, axis: Any, ndim: int) -> int:
     number = int(axis)
     if not -ndim <= number < ndim:
         raise AxisError(
-            message(f"{op}: axis {number} is out of range for {ndim} dimensions",
-                    hint=f"Use an axis from {-ndim} to {ndim - 1}." if ndim else "A tensor of shape () has no axes.")
-        )  # fmt: skip
+            f"{op}: axis {number} is out of range for {ndim} dimensions",
+            hint=f"Use an axis from {-ndim} to {ndim - 1}." if ndim else "A tensor of shape () has no axes."
+        )
     return number % ndim
 
 
@@ -219,7 +218,7 @@ def normalize_axes(op: str, axis: Any, ndim: int) -> tuple[int, ...]:
     axes = axis if isinstance(axis, list | tuple) else (axis,)
     normal = [normalize_axis(op, one, ndim) for one in axes]
     if len(set(normal)) != len(normal):
-        raise ShapeError(message(f"{op}: axis {axis} names an axis twice", hint="Name each axis once."))
+        raise ShapeError(f"{op}: axis {axis} names an axis twice", hint="Name each axis once.")
     return tuple(sorted(normal))
 
 
@@ -233,9 +232,8 @@ def require_no_truth(op: str, option: str, value: Any) -> None:
         ArgumentTypeError: one of the two.
     """
     if isinstance(value, bool | np.bool_):
-        raise ArgumentTypeError(
-            message(f"{op}: {option}={value} is no number", hint=f"Write {option}={int(value)} if that is meant.")
-        )
+        raise ArgumentTypeError(f"{op}: {option}={value} is no number",
+                                hint=f"Write {option}={int(value)} if that is meant.")
 
 
 def truth(op: str, option: str, value: Any) -> bool:
@@ -248,9 +246,8 @@ def truth(op: str, option: str, value: Any) -> bool:
         return value
     if isinstance(value, int | np.integer | np.bool_) and value in (0, 1):
         return bool(value)
-    raise ArgumentTypeError(
-        message(f"{op}: {option}={describe(value)} is neither True nor False", hint=f"Use {option}=True or False.")
-    )
+    raise ArgumentTypeError(f"{op}: {option}={describe(value)} is neither True nor False",
+                            hint=f"Use {option}=True or False.")
 
 
 def one_of(op: str, option: str, value: Any, choices: Sequence[str]) -> Any:
@@ -261,9 +258,7 @@ def one_of(op: str, option: str, value: Any, choices: Sequence[str]) -> Any:
     """
     if value in choices:
         return value
-    raise ArgumentError(
-        message(f"{op}: {option}={value!r} is none of {', '.join(map(repr, choices))}", hint="Use one of them.")
-    )
+    raise ArgumentError(f"{op}: {option}={value!r} is none of {', '.join(map(repr, choices))}", hint="Use one of them.")
 
 
 # -- shapes -------------------------------------------------------------------------------------------------------
@@ -301,13 +296,8 @@ def _no_broadcast(op: str, shapes: Sequence[Shape], size: Size, other: Size, axi
     if (type(size) is int) != (type(other) is int):
         known, open_size = (size, other) if type(size) is int else (other, size)
         hint = f"{open_size} is any size: declare it as {known}, or give the other that size, as hf.zeros_like does."
-    return ShapeError(
-        message(
-            f"{op}: shapes do not broadcast: size {size} against {other} on axis {axis}",
-            got=f"{op}({', '.join(str(tuple(s)) for s in shapes)})",
-            hint=hint,
-        )
-    )
+    return ShapeError(f"{op}: shapes do not broadcast: size {size} against {other} on axis {axis}",
+                      got=f"{op}({', '.join(str(tuple(s)) for s in shapes)})", hint=hint)
 
 
 def call_text(op: str, *specs: TensorSpec) -> str:
@@ -324,13 +314,8 @@ def require_kind(op: str, kinds: Iterable[str], *specs: TensorSpec) -> None:
     kinds = tuple(kinds)
     for spec in specs:
         if kind_of(spec.dtype) not in kinds:
-            raise DTypeError(
-                message(
-                    f"{op}: does not take {spec.dtype}, only {', '.join(kinds)}",
-                    got=call_text(op, *specs),
-                    hint="Cast it with .astype(...).",
-                )
-            )
+            raise DTypeError(f"{op}: does not take {spec.dtype}, only {', '.join(kinds)}", got=call_text(op, *specs),
+                             hint="Cast it with .astype(...).")
 
 
 NUMERIC = ("int", "uint", "float", "complex")
@@ -358,9 +343,7 @@ def pointwise(
         dtype = specs[0].dtype
         for spec in specs[1:]:
             if spec.dtype != dtype:
-                raise DTypeError(
-                    message(f"{op}: dtypes differ: {dtype} and {spec.dtype}", got=call_text(op, *specs))
-                )
+                raise DTypeError(f"{op}: dtypes differ: {dtype} and {spec.dtype}", got=call_text(op, *specs))
         shape = specs[0].shape if len(specs) == 1 else broadcast_shapes(op, *[spec.shape for spec in specs])
         return make_spec(shape, fixed or dtype)
 
@@ -562,4 +545,4 @@ __all__ = [
     "unary_samples",
     "unbroadcast",
     "widened",
-]  # fmt: skip
+]
