@@ -6,6 +6,7 @@ import functools
 import importlib.util
 import inspect
 import re
+import sys
 import types
 
 import jax
@@ -16,11 +17,11 @@ import pytest
 import hybridflow as hf
 from hybridflow import foreign, foreign_page, later
 from hybridflow.compat import v1
-from hybridflow.core.errors import ArgumentError, ForeignNameError
+from hybridflow.core.errors import ArgumentError, ArgumentTypeError, ForeignNameError
 from hybridflow.core.foreign_hints import HINTS
 from hybridflow.core.foreign_names import KEYWORDS, NAMES
 from hybridflow.core.methods import TensorMethods
-from tests import foreign_corpus
+from tests import foreign_corpus, modes
 
 ROWS = foreign.rows()
 _RNG = np.random.default_rng(3)
@@ -363,3 +364,39 @@ def test_a_name_of_another_module_says_where_it_is():
         assert module_at(right) is not None
         with pytest.raises(AttributeError, match=rf"Did you mean {right}\?"):
             module_at(wrong)
+
+
+CALLED = (
+    "x.size(0)", "x.size()", "x.size(-1)", "x.size(dim=0)", "hf.sum(x * x.size(0))", "[x.size(i) for i in range(2)]",
+    "(lambda y: y.size(1))(x)", "x.reshape((x.size(0), -1))", "max(x.size(0), 1) + x.T.size(0)",
+)  # fmt: skip
+READ = (
+    "x.size", "(x.size).bit_length()", "x.size.bit_length()", "callable(x.size)", "getattr(x, 'size')", "type(x.size)",
+    "x.T.size + x.sum().size", "Other().size(x)", "(lambda size: size(x))(hf.numel)", "abs(x.size)",
+)  # fmt: skip
+
+
+class Other:
+    def size(self, x):
+        return x.size
+
+
+@pytest.mark.parametrize(("kind", "names"), [(hf.asarray, 0), (hf.Variable, 0), (hf.asarray, 300)])
+def test_a_size_that_is_called(kind, names, tmp_path):
+    # Of many names, the last ones take a longer argument of the opcode.
+    unused = "; ".join(["0", *[f"x.a{number}" for number in range(names)]])
+    lines = [f"def f{i}(x):\n    if x is None: {unused}\n    return {one}\n" for i, one in enumerate(CALLED + READ)]
+    space = modes.program("".join(lines), tmp_path / "f.py", hf=hf, Other=Other)
+    functions = [space[f"f{i}"] for i in range(len(lines))]
+    x, tracer = kind(INPUTS["x"]), sys.gettrace()
+    for number, one in enumerate(functions[: len(CALLED)]):
+        for mode in (lambda f: f, hf.compile, functools.partial(hf.compile, dynamic=True), hf.no_convert):
+            sys.settrace((lambda *args: None) if number % 2 else tracer)
+            with pytest.raises(ArgumentTypeError, match=r"size: .* cannot be called\n  .* x\.shape\[axis\]"):
+                mode(one)(x)
+            sys.settrace(tracer)
+    for text, one in zip(READ, functions[len(CALLED) :], strict=True):
+        expected = eval(text, {"hf": hf, "x": kind(INPUTS["x"]), "Other": Other})
+        assert one(x) == expected
+        assert isinstance(expected, type) or hf.compile(one)(x) == expected
+    assert (space["f9"](x), type(x.size)) == (6, int)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
+from sys import _getframe
 from threading import get_ident
 from typing import Any, cast
 
@@ -56,6 +57,7 @@ from hybridflow.core.node import Edge, Node, format_where, make_node, renew, use
 from hybridflow.core.op import REGISTRY, No, Op, register
 from hybridflow.core.pending import LOCAL as PENDING
 from hybridflow.core.pending import PendingChecks, settle_calls
+from hybridflow.core.size_calls import refuse_call
 from hybridflow.core.spec import TensorSpec, format_spec, make_spec
 from hybridflow.core.staged_number import StagedNumber, tried
 from hybridflow.core.traced_array import TracedArray
@@ -137,7 +139,9 @@ class Tensor(TensorMethods):
     @property
     def size(self) -> Any:
         """The number of elements."""
-        return self.spec.size
+        refuse_call(_getframe(1))
+        value = self._value
+        return value.size if value is not None else self.spec.size
 
     @property
     def nbytes(self) -> Any:

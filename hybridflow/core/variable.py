@@ -8,7 +8,7 @@ import threading
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from sys import getrefcount
+from sys import _getframe, getrefcount
 from typing import Any, ClassVar, Self, cast
 
 import numpy as np
@@ -26,6 +26,7 @@ from hybridflow.core.methods import TensorMethods
 from hybridflow.core.node import Edge, Node, format_where, make_node
 from hybridflow.core.notes import Notes, make_leaf
 from hybridflow.core.op import No, Op, register
+from hybridflow.core.size_calls import refuse_call
 from hybridflow.core.spec import TensorSpec, make_spec
 from hybridflow.core.tensor import (
     Tensor,
@@ -248,6 +249,7 @@ class Variable(TensorMethods):
     @property
     def size(self) -> int:
         """The number of elements."""
+        refuse_call(_getframe(1))
         return self.spec.size
 
     @property
