@@ -559,3 +559,22 @@ def test_a_derivative_inside_is_the_same_in_the_second_run(part, transform):
     plain = hf.grad(lambda rows: body(rows)(hf.mean(rows)))(rows)
     kept = hf.grad(lambda rows: hf.checkpoint(body(rows))(hf.mean(rows)))(rows)
     np.testing.assert_allclose(kept, plain, rtol=1e-5)
+
+
+@pytest.mark.parametrize("uses", [
+    lambda f: f, lambda f: lambda x: f(f(x)), lambda f: lambda x: f(x) + f(x * 2) * f(x),
+])  # fmt: skip
+def test_a_compiled_function_that_took_a_gradient_itself_may_keep_more_in_the_second_run(uses):
+    """Its calls keep nothing for a second gradient until one is asked for, which the first run did not know."""
+
+    def slope(x: Any) -> Any:
+        return x * 0.5 + hf.grad(lambda x: hf.sum(hf.sin(x) * x))(x)
+
+    def by_backward(f: Any) -> Any:
+        x = hf.tensor(X[0], requires_grad=True)
+        (f(x) ** 2).sum().backward()
+        return x.grad
+
+    kept = hf.checkpoint(uses(hf.compile(slope)))
+    for ask in (by_backward, by_backward, lambda f: gradients(f, hf.asarray(X[0]))[1][0]):
+        close(ask(kept), ask(uses(slope)))

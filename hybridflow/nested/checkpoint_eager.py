@@ -184,9 +184,13 @@ def _edges(tensors: Sequence[Tensor]) -> set[Edge]:
 
 
 def _steps(nodes: Sequence[Node]) -> tuple[Step, ...]:
-    return tuple([
-        (node.op.name, tuple([_shape_and_dtype(one) for one in node.outputs]), _numbers(node)) for node in nodes
-    ])  # fmt: skip
+    return tuple([(node.op.name, _visible(node), _numbers(node)) for node in nodes])
+
+
+def _visible(node: Node) -> tuple[Any, ...]:
+    """Return the shapes and dtypes of an operation's results; what a compiled call keeps for its gradient is none."""
+    visible = len(node.outputs) - node.op.hidden_outputs(node.attrs)
+    return tuple([_shape_and_dtype(one) for one in node.outputs[:visible]])
 
 
 def _numbers(node: Node) -> tuple[Any, ...]:
