@@ -271,6 +271,43 @@ def test_keywords_that_are_refused():
     assert {row.name for row in KEYWORDS} >= {"dim", "dims", "keepdim", "out", "name"}
 
 
+NET = hf.nn.Linear(3, 2)
+KEYWORDS_OF_METHODS = {
+    "x.sum().backward(create_graph=False)": None,
+    "x.sum().backward(create_graph=True)": r"hf\.grad or a tape",
+    "x.sum().backward(inputs=[x])": "It takes: gradient, retain_graph",
+    "x.to('cpu', non_blocking=True)": None,
+    "w.to('cpu', non_blocking=True)": None,
+    "x.to(memory_format=3)": "It takes: dtype, device",
+    "hf.tensor([1.0], pin_memory=True)": None,
+    "hf.checkpoint(hf.sin, use_reentrant=False, preserve_rng_state=True)(x)": None,
+    "hf.checkpoint(hf.sin, x, use_reentrant=False)": r"hf\.checkpoint\(fn\)\(x\)",
+    "hf.checkpoint(hf.sin, context_fn=print)": "It takes: policy",
+    "NET.parameters(recurse=True)": None,
+    "NET.parameters(recurse=False)": "named_parameters",
+    "NET.named_parameters(prefix='m')": "It takes: none",
+    "NET.state_dict(keep_vars=True)": "named_parameters",
+    "NET.load_state_dict(NET.state_dict(), assign=True)": "assigned to the parameters there are",
+}
+
+
+@pytest.mark.parametrize("text", KEYWORDS_OF_METHODS)
+def test_keywords_of_methods(text):
+    space = {"hf": hf, "NET": NET, "x": hf.tensor([1.0, 2.0], requires_grad=True), "w": hf.Variable([1.0])}
+    if KEYWORDS_OF_METHODS[text] is None:
+        eval(text, space)
+        return
+    with pytest.raises(ArgumentTypeError, match=KEYWORDS_OF_METHODS[text]):
+        eval(text, space)
+
+
+def test_a_variable_has_what_a_tensor_has():
+    """In PyTorch, a parameter is a tensor."""
+    assert {name for name in dir(hf.Tensor) if not name.startswith("_")} <= set(dir(hf.Variable))
+    w = hf.Variable([1.0, 2.0])
+    assert (w.tolist(), w.nbytes, hf.compile(lambda: w.nbytes)()) == ([1.0, 2.0], 8, 8)
+
+
 # -- NumPy's functions --------------------------------------------------------------------------------------------
 
 

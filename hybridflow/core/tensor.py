@@ -51,6 +51,7 @@ from hybridflow.core.errors import (
 )
 from hybridflow.core.exchange import array_interface, arrow_of, buffer_of
 from hybridflow.core.forked import PROCESS
+from hybridflow.core.keywords import with_foreign_keywords
 from hybridflow.core.mesh import is_elsewhere
 from hybridflow.core.methods import TensorMethods
 from hybridflow.core.node import Edge, Node, format_where, make_node, renew, user_place
@@ -195,6 +196,7 @@ class Tensor(TensorMethods):
         self._note_left()
         return array.tolist()
 
+    @with_foreign_keywords
     def to(self, target: Any = None, /, dtype: Any = None, *, device: DeviceLike = None) -> Tensor:
         """Return the tensor in another dtype, on another device, or both; gradients come back in its own dtype.
 

@@ -21,6 +21,7 @@ from hybridflow.core.device import DeviceLike, device_string
 from hybridflow.core.dtypes import DType, is_differentiable
 from hybridflow.core.errors import DTypeError, ShapeError, TraceError, message
 from hybridflow.core.forked import require_xla
+from hybridflow.core.keywords import with_foreign_keywords
 from hybridflow.core.mesh import SEVERAL, Layout, Mesh, Placement, placed, placement_of
 from hybridflow.core.methods import TensorMethods
 from hybridflow.core.node import Edge, Node, format_where, make_node
@@ -253,6 +254,11 @@ class Variable(TensorMethods):
         return self.spec.size
 
     @property
+    def nbytes(self) -> int:
+        """The size of the value in bytes."""
+        return self.spec.nbytes
+
+    @property
     def device(self) -> str:
         """Where the value lives."""
         return device_string(self.current())
@@ -401,6 +407,10 @@ class Variable(TensorMethods):
         """Return the one element as a Python number."""
         return self.read().item()
 
+    def tolist(self) -> Any:
+        """Return the value as nested Python lists."""
+        return self.read().tolist()
+
     def as_integer_ratio(self) -> tuple[int, int]:
         """Return the one element as a fraction of two integers, as Python's numbers do."""
         return self.read().as_integer_ratio()
@@ -425,6 +435,7 @@ class Variable(TensorMethods):
     def __dlpack_device__(self) -> Any:
         return self.read().__dlpack_device__()
 
+    @with_foreign_keywords
     def to(self, target: Any = None, /, dtype: Any = None, *, device: DeviceLike = None) -> Tensor:
         """Return the current value as a tensor in another dtype or on another device; see `Tensor.to`."""
         return self.read().to(target, dtype, device=device)
