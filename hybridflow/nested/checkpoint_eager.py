@@ -11,6 +11,7 @@ import numpy as np
 
 from hybridflow.autodiff.backprop import BOUND, RAW, backprop
 from hybridflow.autodiff.functional import fresh
+from hybridflow.autodiff.gradients_on_demand import recorded_edge
 from hybridflow.core.context import CONTEXT, Context, Recorder, context_of, current, set_tapes
 from hybridflow.core.dispatch import as_arrays, bind_eagerly, execute, raw_input, record
 from hybridflow.core.dtypes import is_differentiable
@@ -150,7 +151,7 @@ def run_recorded(call: Call, policy: Policy) -> Any:
     with logging_variables(VariableLog(None, keeper)) as log, _context(context, context.tapes):
         arguments = [fresh(tensor) for tensor in tensors]
         outcome = call.run(arguments)
-    outputs = [tensor._edge for tensor in outcome.tensors]
+    outputs = [recorded_edge(tensor._edge) for tensor in outcome.tensors]
     free = free_edges(start, outputs, _edges(arguments), None)
     connected = [_followed(tensor, context.start) for tensor in tensors]
     around = tuple([
