@@ -551,3 +551,38 @@ def test_recording_again_inside_of_a_tape_in_a_block():
     same(hf.compile(picked)(hf.asarray(X)), picked(hf.asarray(X)))
     with pytest.raises(TraceError, match=r"inside of a tape that was entered in hf\.no_grad"):
         hf.compile(cubed)(hf.asarray(X), True)
+
+
+def slope_by_a_tape(f, x):
+    with hf.GradientTape() as tape:
+        tape.watch(x)
+        y = hf.sum(f(x))
+    return tape.gradient(y, x)
+
+
+TAKEN = {
+    "a tape": slope_by_a_tape,
+    "grad": lambda f, x: hf.grad(lambda x: hf.sum(f(x)))(x),
+    "vjp": lambda f, x: hf.vjp(f, x)[1](hf.asarray(DIRECTION)),
+    "jvp": lambda f, x: hf.jvp(f, (x,), (hf.asarray(DIRECTION),))[1],
+    "jacobian": lambda f, x: hf.sum(hf.jacobian(f)(x), axis=0),
+}
+
+
+@pytest.mark.parametrize("taken", TAKEN)
+@pytest.mark.parametrize("construct", [
+    one if one in ("cond", "scan") else pytest.param(one, marks=pytest.mark.rest)
+    for one in CONSTRUCTS if one != "shard_map"
+])  # fmt: skip
+def test_gradients_that_a_block_takes_through_a_construct(construct, taken):
+    """They are those of its function, and constants to whoever differentiates the whole."""
+
+    def loss(construct, x):
+        with hf.no_grad():
+            slope = TAKEN[taken](CONSTRUCTS[construct](lambda v: hf.sin(v) * v), x)
+        return hf.sum(hf.sin(x) * slope)
+
+    f, x = lambda x: loss(construct, x), hf.asarray(X)
+    expected = loss("plain", x), outside(lambda x: loss("plain", x), x)
+    for found in ((hf.compile(f)(x), outside(hf.compile(f), x)), hf.compile(lambda x: (f(x), outside(f, x)))(x)):
+        same(found, expected, rtol=1e-5)
