@@ -566,6 +566,7 @@ TAKEN = {
     "vjp": lambda f, x: hf.vjp(f, x)[1](hf.asarray(DIRECTION))[0],
     "jvp": lambda f, x: hf.jvp(f, (x,), (hf.asarray(DIRECTION),))[1],
     "jacobian": lambda f, x: hf.sum(hf.jacobian(f)(x), axis=0),
+    "twice": lambda f, x: hf.grad(lambda v: hf.sum(hf.grad(lambda u: hf.sum(f(u)))(v) * hf.sin(v)))(x),
 }
 
 

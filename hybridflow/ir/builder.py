@@ -541,7 +541,7 @@ class GraphBuilder:
         What a `hf.no_grad` block computed is one like any other, as in eager code.
         """
         edge = self.edge_of(tensor)
-        if edge[0] in self.silent:
+        if edge[0] in self.silent and not any([tape.has_recorded(edge[0]) for tape in current().tapes]):
             tensor._edge = edge = self._stopped(edge)
         return edge
 
