@@ -22,7 +22,7 @@ X = RNG.normal(size=(4, 3)).astype(np.float32)
 W = (RNG.normal(size=(3, 3)) * 0.5).astype(np.float32)
 POLICIES: list[Any] = [
     "nothing", "dots", "dots_without_batch", "everything", hf.save_only_names("h"), hf.save_any_except("h"),
-]  # fmt: skip
+]
 
 
 def layer(x: Any, w: Any) -> Any:
@@ -520,7 +520,7 @@ TIED_INPUTS: dict[str, tuple[Callable[..., Any], tuple[tuple[int, ...], ...], tu
     "a mask": (hf.nn.scaled_dot_product_attention, ((8, 2, 32, 16), (8, 2, 32, 16), (8, 2, 32, 16), (32, 32)), (0, 1)),
     "a row": (hf.multiply, ((512, 16), (16,)), (1,)),
     "nothing": (hf.add, ((0, 16), (1, 16)), (1,)),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("name", TIED_INPUTS)
@@ -569,7 +569,7 @@ def test_a_derivative_inside_is_the_same_in_the_second_run(part, transform):
 
 @pytest.mark.parametrize("uses", [
     lambda f: f, lambda f: lambda x: f(f(x)), lambda f: lambda x: f(x) + f(x * 2) * f(x),
-])  # fmt: skip
+])
 def test_a_compiled_function_that_took_a_gradient_itself_may_keep_more_in_the_second_run(uses):
     """Its calls keep nothing for a second gradient until one is asked for, which the first run did not know."""
 

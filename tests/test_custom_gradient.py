@@ -533,7 +533,7 @@ def own_root(x: Any, steps: int = 20):
 OWN: dict[str, tuple[Any, Any]] = {
     "exp": (own_exp, jnp.exp), "inverse": (own_inverse, lambda x: 1 / x), "sin": (own_sin, jnp.sin),
     "root": (own_root, jnp.sqrt),
-}  # fmt: skip
+}
 AROUND: dict[str, Any] = {
     "alone": lambda f: f,
     "vmap": lambda f: lambda x: hf.vmap(f)(x[None])[0],
@@ -652,13 +652,13 @@ PLACES: dict[str, Callable[[Any], Any]] = {
     "vmap": lambda f: lambda x: hf.vmap(f)(x[None])[0],
     "checkpoint": hf.checkpoint,
     "no_grad": lambda f: hf.no_grad()(f),
-}  # fmt: skip
+}
 USUAL = (_rows, "while"), (_operations, "alone"), (_slope, "alone")
 
 
 @pytest.mark.parametrize(("body", "place"), [
     pytest.param(*one, marks=() if one in USUAL else pytest.mark.rest) for one in product(BODIES, PLACES)
-])  # fmt: skip
+])
 def test_bodies_that_keep_values_for_a_gradient_where_no_tape_is(body: Any, place: str):
     """Their operations are traced, or run, before anybody has said that a gradient is wanted."""
     w, x = hf.Variable(0.8, requires_grad=True), hf.asarray([[0.3, 1.0], [0.2, -0.1]])
@@ -682,6 +682,6 @@ def test_bodies_that_keep_values_for_a_gradient_where_no_tape_is(body: Any, plac
     expected = by_a_tape(steep(lambda g: g * 2))
     f = steep(lambda g: g * 2)
     for found in (by_backward(f), by_a_tape(hf.compile(f)), hf.compile(lambda: by_a_tape(f))(),
-                  hf.compile(lambda: by_backward(f))()):  # fmt: skip
+                  hf.compile(lambda: by_backward(f))()):
         close(found, expected)
     close(hf.compile(f)(x), f(x))

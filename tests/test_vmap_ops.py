@@ -129,7 +129,7 @@ WAYS: dict[str, Callable[[Program], tuple[Any, Callable[[], list[Tensor]]]]] = {
         gradients(p),
         lambda: [g[0] for g in gradients(p)(mapped(mapped(p)), [x[None] for x in p.stacked(0)])],
     ),
-}  # fmt: skip
+}
 
 
 def outcome(function: Callable[[], Any]) -> Any:

@@ -7,7 +7,7 @@ from opcode import opmap
 from types import FrameType
 from typing import NoReturn
 
-from hybridflow.core.errors import ArgumentTypeError, message
+from hybridflow.core.errors import ArgumentTypeError
 
 # An attribute that is called is read by an opcode of its own in Python 3.11, and marked by a bit of the argument later.
 _OWN = sys.version_info < (3, 12)
@@ -27,7 +27,5 @@ def refuse_call(frame: FrameType) -> None:
 
 def raise_called() -> NoReturn:
     """Raise the error of a size that is called."""
-    raise ArgumentTypeError(
-        message("size: it is the number of elements, which cannot be called",
-                hint="The size of an axis is x.shape[axis], and the shape is x.shape.")
-    )  # fmt: skip
+    raise ArgumentTypeError("size: it is the number of elements, which cannot be called",
+                            hint="The size of an axis is x.shape[axis], and the shape is x.shape.")

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any, TypeVar, overload
 
 from hybridflow.core.context import current
-from hybridflow.core.errors import ArgumentTypeError, message
+from hybridflow.core.errors import ArgumentTypeError
 from hybridflow.core.functions import as_traced
 from hybridflow.core.keywords import with_foreign_keywords
 from hybridflow.core.tensor import Tensor, as_tensor
@@ -68,10 +68,8 @@ def checkpoint(fn: Callable[..., Any] | None = None, /, *args: Any, policy: Any 
         T. Chen, B. Xu, C. Zhang, C. Guestrin, "Training Deep Nets with Sublinear Memory Cost", 2016.
     """
     if args:
-        raise ArgumentTypeError(
-            message("checkpoint: it makes a function, and is given that function's arguments too",
-                    got=f"{len(args)} of them", hint="Call what it makes: hf.checkpoint(fn)(x).")
-        )  # fmt: skip
+        raise ArgumentTypeError("checkpoint: it makes a function, and is given that function's arguments too",
+                                got=f"{len(args)} of them", hint="Call what it makes: hf.checkpoint(fn)(x).")
     chosen = checked_policy(policy)
     if fn is None:
         return lambda function: _checkpointed(function, chosen)
@@ -80,9 +78,7 @@ def checkpoint(fn: Callable[..., Any] | None = None, /, *args: Any, policy: Any 
 
 def _checkpointed(fn: Callable[..., Any], policy: Policy) -> Callable[..., Any]:
     if not callable(fn):
-        raise ArgumentTypeError(
-            message(f"checkpoint: a {type(fn).__name__} is not callable", hint="Pass a function.")
-        )
+        raise ArgumentTypeError(f"checkpoint: a {type(fn).__name__} is not callable", hint="Pass a function.")
 
     @functools.wraps(fn)
     def checkpointed(*args: Any, **kwargs: Any) -> Any:
