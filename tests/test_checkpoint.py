@@ -406,13 +406,13 @@ def test_python_state_that_changes_before_the_gradient_is_an_error(x: Any):
 def test_wrong_policies():
     with pytest.raises(ArgumentError, match=r"'dot' is not a policy\n.*dots"):
         hf.checkpoint(layer, policy="dot")
-    with pytest.raises(ArgumentTypeError, match="a int is no policy"):
+    with pytest.raises(ArgumentTypeError, match="an int is no policy"):
         hf.checkpoint(policy=3)
-    with pytest.raises(ArgumentTypeError, match="a int is not callable"):
+    with pytest.raises(ArgumentTypeError, match="an int is not callable"):
         hf.checkpoint(3)  # type: ignore[arg-type]
-    with pytest.raises(ArgumentTypeError, match="a int is no name"):
+    with pytest.raises(ArgumentTypeError, match="an int is no name"):
         hf.checkpoint_name(tensor(1.0), 3)  # type: ignore[arg-type]
-    with pytest.raises(ArgumentTypeError, match="a int is no name"):
+    with pytest.raises(ArgumentTypeError, match="an int is no name"):
         hf.save_only_names("a", 3)  # type: ignore[arg-type]
 
 

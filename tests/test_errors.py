@@ -96,6 +96,7 @@ def test_message():
     assert message("what") == "what"
     assert message("what", got="f(x)", hint="Do this.") == "what\n  got: f(x)\n  Do this."
     assert message("what", hint="Do this.") == "what\n  Do this."
+    assert message("a int in a Adam, a user", got="a object") == "an int in an Adam, a user\n  got: an object"
 
 
 def test_a_part_of_a_message_without_end_is_cut():

@@ -412,7 +412,7 @@ def test_decorated_functions(switch):
         def numbers():
             yield 1
 
-    with pytest.raises(TypeError, match=f"{switch.__name__}: a int cannot be called"):
+    with pytest.raises(TypeError, match=f"{switch.__name__}: an int cannot be called"):
         switch(3)
 
 

@@ -457,6 +457,9 @@ class Variable(TensorMethods):
     def __complex__(self) -> complex:
         return complex(self.read())
 
+    def __contains__(self, item: Any) -> bool:
+        return item in self.read()
+
     def __len__(self) -> int:
         return len(self.read())
 

@@ -8,7 +8,7 @@ from typing import Any, TypeVar, overload
 
 from hybridflow.core.context import current
 from hybridflow.core.errors import ArgumentTypeError
-from hybridflow.core.functions import as_traced
+from hybridflow.core.functions import as_traced, require_function
 from hybridflow.core.keywords import with_foreign_keywords
 from hybridflow.core.tensor import Tensor, as_tensor
 from hybridflow.ir.builder import trace_with_variables
@@ -77,8 +77,7 @@ def checkpoint(fn: Callable[..., Any] | None = None, /, *args: Any, policy: Any 
 
 
 def _checkpointed(fn: Callable[..., Any], policy: Policy) -> Callable[..., Any]:
-    if not callable(fn):
-        raise ArgumentTypeError(f"checkpoint: a {type(fn).__name__} is not callable", hint="Pass a function.")
+    require_function("checkpoint", fn)
 
     @functools.wraps(fn)
     def checkpointed(*args: Any, **kwargs: Any) -> Any:
