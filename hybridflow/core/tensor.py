@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
+from sys import _getframe
 from threading import get_ident
 from typing import Any, cast
 
@@ -50,12 +51,14 @@ from hybridflow.core.errors import (
 )
 from hybridflow.core.exchange import array_interface, arrow_of, buffer_of
 from hybridflow.core.forked import PROCESS
+from hybridflow.core.keywords import with_foreign_keywords
 from hybridflow.core.mesh import is_elsewhere
 from hybridflow.core.methods import TensorMethods
 from hybridflow.core.node import Edge, Node, format_where, make_node, renew, user_place
 from hybridflow.core.op import REGISTRY, No, Op, register
 from hybridflow.core.pending import LOCAL as PENDING
 from hybridflow.core.pending import PendingChecks, settle_calls
+from hybridflow.core.size_calls import refuse_call
 from hybridflow.core.spec import TensorSpec, format_spec, make_spec
 from hybridflow.core.staged_number import StagedNumber, tried
 from hybridflow.core.traced_array import TracedArray
@@ -139,7 +142,9 @@ class Tensor(TensorMethods):
     @property
     def size(self) -> Any:
         """The number of elements."""
-        return self.spec.size
+        refuse_call(_getframe(1))
+        value = self._value
+        return value.size if value is not None else self.spec.size
 
     @property
     def nbytes(self) -> Any:
@@ -193,6 +198,7 @@ class Tensor(TensorMethods):
         self._note_left()
         return array.tolist()
 
+    @with_foreign_keywords
     def to(self, target: Any = None, /, dtype: Any = None, *, device: DeviceLike = None) -> Tensor:
         """Return the tensor in another dtype, on another device, or both; gradients come back in its own dtype.
 

@@ -510,6 +510,10 @@ class GraphBuilder:
 
         return end
 
+    def silences_parts(self) -> bool:
+        """Whether the operations in a branch or body are constants: not for a tape that was entered in the block."""
+        return self.silence > 0 and not current().tapes
+
     def used(self, edge: Edge) -> Edge:
         """Return the edge of a value as it is used here: without its gradient if a block ended in which it was made."""
         if self.silent.get(edge[0], 0) <= self.silence or not is_differentiable(edge[0].spec(edge[1]).dtype):
@@ -529,7 +533,7 @@ class GraphBuilder:
         What a `hf.no_grad` block computed is one like any other, as in eager code.
         """
         edge = self.edge_of(tensor)
-        if edge[0] in self.silent:
+        if edge[0] in self.silent and not any([tape.has_recorded(edge[0]) for tape in current().tapes]):
             tensor._edge = edge = self._stopped(edge)
         return edge
 
@@ -644,7 +648,7 @@ def trace_with_variables(
         part: whether a `hf.no_grad` block around counts for each of its operations, as in a branch or a loop's body.
     """
     builder = GraphBuilder(name, writes)
-    builder.silence = int(part and builder.outer is not None and builder.outer.silence > 0)
+    builder.silence = int(part and builder.outer is not None and builder.outer.silences_parts())
     arguments = [
         builder.argument(spec, names[i] if i < len(names) else f"x{i}") for i, spec in enumerate(specs)
     ]

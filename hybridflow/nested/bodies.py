@@ -116,7 +116,7 @@ def bind_parts(op: Op, inputs: Sequence[Tensor], attrs: dict[str, Any], *graphs:
     In a `hf.no_grad` block, each operation in them stops the gradient of its results. The op itself does not where a
     graph hands on a value from outside: for Python, this is the same value as before.
     """
-    hands_on = tracer_now().silence and any([reach for graph in graphs for reach, _ in of_graph(graph)])
+    hands_on = tracer_now().silences_parts() and any([reach for graph in graphs for reach, _ in of_graph(graph)])
     with enable_grad() if hands_on else nullcontext():
         return bind_all(op, inputs, attrs)
 
@@ -128,7 +128,7 @@ def kept_without_steps(runs: Callable[[], Tensor], before: Sequence[Tensor], mad
         runs: returns whether there is a step.
         before, made: the state before and after the loop.
     """
-    if not tracer_now().silence or not any([is_differentiable(one.dtype) for one in made]):
+    if not tracer_now().silences_parts() or not any([is_differentiable(one.dtype) for one in made]):
         return [*made]
     goes = runs()
     with enable_grad():

@@ -12,6 +12,7 @@ import numpy as np
 
 from hybridflow.autodiff.backprop import BOUND, backprop, conjugates
 from hybridflow.autodiff.functional import fresh
+from hybridflow.autodiff.gradients_on_demand import recorded_edge
 from hybridflow.autodiff.graph_ops import call
 from hybridflow.autodiff.namespaces import PUBLIC
 from hybridflow.autodiff.walk import EVER, reachable
@@ -282,7 +283,7 @@ EAGER = register(
 
 
 def _eager(body: _Body, context: Context) -> list[Tensor]:
-    edges = [tensor._edge for tensor in body.outputs]
+    edges = [recorded_edge(tensor._edge) for tensor in body.outputs]
     free = free_edges(body.start, edges, body.of_rule, None)
     connected: list[Edge | None] = [
         edge if edge is not None and edge[0].stamp >= context.start else None
