@@ -332,7 +332,7 @@ def several(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
     hf.export.save(folder / "spin.hf", spin, hf.TensorSpec([4]))
     hf.export.save(folder / "square.hf", lambda x: hf.sum(x @ x), hf.TensorSpec(["n", "n"]))
     saved(folder / "m.hf", 2.0)
-    limits = ("--max-memory", "64MiB", "--max-flops", "1e6", "--timeout", "4s")
+    limits = ("--max-memory", "64MiB", "--max-flops", "1e6", "--timeout", "2s")
     running = Running(folder, *limits, "--allow-host", "Me.Org")
     yield running
     assert running.end() == 0
