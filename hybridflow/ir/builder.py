@@ -541,6 +541,15 @@ class GraphBuilder:
             tensor._edge = edge = self._stopped(edge)
         return edge
 
+    def watched(self, tensor: Tensor) -> tuple[Edge, ...]:
+        """Return the edges that stand for a tensor which a tape watches from here on.
+
+        What a `hf.no_grad` block computed has one inside of the block, where the tapes that are open in it follow how it
+        was computed, and one outside.
+        """
+        edge = self.edge_of(tensor)
+        return (edge, self._stopped(edge)) if edge[0] in self.silent else (edge,)
+
     def _stopped(self, edge: Edge) -> Edge:
         """Return the edge of a value without its gradient."""
         stopped = self.stopped.get(edge)
