@@ -167,11 +167,15 @@ class GraphBuilder:
         self.created: list[tuple[str, Where | None]] = []
         self.argument_values: list[Any] = []
         self.freed: set[Node] = set()
-        self.asks_leaves = False
-        self.tapes_around: bool = self.outer is not None and self.outer.tapes_around  # whether tapes record the call
+        self.asks_mode = False  # whether the gradient mode was read, here or in what is traced within
+        self.asks_leaves = False  # whether it was read which values require a gradient
+        self.tapes_around = bool(self.context.tapes) or (  # whether tapes record what is around
+            self.outer is not None and self.outer.tapes_around and not self.outer.silence
+        )
         self.silence = 0  # the number of `hf.no_grad` blocks of this trace that are open
         self.silent: dict[Node, int] = {}  # the nodes made in such blocks, with that number
         self.stopped: dict[Edge, Edge] = {}  # from a value of a silent node to what is used of it outside
+        self.handed_on: set[Edge] = set()  # values of silent nodes that may be others' values, as they were
         self.observations: Any = None if self.outer is None else self.outer.observations
         self.place: Where | None = None
         self.changing: ChangingNumbers | None = None if self.outer is None else self.outer.changing
@@ -504,6 +508,14 @@ class GraphBuilder:
 
     # -- the gradient mode ------------------------------------------------------------------------------------
 
+    def asked(self, *, leaves: bool) -> None:
+        """Note that the gradient mode is read and, with `leaves`, which values require a gradient."""
+        tracer: GraphBuilder | None = self
+        while tracer is not None:
+            tracer.asks_mode = True
+            tracer.asks_leaves = tracer.asks_leaves or leaves
+            tracer = tracer.outer
+
     def switched(self, on: bool) -> Callable[[], None]:
         """Begin a block that turns recording on or off, and return a function that ends it.
 
@@ -528,6 +540,12 @@ class GraphBuilder:
                         "tape recorded before, which is a constant for others",
                         got=f"{edge[0].spec(edge[1])} at {format_where(edge[0].where)}",
                         hint="Enter the tape inside of hf.enable_grad, or leave hf.enable_grad out: the tape records.")
+            )  # fmt: skip
+        if edge in self.handed_on:
+            raise TraceError(
+                message(f"{self.name}: what a branch or loop leaves as it was, in a tape's block in hf.no_grad, is used "
+                        "after hf.no_grad", got=f"{edge[0].spec(edge[1])} at {format_where(edge[0].where)}",
+                        hint="Use y.detach() of it: only its value is known there.")
             )  # fmt: skip
         return self._stopped(edge)
 
@@ -658,10 +676,11 @@ def trace_with_variables(
     Args:
         function, specs, name, names: as for `trace_body`.
         writes: whether it may assign Variables.
-        part: whether a `hf.no_grad` block around counts for each of its operations, as in a branch or a loop's body.
+        part: whether a `hf.no_grad` block around counts for each of its operations, as in a branch or a loop's body. It
+            does not where a tape records that was entered in the block.
     """
     builder = GraphBuilder(name, writes)
-    builder.silence = int(part and builder.outer is not None and builder.outer.silence > 0)
+    builder.silence = int(part and not current().tapes and builder.outer is not None and builder.outer.silence > 0)
     arguments = [
         builder.argument(spec, names[i] if i < len(names) else f"x{i}") for i, spec in enumerate(specs)
     ]
