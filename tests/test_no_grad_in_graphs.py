@@ -515,6 +515,89 @@ def test_gradients_by_what_a_block_computed(made, source, tmp_path):
     same(space["f"](hf.asarray(X)), hf.compile(space["f"])(hf.asarray(X)), rtol=1e-5)
 
 
+# -- what a block asks for itself: gradients that are taken in it, and whether recording is on ------------------------
+
+INSIDE = [one for one in CONSTRUCTS if one != "recompute"]  # which is set before a call
+TAKEN = [one for one in itertools.product(INSIDE, WAYS) if one[1] != ".backward()"]  # which needs hf.enable_grad
+FIRST_TAKEN = [*random.Random(46).sample(TAKEN, 10), ("cond", "hf.grad"), ("while", "a tape"), ("if", "two tapes")]
+
+
+def in_a_block(f):
+    def run(x):
+        with hf.no_grad():
+            return f(x)
+
+    return run
+
+
+@pytest.mark.parametrize(
+    ("construct", "way"),
+    [*FIRST_TAKEN, *[pytest.param(*one, marks=pytest.mark.rest) for one in TAKEN if one not in FIRST_TAKEN]],
+)
+def test_a_block_takes_gradients(construct, way):
+    w = hf.Variable(0.8)
+
+    def taken(x, construct=construct):
+        return WAYS[way](CONSTRUCTS[construct](lambda x: hf.sin(x * w) * x), x, w)
+
+    options = {"mesh": MESH} if construct == "shard_map" else {}
+    found = hf.compile(in_a_block(taken), **options)(hf.asarray(X))
+    same(found, taken(hf.asarray(X), "plain"), rtol=2e-4, atol=2e-5)
+
+
+def test_what_a_branch_hands_on_in_a_tape_in_a_block_is_used_in_it():
+    def picked(x, outside):
+        with hf.no_grad(), hf.GradientTape() as tape:
+            tape.watch(x)
+            v = x * 2
+            if hf.sum(x) > 0.5:
+                v = v * x
+            y = hf.sum(v)
+        return tape.gradient(y, x) + (v if outside else y)
+
+    same(hf.compile(picked)(hf.asarray(X), False), picked(hf.asarray(X), False))
+    with pytest.raises(TraceError, match="what a branch or loop leaves as it was, in a tape's block in hf.no_grad"):
+        hf.compile(picked)(hf.asarray(X), True)
+
+
+def in_a_tape(f):
+    def run(x):
+        with hf.GradientTape():
+            return f(x)
+
+    return run
+
+
+def recording_again(f):
+    return in_a_block(lambda x: hf.enable_grad()(f)(x))
+
+
+AROUND = {
+    "": lambda f: f, "no_grad": in_a_block, "tape": in_a_tape, "no_grad in a tape": lambda f: in_a_tape(in_a_block(f)),
+    "a tape in no_grad": lambda f: in_a_block(in_a_tape(f)), "enable_grad in no_grad": recording_again,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("construct", [one for one in INSIDE if one != "shard_map"])
+def test_whether_recording_is_on_in_a_construct(construct):
+    made = CONSTRUCTS[construct](lambda x: x * (2.0 if hf.is_grad_enabled() else 3.0))
+    for inner in AROUND.values():
+        asked = inner(made)
+        compiled = hf.compile(asked)
+        for outer in ("", "no_grad", "", "tape", "a tape in no_grad", "no_grad in a tape"):
+            same(AROUND[outer](compiled)(hf.asarray(X)), AROUND[outer](asked)(hf.asarray(X)))
+
+
+def test_a_leaf_reaches_what_asks_whether_recording_is_on():
+    def doubled(x):
+        return x * (2.0 if hf.is_grad_enabled() else 3.0)
+
+    compiled, x = hf.compile(doubled), hf.tensor(X, requires_grad=True)
+    hf.sum(compiled(x)).backward()
+    same(x.grad, hf.full((3,), 2.0))
+    same(in_a_block(compiled)(x), in_a_block(doubled)(x))
+
+
 @pytest.mark.parametrize("gradient", [False, True])
 @pytest.mark.parametrize("tape", [False, True])
 def test_whether_recording_is_on_around_the_call(gradient, tape):
