@@ -482,6 +482,25 @@ def test_what_a_block_leaves_as_it_was_keeps_its_gradient(block, kept, tmp_path)
             )
 
 
+ROWS = {
+    "the last": "for r in x: v = r",
+    "one of them": "for r in x:\n            if hf.sum(r) > 0.3: v = r",
+    "until one": "for v in x:\n            if hf.sum(v) > 0.3: break",
+    "numbered": "for i, r in enumerate(x): v = r",
+    "in pairs": "for r, q in zip(x, x): v = q",
+    "backwards": "for r in reversed(x): v = r",
+    "in a loop": "for q in x:\n            for r in x: v = r",
+}
+
+
+@pytest.mark.parametrize("rows", ROWS)
+def test_rows_that_a_block_takes_are_constants_outside_of_it(rows, tmp_path):
+    text = f"def f(x):\n    v = x[0] * 0\n    with hf.no_grad():\n        {ROWS[rows]}\n    return hf.sum(v * x)\n"
+    space = program(text, tmp_path / "f.py", hf=hf)
+    x = hf.asarray([[0.3, -0.2, 0.5], [0.1, 0.2, 0.4]])
+    same(outside(hf.compile(space["f"]), x), outside(space["f"], x))
+
+
 SOURCES = {
     "watched": ("tape.watch(h)", "y = g(h)", "h"),
     "watched in the block": ("with hf.no_grad(): tape.watch(h)", "y = g(h)", "h"),

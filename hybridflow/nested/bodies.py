@@ -129,15 +129,17 @@ def bind_parts(op: Op, inputs: Sequence[Tensor], attrs: dict[str, Any], *graphs:
     hands_on = tracer.silence and not followed and any([reach for graph in graphs for reach, _ in of_graph(graph)])
     with enable_grad() if hands_on else nullcontext():
         made = bind_all(op, inputs, attrs)
-    if tracer.silence and followed and any(map(_hands_on, graphs)):
-        tracer.handed_on.update(map(tracer.edge_of, made))
+    if tracer.silence and followed:
+        for graph in graphs:
+            own = made[len(made) - len(graph.outputs) :]  # a loop's own count of its steps comes first
+            tracer.handed_on.update([tracer.edge_of(one) for one, kept in zip(own, _hands_on(graph), strict=True) if kept])
     return made
 
 
-def _hands_on(graph: Graph) -> bool:
-    """Whether a result of a graph is, or may be, one of its inputs."""
+def _hands_on(graph: Graph) -> list[bool]:
+    """Whether each result of a graph is, or may be, one of its inputs."""
     nodes = [node for node, _ in graph.outputs]
-    return any([node in graph.inputs or any(map(_hands_on, nested_graphs(node))) for node in nodes])
+    return [node in graph.inputs or any([any(_hands_on(one)) for one in nested_graphs(node)]) for node in nodes]
 
 
 def kept_without_steps(runs: Callable[[], Tensor], before: Sequence[Tensor], made: Sequence[Tensor]) -> list[Tensor]:
