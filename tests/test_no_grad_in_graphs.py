@@ -571,11 +571,11 @@ def test_what_a_branch_hands_on_in_a_tape_in_a_block_is_used_in_it():
             v = x * 2
             if hf.sum(x) > 0.5:
                 v = v * x
-            y = hf.sum(v)
-        return tape.gradient(y, x) + (v if outside else y)
+            y, constant = hf.sum(v), v.detach()
+        return tape.gradient(y, x) + (v if outside else constant)
 
     same(hf.compile(picked)(hf.asarray(X), False), picked(hf.asarray(X), False))
-    with pytest.raises(TraceError, match="what a branch or loop leaves as it was, in a tape's block in hf.no_grad"):
+    with pytest.raises(TraceError, match=r"leaves as it was, in a tape's block in hf\.no_grad"):
         hf.compile(picked)(hf.asarray(X), True)
 
 

@@ -543,9 +543,9 @@ class GraphBuilder:
             )  # fmt: skip
         if edge in self.handed_on:
             raise TraceError(
-                message(f"{self.name}: what a branch or loop leaves as it was, in a tape's block in hf.no_grad, is used "
-                        "after hf.no_grad", got=f"{edge[0].spec(edge[1])} at {format_where(edge[0].where)}",
-                        hint="Use y.detach() of it: only its value is known there.")
+                message(f"{self.name}: what a branch or loop leaves as it was, in a tape's block in hf.no_grad, is "
+                        "used after it", got=f"{edge[0].spec(edge[1])} at {format_where(edge[0].where)}",
+                        hint="Take y = y.detach() inside of the block.")
             )  # fmt: skip
         return self._stopped(edge)
 
@@ -562,8 +562,8 @@ class GraphBuilder:
     def watched(self, tensor: Tensor) -> tuple[Edge, ...]:
         """Return the edges that stand for a tensor which a tape watches from here on.
 
-        What a `hf.no_grad` block computed has one inside of the block, where the tapes that are open in it follow how it
-        was computed, and one outside.
+        What a `hf.no_grad` block computed has one inside of the block, where the tapes that are open in it follow how
+        it was computed, and one outside.
         """
         edge = self.edge_of(tensor)
         return (edge, self._stopped(edge)) if edge[0] in self.silent else (edge,)

@@ -132,7 +132,8 @@ def bind_parts(op: Op, inputs: Sequence[Tensor], attrs: dict[str, Any], *graphs:
     if tracer.silence and followed:
         for graph in graphs:
             own = made[len(made) - len(graph.outputs) :]  # a loop's own count of its steps comes first
-            tracer.handed_on.update([tracer.edge_of(one) for one, kept in zip(own, _hands_on(graph), strict=True) if kept])
+            kept = [one for one, is_kept in zip(own, _hands_on(graph), strict=True) if is_kept]
+            tracer.handed_on.update(map(tracer.edge_of, kept))
     return made
 
 
