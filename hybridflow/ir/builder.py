@@ -676,11 +676,13 @@ def trace_with_variables(
     Args:
         function, specs, name, names: as for `trace_body`.
         writes: whether it may assign Variables.
-        part: whether a `hf.no_grad` block around counts for each of its operations, as in a branch or a loop's body. It
-            does not where a tape records that was entered in the block.
+        part: whether the function is a part of the one that is traced, as a branch or a loop's body is: its numbers may
+            be inputs, and a `hf.no_grad` block around counts for each of its operations. It does not where a tape
+            records that was entered in the block.
     """
     builder = GraphBuilder(name, writes)
     builder.silence = int(part and not current().tapes and builder.outer is not None and builder.outer.silence > 0)
+    builder.changing = builder.changing if part else None
     arguments = [
         builder.argument(spec, names[i] if i < len(names) else f"x{i}") for i, spec in enumerate(specs)
     ]
